@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak up down status logs lint format lock migration setup setup-dev chromium bubblewrap vllm
+.PHONY: help demo test soak rehearse up down status logs backup restore lint format lock migration setup setup-dev chromium bubblewrap vllm
 
 PYTHON ?= python3
 ARGS ?=
@@ -31,7 +31,10 @@ test: setup-dev chromium bubblewrap vllm ## run every test on a throw-away Postg
 	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.local.parts)
 
 soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
-	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak $(ARGS)
+	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)
+
+rehearse: setup-dev ## run docker-compose.yml on a container engine of its own: kill, upgrade, restore, remove all (root)
+	@$(VENV) -m infra.rehearse $(ARGS)
 
 up: setup ## start everything on this machine and leave it running
 	@$(VENV) -m infra.local up $(ARGS)
@@ -44,6 +47,12 @@ status: ## show what runs, and where
 
 logs: ## show the newest lines of every log (ARGS="web -f" follows one)
 	@$(IF_SET_UP) $(VENV) -m infra.local logs $(ARGS)
+
+backup: ## back up database, files and secrets (ARGS="--keep 7"; infra/OPERATING.md)
+	@$(IF_SET_UP) $(VENV) -m infra.backup take $(ARGS)
+
+restore: setup ## restore the newest backup (ARGS="--to '2026-11-23 14:00' --replace"), after make down
+	@$(VENV) -m infra.backup restore $(ARGS)
 
 lint: setup-dev ## check style, types and the import contracts
 	@failed=0; stage() { echo "== $$1"; shift; "$$@" || failed=1; }; \

@@ -23,7 +23,12 @@ app.autodiscover_tasks(
     related_name="background",
 )
 app.autodiscover_tasks(
-    ["backend.accounts", "backend.assets", "backend.checkpoints", "backend.usage"], related_name="background"
+    [
+        *("backend.accounts", "backend.assets", "backend.budgets", "backend.checkpoints", "backend.operating"),
+        "backend.usage",
+        "backend.verdicts",
+    ],
+    related_name="background",
 )
 
 SCHEDULE_EVERY_S = 5.0
@@ -31,6 +36,7 @@ DISPATCH_EVERY_S = 2.0
 VALIDATE_EVERY_S = 15.0
 RECONCILE_EVERY_S = 3.0
 SWEEP_EVERY_S = 30.0
+LOOK_EVERY_S = 30.0
 ARCHIVE_EVERY_S = 30.0
 REDUCE_EVERY_S = 300.0
 REMOVE_EVERY_S = 300.0
@@ -39,6 +45,8 @@ VERIFY_EVERY_S = 5.0
 TIDY_EVERY_S = 30.0
 SWEEP_ASSETS_EVERY_S = 30.0
 SETTLE_EVERY_S = 30.0
+WARN_EVERY_S = 60.0
+JUDGE_EVERY_S = 5.0
 ANCHOR_EVERY_S = 300.0
 WEBHOOKS_EVERY_S = 3.0
 FORGET_DELIVERIES_EVERY_S = 3_600.0
@@ -74,6 +82,8 @@ app.conf.beat_schedule = {
     "reduce-series": _tick("telemetry.reduce_old_series", REDUCE_EVERY_S),
     "remove-old": _tick("telemetry.remove_old", REMOVE_EVERY_S),
     "sweep-zombies": _tick("reconcile.sweep_zombies", SWEEP_EVERY_S),
+    "look-at-rays": _tick("reconcile.look_at_rays", LOOK_EVERY_S),
+    "look-at-store": _tick("operating.look_at_store", LOOK_EVERY_S),
     "forget-expired-keys": _tick("api.forget_expired_keys", FORGET_EVERY_S),
     "anchor-audit": _tick("audit.anchor_heads", ANCHOR_EVERY_S),
     "send-webhooks": _tick("webhooks.send", WEBHOOKS_EVERY_S),
@@ -83,4 +93,6 @@ app.conf.beat_schedule = {
     "tidy-checkpoints": _tick("checkpoints.tidy", TIDY_EVERY_S),
     "sweep-assets": _tick("assets.sweep", SWEEP_ASSETS_EVERY_S),
     "settle-usage": _tick("usage.settle", SETTLE_EVERY_S),
+    "warn-of-budgets": _tick("budgets.warn", WARN_EVERY_S),
+    "judge-jobs": _tick("verdicts.judge", JUDGE_EVERY_S),
 }

@@ -3,9 +3,12 @@
 Invariant: leases, deadlines and silences are judged by Postgres' time, so a process with a wrong clock fences nobody.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 
 from django.db import connection
+
+Clock = Callable[[], datetime]
 
 
 def database_now() -> datetime:

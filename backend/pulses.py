@@ -9,8 +9,6 @@ Invariants:
 
 from typing import Final
 
-from django.db import connection
-
 BEAT: Final = "beat.tick"
 CANARY: Final = "jobs.canary"
 EVERY_S: Final = 5.0
@@ -23,6 +21,8 @@ AGES: Final = (
 
 def ages() -> dict[str, float]:
     """Seconds since the newest pulse of each; without those that never had one."""
+    from django.db import connection  # whoever reads the table above needs no Django
+
     with connection.cursor() as db:
         db.execute(AGES, [list(PULSES.values())])
         found: dict[str, float] = {name: float(age) for name, age in db.fetchall()}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
-from ninja import NinjaAPI, Router, Swagger
+from ninja import NinjaAPI, Router
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation, PathView
 
@@ -71,7 +71,7 @@ api = PublicApi(
     "Send an API key as a bearer token. Errors are RFC 9457 problems; `errors` names every place at once.",
     parser=JsonParser(),
     throttle=EveryRequest(team_and_key),
-    docs=Swagger(settings={"persistAuthorization": False}),
+    docs_url=None,  # backend.pages has a page for it
     urls_namespace="api-v1",
 )
 answer_with_problems(api)

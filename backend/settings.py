@@ -1,17 +1,15 @@
 """Django's settings. Those that differ between machines come from `environment.py`; the rest stands here."""
 
+import logging
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backend.environment import (
-    MissingSetting,
-    database_options,
-    database_settings,
-    mail_settings,
-    oidc_app,
-    read_environment,
-)
+from backend.environment import oidc_app, read_environment
+from backend.missing import MissingSetting
+from backend.outside.database import databases
+from backend.outside.mail import mail_settings
+from engine.spec.log_text import form_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = read_environment()
@@ -20,6 +18,7 @@ if ENVIRONMENT.metrics_dir:  # prometheus_client looks for it when it is importe
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = ENVIRONMENT.metrics_dir
 
 SECRET_KEY = ENVIRONMENT.secret_key
+SECRET_KEY_FALLBACKS = list(ENVIRONMENT.secret_keys_of_before)
 DEBUG = ENVIRONMENT.debug
 ALLOWED_HOSTS = list(ENVIRONMENT.allowed_hosts)
 _PUBLIC = urlsplit(ENVIRONMENT.public_url)
@@ -33,14 +32,14 @@ INSTALLED_APPS = [
     "django.contrib.humanize",  # a page of allauth's, that of security keys, asks for its filters
     "django.contrib.postgres",
     "django.contrib.staticfiles",
-    "django.contrib.admin",
+    "backend.pages.operator.apps.ReadOnlyAdmin",
     "allauth",
     "allauth.account",
     "allauth.mfa",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
     "channels",
-    "ninja",  # serves the API page's own scripts, so that it works without a network
+    "backend.outside",
     "backend.accounts",
     "backend.pools",
     "backend.jobs",
@@ -48,17 +47,23 @@ INSTALLED_APPS = [
     "backend.checkpoints",
     "backend.assets",
     "backend.usage",
+    "backend.budgets",
+    "backend.quota_requests",
     "backend.audit",
     "backend.webhooks",
+    "backend.verdicts",
+    "backend.operating",
     "backend.pages",
     "backend.api",
 ]
 MIDDLEWARE = [
     "backend.api.middleware.RequestIdMiddleware",
     "backend.pages.headers.guard_answers",
+    "backend.borders.gzipped.gzip_answers",
     "backend.api.admission.admit",
     "backend.borders.wall.wall",
     "django.middleware.security.SecurityMiddleware",
+    "backend.pages.static_serving.serve_hashed",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -74,19 +79,7 @@ MIDDLEWARE = [
 ROOT_URLCONF = "backend.urls"
 ASGI_APPLICATION = "backend.asgi.application"
 
-DATABASES = {
-    "default": {
-        **database_settings(ENVIRONMENT.database_url),
-        # One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it.
-        "OPTIONS": database_options(ENVIRONMENT.database_url)
-        | {
-            "pool": {"min_size": 1, "max_size": 12, "timeout": 5},
-            "prepare_threshold": 3,  # of what goes through `backend.prepared_queries`, and of nothing else
-            "options": "-c statement_timeout=20000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
-        },
-        "CONN_HEALTH_CHECKS": True,
-    }
-}
+DATABASES = databases(ENVIRONMENT.database_url, ENVIRONMENT.database_direct_url)
 
 AUTH_USER_MODEL = "accounts.User"
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
@@ -141,11 +134,16 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "backend.site_notices.site_notices",
+                "backend.pages.announcements.announcements",
             ]
         },
     }
 ]
 STATIC_URL = "/static/"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "backend.pages.hashed_files.HashedStorage"},
+}
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 WHITENOISE_ALLOW_ALL_ORIGINS = False  # nobody else loads our fonts
 STATIC_ROOT = ENVIRONMENT.site_dir / "static"
@@ -164,6 +162,8 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # no
 SESSION_COOKIE_AGE = ENVIRONMENT.session_days * 86_400
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = _HTTPS
+# Whoever asks for these is inside, and comes to a port without a certificate (`backend.api.admission`).
+SECURE_REDIRECT_EXEMPT = [r"^internal/engine/", r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _HTTPS
@@ -190,11 +190,16 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
+logging.captureWarnings(True)  # else Python writes them itself, in two lines of a form of their own
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "engine.spec.log_text.OneLine"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {"line": {"()": form_of(ENVIRONMENT.log_format)}},
+    "filters": {
+        "request": {"()": "backend.api.request_context.NameRequest"},
+        "refusal": {"()": "backend.api.logged_refusals.TellInOneLine"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request", "refusal"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         # What brings handlers of its own hands its records on to ours, which lets nobody write a line into the log.

@@ -1,11 +1,11 @@
-"""What is wrong with the site itself, for a banner on every page: a full disk, background work that stands still.
+"""What is wrong with the site itself, for a banner on every page: a disk that is full or does not answer, background
+work that stands still.
 
 Invariants:
-- looking costs one statement in `LOOKS_EVERY_S` and process, and never breaks a page;
+- looking costs one statement in `LOOKS_EVERY_S` and process, and neither breaks a page nor holds it up;
 - who is not signed in is told nothing.
 """
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +15,12 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, transaction
 from django.http import HttpRequest
 
+from backend.aside import Heard
+from backend.disks import Room, room_at
 from backend.pulses import LATE_AFTER_S, ages
 
 LOOKS_EVERY_S: Final = 5.0
+SILENT_AFTER_S: Final = 10.0  # a file server that begins anew is away for a moment, and nobody need be told
 LEAST_FREE_BYTES: Final = 64 * 1024 * 1024  # Postgres takes 16 MiB at a time, and stops for want of it
 _WORDS: Final = {
     "beat": "what is done at intervals (scheduling, checks, retries)",
@@ -53,9 +56,7 @@ def site_notices(request: HttpRequest) -> dict[str, tuple[str, ...]]:
 
 
 def notices() -> Iterator[str]:
-    left = free_bytes()
-    if left < LEAST_FREE_BYTES:
-        yield f"The disk of this site is full ({left / 1e6:.0f} MB left). Jobs wait until there is room again."
+    yield from _of_the_disk(_store_disk())
     try:
         with transaction.atomic():
             late = {part: age for part, age in ages().items() if age > LATE_AFTER_S}
@@ -65,13 +66,23 @@ def notices() -> Iterator[str]:
         yield f"For {_span(age)} nothing has been heard of {_WORDS[part]}. Jobs that run go on; others wait."
 
 
-def free_bytes() -> int:
-    """That this process may write to the store."""
+def _store_disk() -> Heard[Room] | None:
+    """None: not there yet, or the disk says that it is broken, which the status page tells operators."""
     try:
-        disk = os.statvfs(settings.ENVIRONMENT.store_dir)
-    except OSError:  # not there yet
-        return LEAST_FREE_BYTES
-    return disk.f_bavail * disk.f_frsize
+        return room_at(settings.ENVIRONMENT.store_dir)
+    except OSError:
+        return None
+
+
+def _of_the_disk(heard: Heard[Room] | None) -> Iterator[str]:
+    if heard and heard.silent_s is not None and heard.silent_s > SILENT_AFTER_S:
+        yield (
+            f"For {_span(heard.silent_s)} the disk of this site's files has not answered. What needs them (downloads, "
+            "checkpoints, a new job's start) waits until it does."
+        )
+    elif heard and heard.last and heard.last.free_bytes < LEAST_FREE_BYTES:
+        left = heard.last.free_bytes
+        yield f"The disk of this site is full ({left / 1e6:.0f} MB left). Jobs wait until there is room again."
 
 
 def _span(seconds: float) -> str:

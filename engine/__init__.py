@@ -1,10 +1,14 @@
 """The engine: trains a language model by reinforcement learning, each trajectory at its own pace.
 
+node                 a node of Ray, begun with its own word on the sandbox
 signs                signs of life from inside long work
 full_disk            appending to a file whose disk may be full
 pickling             records on their way, by their values alone
 fit_command          whether a job fits, on the command line
 replay_step_command  a recorded step trained again, on the command line
+simulate_command     runs on devices that are not here, on the command line
+frontier_command     designs at equal staleness, on the command line
+plots_command        pictures of what came out of them
 
 spec/          data that may cross the border to the control plane
 live/          bodies on Ray, and the driver

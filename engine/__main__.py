@@ -17,6 +17,7 @@ from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.replay_step_command import replay_step
+from engine.simulate_command import simulate
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,
@@ -48,11 +49,14 @@ def main() -> int:
     again.add_argument("--show", action="store_true", help="print every decision")
     commands.add_parser("replay-step", help="train a recorded step again, to the bit", add_help=False)
     commands.add_parser("bench", help="measure this machine", add_help=False)
+    commands.add_parser("simulate", help="runs on devices that are not here", add_help=False)
     commands.add_parser("fit", help="whether a job fits, or what fits where", add_help=False)
     if sys.argv[1:2] == ["bench"]:
         return bench(sys.argv[2:])
     if sys.argv[1:2] == ["fit"]:
         return fit(sys.argv[2:])
+    if sys.argv[1:2] == ["simulate"]:
+        return simulate(sys.argv[2:])
     if sys.argv[1:2] == ["replay-step"]:
         return replay_step(sys.argv[2:])
     arguments = parser.parse_args()

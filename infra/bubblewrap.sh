@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Untrusted code runs in bubblewrap or not at all. Install it where that is possible, else say loudly what to do.
+# newuidmap (uidmap) gives the sandboxes of an ordinary user users of their own; without it they are that user.
 set -euo pipefail
 
 works() { command -v bwrap >/dev/null && env -i "$(command -v bwrap)" --unshare-all --ro-bind / / true 2>/dev/null; }
 
-if works; then exit 0; fi
+installs() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-if ! command -v bwrap >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+if works && { command -v newuidmap >/dev/null || ! installs; }; then exit 0; fi
+
+if installs; then
     log="$(mktemp)"
-    echo "Installing bubblewrap for the sandbox (apt-get)"
-    if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends bubblewrap; } \
-        >"$log" 2>&1 && works; then
-        rm -f "$log"
-        exit 0
-    fi
-    tail -n 5 "$log"
+    echo "Installing bubblewrap and uidmap for the sandbox (apt-get)"
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends bubblewrap uidmap; } \
+        >"$log" 2>&1 || tail -n 5 "$log"
     rm -f "$log"
+    if works; then exit 0; fi
 fi
 
 if command -v bwrap >/dev/null; then

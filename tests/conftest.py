@@ -1,15 +1,19 @@
-"""The test database, vLLM's interpreter, for every folder of tests that uses them; and in CI nothing is skipped for
-what is missing."""
+"""The test database, vLLM's interpreter, for every folder of tests that uses them; a test leaves the settings as they
+were; and in CI nothing is skipped for what is missing."""
 
+import gc
 import os
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from pytest_django import DjangoDbBlocker
 
 from engine.inference.vllm.interpreter import find_vllm_python
+from infra.local.parts import MARKED
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +29,14 @@ def vllm_python() -> Path:
     if stamp.is_file() and "vllm-cuda" in stamp.read_text():
         pytest.skip("the tests run vLLM on the CPU, and this one is built for CUDA: make test VLLM=cpu makes the other")
     return python
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """A test holds its transaction open to its end. On a busy machine the first of a process, which imports much, does
+    so for longer than a site lets anybody."""
+    options: Any = settings.DATABASES["default"]["OPTIONS"]
+    options["options"] += " -c idle_in_transaction_session_timeout=600000"
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +79,39 @@ def _list_static_files_once() -> None:
         starting.files.update(found)
 
     pytest.MonkeyPatch().setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_what_was_found)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` looks for those that need Ray, the whole stack or vLLM only in files that name the mark."""
+    for item in items:
+        needed = {mark.name for mark in item.iter_markers()} & {"ray", "e2e", "vllm"}
+        if needed and not MARKED.search(_text_of(item.path)):
+            raise pytest.UsageError(f"{item.nodeid} is marked {needed}, and its own file does not say so")
+
+
+@cache
+def _text_of(file: Path) -> str:
+    return file.read_text()
+
+
+def pytest_collection_finish() -> None:
+    """What imports and thousands of tests consist of stays to the end. Looked through again and again for garbage, it
+    took a tenth of the simulator's time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Or a test far behind it fails, and only if both are run."""
+    yield
+    if settings.configured:
+        before = item.session.stash.setdefault(_ENVIRONMENT, settings.ENVIRONMENT)
+        left, settings.ENVIRONMENT = settings.ENVIRONMENT, before
+        assert left == before, f"{item.nodeid} left other settings behind: {left}"
+
+
+_ENVIRONMENT = pytest.StashKey[Any]()
 
 
 @pytest.hookimpl(wrapper=True)

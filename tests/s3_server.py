@@ -13,6 +13,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from tests.certificates import Certificate
+
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -45,10 +47,12 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(port: int = 0) -> Iterator[S3Server]:
-    """Answers when it is handed out."""
+def s3_server(port: int = 0, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Answers when it is handed out; over TLS, as `localhost`, if it has a certificate."""
     port = port or _free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    if certificate is not None:
+        command += ["--ssl-cert", str(certificate.chain), "--ssl-key", str(certificate.key)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             assert process.stderr is not None
@@ -59,7 +63,7 @@ def s3_server(port: int = 0) -> Iterator[S3Server]:
                 raise RuntimeError(f"moto's server ended with {process.wait()}")
             # It writes a line for each request, and answers nothing more once nobody has read 64 KB of them.
             Thread(target=deque, args=[process.stderr, 0], daemon=True).start()
-            yield S3Server(endpoint=f"http://127.0.0.1:{port}", process=process)
+            yield S3Server(endpoint=f"http{'s' if certificate else ''}://127.0.0.1:{port}", process=process)
         finally:
             process.kill()
 

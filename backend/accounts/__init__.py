@@ -5,6 +5,7 @@ selectors         memberships and keys, as somebody may see them
 rights            who may do what, in one table
 scopes            permissions of a key, and the role that carries each
 acting            the person or key behind a change
+operators/        what operators of the platform do to teams and people
 teams             a team's name and rules, its projects
 memberships       roles, leaving, being removed
 addresses/        a person's one address: proof of it, and how it moves

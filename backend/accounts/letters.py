@@ -11,6 +11,8 @@ from typing import Final
 from django.conf import settings
 from django.core.mail import send_mail
 
+from backend.outside.trust import trouble_with_certificate
+
 log = logging.getLogger(__name__)
 NO_MAIL: Final = "No mail goes out from here: ask whoever runs this site."
 
@@ -26,6 +28,7 @@ def send_letter(address: str, subject: str, text: str) -> bool:
     try:
         send_mail(" ".join(subject.split()), text, None, [address])
     except OSError as error:  # smtplib's own errors are of this kind
-        log.warning("a letter could not be sent error=%s", type(error).__name__)
+        trouble = trouble_with_certificate(error, "LAMINAR_EMAIL_URL")
+        log.warning("a letter could not be sent error=%s", trouble or type(error).__name__)
         return False
     return True

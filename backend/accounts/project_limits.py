@@ -18,7 +18,9 @@ ProjectOfJob = Callable[[str], str | None]
 """By the job's id, as it stands in the address."""
 
 _PREFIX = "/api/v1"
-_TELLS_OF_NO_PROJECT = re.compile(r"/(me|pools|capabilities|templates(/[^/]+)?|schemas/.+|jobs:preview)", re.ASCII)
+_TELLS_OF_NO_PROJECT = re.compile(
+    r"/(me|pools|maintenance|capabilities|templates(/[^/]+)?|schemas/.+|jobs:preview)", re.ASCII
+)
 # Shown and changed as far as the key's project reaches: `backend.assets.selectors`.
 _OF_ITS_OWN_LIMITS = re.compile(r"/(storage|assets(/.+)?)", re.ASCII)
 _OF_A_JOB = re.compile(r"/jobs/([^/]+)(/.*)?", re.ASCII)
@@ -30,11 +32,13 @@ def refuse_beyond_project(key: ApiKey, request: HttpRequest) -> None:
     if key.project_id is None:
         return
     path = request.path.removeprefix(_PREFIX)
+    if path in ("/pools", "/maintenance") and request.method != "GET":
+        raise Denied(f"This key reaches the project {key.project_id} only; that is everybody's.")
     if _TELLS_OF_NO_PROJECT.fullmatch(path) or _OF_ITS_OWN_LIMITS.fullmatch(path) or path == f"/api-keys/{key.pk}":
         return
     if path == "/jobs" and request.method == "POST":
         return  # the body names the project: `refuse_other_project`
-    if path == "/jobs" and request.GET.getlist("project") == [key.project_id]:
+    if path in ("/jobs", "/trajectories") and request.GET.getlist("project") == [key.project_id]:
         return
     of_a_job = _OF_A_JOB.fullmatch(path)
     if of_a_job is None:

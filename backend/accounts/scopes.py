@@ -24,7 +24,11 @@ SCOPES: Final[Mapping[str, str]] = {
     "webhooks:write": "Manage webhooks and read their deliveries.",
     "audit:read": "Read the audit log.",
     "quota:write": "Change pools, quotas and budgets of every team: for operators of the platform.",
+    "site:operate": "Announce maintenance, take hosts out, make teams, close accounts: for operators of the platform.",
 }
+OPERATES: Final = "site:operate"
+_OF_OPERATORS: Final = frozenset({"quota:write", OPERATES})
+"""No role in a team carries them, so no key of a team's own and no service account ever has them."""
 
 _READS: Final = frozenset(
     {"jobs:read", "trajectories:read", "checkpoints:read", "data:read", "usage:read", "team:read"}
@@ -42,4 +46,4 @@ DEFAULT_SCOPES: Final = tuple(sorted(_WORKS))
 
 
 def scopes_of_role(role: Role, *, is_operator: bool = False) -> frozenset[str]:
-    return _OF_ROLE[role] | ({"quota:write"} if is_operator else frozenset())
+    return _OF_ROLE[role] | (_OF_OPERATORS if is_operator else frozenset())

@@ -10,17 +10,22 @@ import base64
 import hashlib
 
 from allauth.mfa.adapter import DefaultMFAAdapter
-from cryptography.fernet import Fernet
-from django.conf import settings
+
+from backend.borders.sealing import box
 
 
-def _box() -> Fernet:
-    return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"mfa:" + settings.SECRET_KEY.encode()).digest()))
+def reseal(sealed: str) -> str:
+    """Under the present key."""
+    return box(_derived).rotate(sealed.encode()).decode()
+
+
+def _derived(key: bytes) -> bytes:
+    return base64.urlsafe_b64encode(hashlib.sha256(b"mfa:" + key).digest())
 
 
 class SecondFactorAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # allauth ships no types
     def encrypt(self, text: str) -> str:
-        return _box().encrypt(text.encode()).decode()
+        return box(_derived).encrypt(text.encode()).decode()
 
     def decrypt(self, encrypted_text: str) -> str:
-        return _box().decrypt(encrypted_text.encode()).decode()
+        return box(_derived).decrypt(encrypted_text.encode()).decode()

@@ -15,6 +15,7 @@ problems          the one shape of errors
 handlers          from an exception to its problem
 middleware        id, rate and errors, around every request
 request_context   the request that is being worked on
+logged_refusals   a line of the log each, without a traceback
 request_times     durations of requests in this process
 admission         refuses unknown methods, and plain http to programs
 background        removes old answers and full buckets

@@ -1,8 +1,11 @@
 """What is refused before anybody looks at it: methods that nothing here knows, and plain http to programs where the
 site's address is https (people are led to https by a redirect).
 
-Invariant: a program that was given http:// by mistake is refused every time. A redirect would do its work, and its key
-would go over the wire in the clear with every request, for good, and nobody would notice.
+Invariants:
+- a program that was given http:// by mistake is refused every time. A redirect would do its work, and its key would go
+  over the wire in the clear with every request, for good, and nobody would notice;
+- the engine and whoever reads /metrics come to the web server itself, which has no certificate: they are refused only
+  where they came in by a proxy, which has one.
 """
 
 from collections.abc import Callable
@@ -14,9 +17,11 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from backend.api.problems import problem_response
+from backend.borders.proxies import came_through_a_proxy
 from backend.borders.wall import FOR_PROGRAMS
 from backend.errors import Denied
 
+_INSIDE: Final = ("/internal/engine/", "/metrics")
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -30,8 +35,14 @@ def admit(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[
     def answer(request: HttpRequest) -> HttpResponseBase:
         if request.method not in METHODS:
             return HttpResponse(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(METHODS)})
-        if settings.SECURE_SSL_REDIRECT and not request.is_secure() and request.path.startswith(FOR_PROGRAMS):
+        if settings.SECURE_SSL_REDIRECT and not request.is_secure() and _wants_https(request):
             return problem_response(request, PlainHttp())
         return get_response(request)
 
     return answer
+
+
+def _wants_https(request: HttpRequest) -> bool:
+    if request.path.startswith(_INSIDE):
+        return came_through_a_proxy(request)
+    return request.path.startswith(FOR_PROGRAMS)

@@ -4,7 +4,8 @@
     take_in_turn([Use("write", …), Use("submit", …)])           ──▶ the same of both, in one statement
 
 A bucket is a GCRA, a leaky bucket in one timestamp: `full_at` moves one interval (window / limit) ahead with each use
-and may be at most a whole window ahead of now.
+and may be at most a whole window ahead of now. What counts as several uses moves it by as many; as more than the
+limit, by the whole window.
 
 Invariants:
 - the row lock of the upsert makes racing callers take turns: at most `limit` pass at once, and over any time t at most
@@ -50,13 +51,21 @@ class Use:
     key: str
     limit: int
     window_s: int
+    num: int = 1
+    """Uses that this one counts as."""
 
     def __post_init__(self) -> None:
         assert self.limit > 0 and self.window_s > 0, "a bucket without room lets nobody through"
+        assert self.num > 0, "what uses nothing need not ask"
 
     @property
     def interval(self) -> float:
         return self.window_s / self.limit
+
+    @property
+    def ahead_s(self) -> float:
+        """That `full_at` moves."""
+        return self.interval * min(self.num, self.limit)
 
     @property
     def name(self) -> str:
@@ -103,7 +112,7 @@ def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
     """
     parameters: list[str | float] = []
     for use in uses:
-        parameters += [use.name, use.interval, use.interval, use.interval, use.window_s]
+        parameters += [use.name, use.ahead_s, use.ahead_s, use.ahead_s, use.window_s]
     with connection.cursor() as db:
         db.execute(_statement(len(uses)), parameters)
         *taken, at = db.fetchone()
@@ -114,7 +123,7 @@ def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
             db.execute(_LOOK, [refusing.name])
             found: tuple[datetime, datetime] | None = db.fetchone()
             # None: forgotten between the two statements
-            wait_s = _seconds(*found) + refusing.interval - refusing.window_s if found else 0.0
+            wait_s = _seconds(*found) + refusing.ahead_s - refusing.window_s if found else 0.0
             allowances.append(_allowance(refusing, allowed=False, remaining=0, wait_s=max(1.0, wait_s), at=at))
     return allowances
 

@@ -21,7 +21,6 @@ from ninja.errors import AuthenticationError, HttpError, Throttled, ValidationEr
 
 from backend.api.bodies import parsed_body
 from backend.api.problems import (
-    REQUEST_ID,
     Malformed,
     TooLarge,
     TooManyRequests,
@@ -31,6 +30,7 @@ from backend.api.problems import (
     problem_response,
 )
 from backend.api.rate_limit import RateExceeded, allowance_of
+from backend.api.request_context import REQUEST_ID
 from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain_message, pointer_into
 
 log = logging.getLogger(__name__)

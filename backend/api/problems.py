@@ -12,10 +12,10 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, ConfigDict
 
+from backend.api.request_context import REQUEST_ID
 from backend.errors import Refusal
 
 CONTENT_TYPE = "application/problem+json"
-REQUEST_ID = "laminar.request_id"  # where `middleware` leaves it in request.META
 RETRY_AFTER_S = 5
 
 

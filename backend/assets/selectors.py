@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from django.db.models import Count, Q, QuerySet
 
-from backend.accounts.models import Team
+from backend.accounts.models import Project, Team
 from backend.accounts.services import Caller
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetPart, AssetState, AssetUse
 from backend.checkpoints.models import RegisteredModel
@@ -21,6 +21,7 @@ from backend.jobs.models import TERMINAL_STATES
 from engine.spec.asset_manifest import AssetManifest, ManifestFile, num_parts
 
 _ASSET_ID = re.compile(r"asset_[0-9a-z]{20}", re.ASCII)
+MOST_NAMES = 500  # of them a reader picks one; who has more types it
 UNKNOWN = "There is no data set or model with this id."
 
 
@@ -30,6 +31,14 @@ def assets_of(team: Team, *, project: str | None = None) -> QuerySet[Asset]:
     if project is not None:
         found = found.filter(Q(project=None) | Q(project=project))
     return found.order_by("-created_at", "-id")
+
+
+def names_for(projects: Sequence[Project], kind: AssetKind) -> list[str]:
+    """As specs in these projects may name what is ready: the newest by its name, and each version."""
+    rows = Asset.objects.filter(Q(team__in=[each.team_id for each in projects]) | Q(team=None))
+    rows = rows.filter(Q(project=None) | Q(project__in=projects), state=AssetState.READY, kind=kind)
+    found = rows.order_by("name", "-version").values_list("name", "version")[:MOST_NAMES]
+    return list(dict.fromkeys(said for name, version in found for said in (name, f"{name}@{version}")))
 
 
 def assets_seen_by(caller: Caller) -> QuerySet[Asset]:

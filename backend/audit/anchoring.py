@@ -5,6 +5,7 @@ from datetime import datetime
 from django.db.models import F
 
 from backend.audit.anchors import append_anchors, read_anchors, signing_key
+from backend.audit.key_rotation import former_keys
 from backend.audit.models import AuditHead
 from backend.audit.places import anchors_and_key
 from backend.audit.verification import Finding, Verdict, verify_chain, verify_chains
@@ -27,7 +28,7 @@ def anchor_heads(*, now: datetime) -> int:
 def verify_audit_log() -> Verdict:
     """Every chain against every anchor. Raises `BrokenAnchors`."""
     path, key_file = anchors_and_key()
-    return verify_chains(read_anchors(path, key=signing_key(key_file).public_key()))
+    return verify_chains(read_anchors(path, key=signing_key(key_file).public_key(), former=former_keys(key_file)))
 
 
 def verify_log_of(team_id: str) -> tuple[Finding | None, int | None]:
@@ -37,5 +38,5 @@ def verify_log_of(team_id: str) -> tuple[Finding | None, int | None]:
     if not (path.exists() and key_file.exists()):
         return verify_chain(team_id, {}, sees_anchors=False), None
     key = signing_key(key_file).public_key()
-    anchors = {anchor.seq: anchor for anchor in read_anchors(path, key=key, of=team_id)}
+    anchors = {anchor.seq: anchor for anchor in read_anchors(path, key=key, former=former_keys(key_file), of=team_id)}
     return verify_chain(team_id, anchors), max(anchors, default=0)

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -97,29 +97,34 @@ def append_anchors(path: Path, heads: Iterable[tuple[str, int, str]], *, key: Ed
     return len(lines)
 
 
-def read_anchors(path: Path, *, key: Ed25519PublicKey, of: str | None = None) -> Iterator[Anchor]:
-    """Raises `BrokenAnchors` at the first line that is not as it was written. `of` one team: the signatures of others
-    are not looked at, which is most of what reading costs."""
+def read_anchors(
+    path: Path, *, key: Ed25519PublicKey, former: Iterable[Ed25519PublicKey] = (), of: str | None = None
+) -> Iterator[Anchor]:
+    """Raises `BrokenAnchors` at the first line that is not as it was written. `former`: keys that signed before. `of`
+    one team: the signatures of others are not looked at, which is most of what reading costs."""
     if not path.exists():
         return
+    keys = {key_id(each): each for each in (key, *former)}
     previous = hashlib.sha256(b"").hexdigest()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            anchor = _checked(line, number, previous, key, of)
+            anchor = _checked(line, number, previous, keys, of)
             if of is None or anchor.team == of:
                 yield anchor
             previous = hashlib.sha256(line).hexdigest()
 
 
-def _checked(line: bytes, number: int, previous: str, key: Ed25519PublicKey, of: str | None) -> Anchor:
+def _checked(line: bytes, number: int, previous: str, keys: Mapping[str, Ed25519PublicKey], of: str | None) -> Anchor:
     try:
         anchor = Anchor(**json.loads(line))
+        if anchor.key not in keys:
+            raise BrokenAnchors(f"line {number} of the anchors is not signed with a key of ours, but {anchor.key}")
         if of is None or anchor.team == of:
-            key.verify(base64.b64decode(anchor.signature), anchor.message())
+            keys[anchor.key].verify(base64.b64decode(anchor.signature), anchor.message())
     except (ValueError, TypeError) as error:
         raise BrokenAnchors(f"line {number} of the anchors is not one of ours: {error}") from error
     except InvalidSignature as error:
-        raise BrokenAnchors(f"line {number} of the anchors is not signed with the key {key_id(key)}") from error
+        raise BrokenAnchors(f"line {number} of the anchors is not signed with the key {anchor.key}") from error
     if anchor.previous != previous:
         raise BrokenAnchors(f"lines were taken out of the anchors, or moved, before line {number}")
     return anchor

@@ -16,6 +16,8 @@ from typing import Final
 
 from django.conf import settings
 
+from backend.store.folder import sync_folder
+
 log = logging.getLogger(__name__)
 
 ANCHORS_FILE: Final = "anchors.jsonl"
@@ -66,14 +68,6 @@ def _move(old: Path, new: Path) -> None:
             target.flush()
             os.fsync(target.fileno())
         draft.rename(new)
-        _sync(new.parent)
+        sync_folder(new.parent)
         old.unlink()
     log.info("moved %s to %s", old, new)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

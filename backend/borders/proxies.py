@@ -55,7 +55,11 @@ def is_from_this_machine(request: "HttpRequest", *, trusted: Iterable[Network]) 
     peer = _address(request.META.get("REMOTE_ADDR", ""))
     if peer is None or not peer.is_loopback or _is_in(peer, tuple(trusted)):
         return False
-    return not any(header in request.headers for header in _OF_PROXIES)
+    return not came_through_a_proxy(request)
+
+
+def came_through_a_proxy(request: "HttpRequest") -> bool:
+    return any(header in request.headers for header in _OF_PROXIES)
 
 
 def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:

@@ -12,6 +12,7 @@ evaluating       a job that only evaluates one, and its result
 registry         names for those worth keeping
 uploads          versions of models that somebody uploaded, a port
 export           one as a Hugging Face folder, in a .tar
+downloading      handing a checkpoint out, with an entry in the audit log
 links            signed links for a few minutes
 background       the tasks that verify, choose and remove
 api              REST over checkpoints

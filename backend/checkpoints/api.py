@@ -11,11 +11,10 @@ from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
-from backend.audit.services import record_action
 from backend.borders.types import PathId, ZonedMoment
+from backend.checkpoints.downloading import handed_out
 from backend.checkpoints.export import exported_parts, folder_name, tar_num_bytes
-from backend.checkpoints.files import Elsewhere, files_of
-from backend.checkpoints.links import LASTS, link_to
+from backend.checkpoints.links import LASTS
 from backend.checkpoints.models import GONE, CheckpointState
 from backend.checkpoints.registry import promote
 from backend.checkpoints.representations import (
@@ -36,11 +35,9 @@ from backend.checkpoints.services import (
     change_checkpoint,
     delete_checkpoint,
     locked_checkpoint,
-    refuse_unless_whole,
     set_retention,
 )
 from backend.clock import database_now
-from backend.errors import Conflict
 from backend.jobs.selectors import the_job
 from engine.spec.facts import MetricName
 from engine.spec.strict import Strict, Text
@@ -203,15 +200,7 @@ def download(request: HttpRequest, checkpoint_id: PathId) -> DownloadOut:
     """The model as a Hugging Face folder in one .tar, behind a link that is good for five minutes."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
-    refuse_unless_whole(checkpoint)
-    try:
-        files = files_of(checkpoint)
-    except Elsewhere as error:
-        raise Conflict("Its files cannot be read from here.", code="elsewhere") from error
-    url, expires_at = link_to(checkpoint, now=now)
-    record_action(
-        team_id=caller.team.pk, actor=caller.actor, action="checkpoint.download_linked", target=checkpoint.pk, now=now
-    )
+    url, expires_at, files = handed_out(checkpoint, actor=caller.actor, now=now)
     return DownloadOut(
         url=url,
         expires_at=expires_at,

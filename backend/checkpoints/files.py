@@ -21,6 +21,7 @@ from django.conf import settings
 
 from backend.checkpoints.models import Checkpoint
 from backend.store.chosen import store
+from backend.store.folder import sync_folder
 from backend.store.port import NotStored, ObjectStore
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
@@ -103,10 +104,10 @@ class FolderFiles:
     def remove(self) -> None:
         (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
         if self._folder.is_dir():
-            _sync(self._folder)
+            sync_folder(self._folder)
             shutil.rmtree(self._folder)
         if self._folder.parent.is_dir():
-            _sync(self._folder.parent)
+            sync_folder(self._folder.parent)
 
     def _read(self, name: str) -> Iterator[bytes]:
         try:
@@ -161,11 +162,3 @@ class StoredFiles:
 
     def _part(self, part: CheckpointPart) -> str:
         return f"{self._key}/{STORED_PARTS}/{part.sha256}"
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

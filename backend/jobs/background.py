@@ -5,34 +5,31 @@ go their whole way.
 """
 
 import time
-from functools import cache
 
 from celery import shared_task
 
 from backend.clock import database_now
 from backend.jobs import outbox
-from backend.jobs.attempts.launcher import LauncherError, RayLauncher
+from backend.jobs.attempts.launcher import ray_of
 from backend.jobs.attempts.launching import gather_evidence, launch_attempt, stop_superseded
+from backend.jobs.attempts.tracing import send_trace
 from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.nudge import DELIVER, publish_now
 from backend.jobs.selectors import late_pools
 from backend.jobs.submitting.validation import forgotten_validations, validate_job
+from backend.pools.clusters.dashboard import LauncherError
 from backend.pulses import CANARY
 
 TICK_WORKS_S = 5.0  # then it leaves the rest to the next one
 
 
-@cache
-def ray() -> RayLauncher:
-    return RayLauncher.from_settings()
-
-
 HANDLERS: dict[str, outbox.Handler] = {
     "schedule": lambda pool_id: _schedule(pool_id),
-    "launch": lambda job_id: launch_attempt(job_id, ray()),
-    "stop": lambda job_id: stop_superseded(job_id, ray()),
+    "launch": lambda job_id: launch_attempt(job_id, ray_of),
+    "stop": lambda job_id: stop_superseded(job_id, ray_of),
     "validate": lambda job_id: validate_job(job_id, now=database_now()),
-    "evidence": lambda job_id: gather_evidence(job_id, ray()),
+    "evidence": lambda job_id: gather_evidence(job_id, ray_of),
+    "trace": send_trace,
 }
 
 

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+
 from backend.jobs.control_requests import close_requests
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
 from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
@@ -172,3 +174,5 @@ def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
     job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)
     close_requests(job.pk, now=now)
     enqueue("schedule", job.pool_id, now)
+    if outcome in TERMINAL_STATES and settings.ENVIRONMENT.otlp_url:
+        enqueue("trace", job.pk, now)

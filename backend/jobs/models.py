@@ -220,3 +220,18 @@ class ReconcileLease(models.Model):
     expires_at = models.DateTimeField()
     listening_since = models.DateTimeField(null=True)  # until `listened_at`, without a break
     listened_at = models.DateTimeField(null=True)
+
+
+class Generation(models.Model):
+    """The one row that tells how often this database was put back in time, and by what that is noticed."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    site = models.CharField(max_length=32)  # this installation's own, in the ids of what it submits
+    number = models.PositiveIntegerField(default=0)  # 0: never put back; else the moment, in seconds since 2026
+    pulse = models.PositiveBigIntegerField(default=0)  # counts; a copy stands outside the database
+    cluster = models.CharField(max_length=100, blank=True, default="")  # of Postgres, with its timeline
+    raised_at = models.DateTimeField(null=True)
+    reason = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar = [models.CheckConstraint(condition=Q(id=1), name="one_generation")]

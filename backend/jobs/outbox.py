@@ -17,6 +17,7 @@ Invariants:
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -26,10 +27,11 @@ from django.db.models import F
 from backend.jobs.models import OutboxMessage
 from backend.jobs.nudge import publish_soon
 from backend.jobs.row_batch import Statement, execute_batch
+from engine.spec.log_subject import about
 
 log = logging.getLogger(__name__)
 
-Topic = Literal["schedule", "launch", "stop", "validate", "evidence"]
+Topic = Literal["schedule", "launch", "stop", "validate", "evidence", "trace"]
 Handler = Callable[[str], None]
 """Takes the key: a pool's id for "schedule", a job's for the others."""
 Publish = Callable[[Sequence[int]], None]
@@ -99,7 +101,8 @@ def deliver(ids: Sequence[int], handlers: Mapping[str, Handler], now: datetime) 
     for subject in _by_subject(messages):
         first = next(message for message in messages if message.pk == subject[0])
         try:
-            handlers[first.topic](first.key)
+            with nullcontext() if first.topic == "schedule" else about(job=first.key):
+                handlers[first.topic](first.key)
         except Exception as error:
             _try_again_later(subject, first, now, error)
             raise

@@ -119,9 +119,58 @@ CHARTS: tuple[Chart, ...] = (
         "is something else (sampling settings, tokenizer, weights, another choice of experts), and the job's events "
         "say so. A step without tokens of its own version has no point.",
         traces=(
-            Trace(key="train/logprob_gap_p90", label="90th percentile"),
-            Trace(key="train/logprob_gap_bound", label="explained by rounding", tone="second"),
+            Trace(key="train/logprob_gap_p90", label="measured"),
+            Trace(key="train/logprob_gap_bound", label="of rounding", tone="second"),
         ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="signal",
+        title="Groups without signal",
+        unit="",
+        formula="groups whose trajectories all have the same reward ÷ groups of the step",
+        about="Such a group teaches nothing. Near 1 the prompts are too easy or too hard, or the reward does not tell "
+        "answers apart.",
+        traces=(Trace(key="reward/groups_without_signal", label="without signal"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="gradient",
+        title="Gradient norm",
+        unit="",
+        formula="length of the gradient before it is clipped, mean over the step's updates",
+        about="Jumps of ten times and more come before a run falls apart: a smaller learning rate, or a tighter "
+        "optimizer.max_grad_norm.",
+        traces=(Trace(key="train/grad_norm", label="norm"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="clipped",
+        title="Clipped tokens",
+        unit="share",
+        formula="tokens whose ratio ρ was clipped ÷ trained tokens",
+        about="How often an update wanted to go further than it may. Much more than a tenth: the steps are too large, "
+        "or the tokens too old.",
+        traces=(Trace(key="train/clip_fraction", label="clipped"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="waiting",
+        title="Trainer waits",
+        unit="share",
+        formula="seconds that the trainer waited for trajectories ÷ seconds of the step",
+        about="Near 0 the trainer is what limits the run, near 1 the replicas are: give devices to the side that is "
+        "short.",
+        traces=(Trace(key="trainer/wait_fraction", label="waiting"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="cache",
+        title="Replicas' cache in use",
+        unit="",
+        formula="mean over replicas of the share of their key-value cache that is in use",
+        about="Low for long: the replicas could take more trajectories at once. At 1 they make some wait.",
+        traces=(Trace(key="rollout/kv_used", label="in use"),),
         from_zero=True,
     ),
 )

@@ -23,6 +23,12 @@ def get(path: str, **query: str | Sequence[str]) -> str:
     return f"curl -s {shlex.quote(api_url(path, **query))} \\\n  -H {_KEY}"
 
 
+def call(method: str, path: str) -> str:
+    """Of a route as it is described, with its placeholders: `path` from the root of the site on."""
+    asked = "" if method == "GET" else f"-X {method} "
+    return f"curl -s {asked}{shlex.quote(settings.ENVIRONMENT.public_url + path)} \\\n  -H {_KEY}"
+
+
 def post(path: str, body: dict[str, Any] | None = None, *, idempotent: bool = False) -> str:
     lines = [f"curl -s -X POST {shlex.quote(api_url(path))}", f"-H {_KEY}"]
     if idempotent:

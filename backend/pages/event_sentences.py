@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 from backend.accounts.models import ApiKey, User
 from backend.jobs.models import Job, JobEvent
-from backend.pages.templatetags.laminar import number, reward
+from backend.pages.said import headline_of
+from backend.pages.templatetags.laminar import number, reward, size
 
 Tone = Literal["plain", "good", "warn", "bad"]
 _TONES: Mapping[str, Tone] = {
     "fault_detected": "bad",
     "stalled": "bad",
+    "alarm_raised": "bad",
+    "alarm_ended": "good",
     "failed": "bad",
     "recovering": "warn",
     "stopping": "warn",
@@ -66,14 +69,14 @@ def sentence_of(event: JobEvent) -> str:
                 f"{number(data.get('num_prompts'))} prompts"
             )
         case "checkpoint_saved":
-            return f"step {data.get('step')}, {_size(data.get('num_bytes'))}"
+            return f"step {data.get('step')}, {size(data.get('num_bytes'))}"
         case "fault_detected":
-            parts = (data.get("component"), event.message, data.get("action") and f"→ {data['action']}")
+            parts = (data.get("component"), headline_of(event.message), data.get("action") and f"→ {data['action']}")
             return " · ".join(str(part) for part in parts if part)
         case "run_finished":
-            return event.message or event.reason
+            return headline_of(event.message) or event.reason
         case _:
-            return event.message
+            return headline_of(event.message)
 
 
 def _actor_names(events: Sequence[JobEvent], job: Job) -> dict[str, str]:
@@ -94,14 +97,3 @@ def _emails(pks: set[str]) -> list[tuple[Any, str]]:
 
 def _count(num: object, noun: str) -> str:
     return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
-
-
-def _size(num_bytes: object) -> str:
-    if not isinstance(num_bytes, int | float):
-        return "size unknown"
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1_000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1_000
-    return f"{size:.1f} TB"

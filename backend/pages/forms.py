@@ -14,7 +14,9 @@ from pydantic import ValidationError
 
 from backend.errors import FieldError, field_errors, plain_message
 from backend.pages.spec_fields import SHOWN, SpecField, field_at, plain_bound, put_at, spec_fields, value_at
+from backend.pages.typed_numbers import TwoReadings
 from engine.spec.job import JobSpec
+from engine.spec.knob_effects import without_effect
 from engine.spec.presets import as_said
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
@@ -25,10 +27,13 @@ class BoundField:
     field: SpecField
     text: str
     errors: tuple[str, ...] = ()
+    is_idle: bool = False
+    """It would do nothing in this job, and says nothing: it cannot be changed here."""
 
     @property
     def described_by(self) -> str:
-        parts = ("error" if self.errors else "", "range" if self.field.range else "", "help")
+        acts = "acts" if self.field.acts_only else ""
+        parts = ("error" if self.errors else "", "range" if self.field.range else "", "help", acts)
         return " ".join(f"{self.field.id}-{part}" for part in parts if part)
 
 
@@ -49,15 +54,19 @@ class JobForm:
     spec: JobSpec | None = None
     errors: dict[str, list[str]] = field(default_factory=dict)
     """By path; what belongs to no field has the path ""."""
+    _combination: JobSpec | None = None
+    """By which settings are without effect: what is wrong has its default in it."""
 
     @classmethod
     def showing(cls, spec: JobSpec) -> "JobForm":
         document = as_said(spec)
-        return cls(texts={each.path: each.text_of(value_at(document, each.path)) for each in spec_fields()}, spec=spec)
+        texts = {each.path: each.text_of(value_at(document, each.path)) for each in spec_fields()}
+        return cls(texts=texts, spec=spec, _combination=spec)
 
     @classmethod
     def typed(cls, posted: Mapping[str, str]) -> "JobForm":
-        form = cls(texts={each.path: posted.get(each.path, "") for each in spec_fields()})
+        """What a browser does not send, since it cannot be changed there, has its default."""
+        form = cls(texts={each.path: posted.get(each.path, each.text_of(each.default)) for each in spec_fields()})
         form._judge()
         return form
 
@@ -81,29 +90,47 @@ class JobForm:
         return [(field_at(path), message) for path in paths for message in self.errors.get(path, ())]
 
     @property
+    def of_no_field(self) -> list[str]:
+        return self.errors.get("", [])
+
+    @property
     def folded_wrong(self) -> bool:
         return any(path not in SHOWN for path in self.errors if path)
 
+    @property
+    def every_field(self) -> list[BoundField]:
+        return [self._bound(each) for each in spec_fields()]
+
     def blame(self, errors: Iterable[FieldError], otherwise: str = "") -> None:
-        """A service's refusal, beside the fields that its pointers name."""
+        """A service's refusal, beside the fields that its pointers name. There is no spec then."""
+        self.remark(errors, otherwise)
+        self.spec = None
+
+    def remark(self, errors: Iterable[FieldError], otherwise: str = "") -> None:
+        """The same of a spec that is still only looked at."""
         errors = list(errors)
         for error in errors:
             self._note(error.pointer, _sentence(error.message))
         if not errors and otherwise:
             self._note("", otherwise)
-        self.spec = None
 
     def _judge(self) -> None:
         document: dict[str, Any] = {}
         for each in spec_fields():
             if self.texts[each.path].strip() or not each.is_preset:
-                put_at(document, each.path, each.value_of(self.texts[each.path]))
+                try:
+                    put_at(document, each.path, each.value_of(self.texts[each.path]))
+                except TwoReadings as doubt:
+                    self._note(each.pointer, str(doubt))
         try:
-            self.spec = JobSpec.model_validate(document)
+            spec = JobSpec.model_validate(document)
         except ValidationError as failure:
             for pointer, message in _told(failure, document):
                 self._note(pointer, message)
             self._judge_the_whole(document)
+        else:
+            self.spec = None if self.errors else spec
+            self._combination = spec
 
     def _judge_the_whole(self, document: dict[str, Any]) -> None:
         """pydantic looks at how fields fit together only once each is right: so the wrong ones get a stand-in. What has
@@ -112,6 +139,7 @@ class JobForm:
             found = field_at(path)
             if found is not None:
                 put_at(document, path, "a name" if path == "name" else found.default)
+        self._combination = _as_far_as_read(document)
         try:
             JobSpec.model_validate(document)
         except ValidationError as failure:
@@ -135,9 +163,18 @@ class JobForm:
         return named[0] if named and field_at(named[0]) else ""
 
     def _bound(self, found: SpecField) -> BoundField:
-        return BoundField(
-            field=found, text=self.texts.get(found.path, ""), errors=tuple(self.errors.get(found.path, ()))
-        )
+        text, errors = self.texts.get(found.path, ""), tuple(self.errors.get(found.path, ()))
+        idle = without_effect(self._combination) if self._combination is not None else {}
+        is_idle = found.path in idle and not errors and text in ("", found.text_of(found.default))
+        return BoundField(field=found, text=text, errors=errors, is_idle=is_idle)
+
+
+def _as_far_as_read(document: object) -> JobSpec | None:
+    """However its parts go together."""
+    try:
+        return JobSpec.accepted(document)
+    except ValidationError:
+        return None
 
 
 def _told(failure: ValidationError, document: object, without: str = "") -> list[tuple[str, str]]:

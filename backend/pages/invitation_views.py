@@ -28,7 +28,7 @@ from backend.accounts.models import Invitation, User
 from backend.accounts.signing_in.events import refused
 from backend.clock import database_now
 from backend.errors import Refusal
-from backend.pages.account.limits import too_many
+from backend.pages.account.limits import links_at_most
 from backend.pages.team_views import address_of
 
 TRIES = ("invitation", 60, 60)
@@ -37,9 +37,8 @@ TRIES = ("invitation", 60, 60)
 @sensitive_post_parameters("password", "again")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@links_at_most(TRIES)
 def accept(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(TRIES):
-        return render(request, "429.html", status=429)
     now = database_now()
     invitation = open_invitation(token, now=now)
     if invitation is None:

@@ -1,7 +1,7 @@
 """API keys: the list, a new one, and the end of one.
 
 Invariants:
-- a key's secret is in one answer only, the one to the form that made it; it is not cached and not kept in the session;
+- a key's secret is in one answer only, the page that the form leads to (`shown_once`), which is not cached;
 - who rules the team sees and revokes every key, everybody else their own.
 """
 
@@ -29,6 +29,9 @@ from backend.borders.types import read_count
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, Refusal
 from backend.pages import curl
+from backend.pages.programs.guide import wheel_url
+from backend.pages.programs.wheel import wheel_name
+from backend.pages.shown_once import shown_at, taken_out
 from backend.pages.team_views import acting_in, address_of, frame_of
 
 LASTS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
@@ -49,14 +52,14 @@ class ScopeChoice:
 def keys(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     if request.method != "POST":
-        return _show(request, acting)
+        return _show(request, acting, made=_made(request, acting))
     now = database_now()
     try:
         wish = _wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
         key, text = make_key(acting, wish, account_id=request.POST.get("owner") or None, now=now)
     except Refusal as refusal:
         return _show(request, acting, wrong=refusal.sentences, status=refusal.status)
-    return _show(request, acting, made={"key": key, "text": text})
+    return shown_at(request, address_of("keys", acting.team), key.pk, {"text": text})
 
 
 @require_POST
@@ -70,6 +73,13 @@ def revoke(request: HttpRequest, key_id: str) -> HttpResponse:
         raise Http404("There is no such key, or it is not yours.") from None
     messages.success(request, "Revoked. No request with this key is answered any more.")
     return redirect(address_of("keys", acting.team))
+
+
+def _made(request: HttpRequest, acting: Acting) -> dict[str, Any] | None:
+    """The key that was just made, with its text."""
+    taken = taken_out(request)
+    key = keys_visible_to(acting.user, acting.team, rules=acting.rules).filter(pk=taken.get("made", "")).first()
+    return {"key": key, "text": taken["text"]} if key is not None else None
 
 
 def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: datetime) -> KeyWish:
@@ -142,6 +152,8 @@ def _show(
         "made": made,
         "wrong": wrong or [],
         "curl": curl.get("/api-keys"),
+        "wheel_url": wheel_url(),
+        "wheel_name": wheel_name(),
         "now": now,
     }
     return render(request, "pages/team/keys.html", context, status=status)

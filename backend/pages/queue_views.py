@@ -23,8 +23,10 @@ from backend.jobs.line.explain import WaitExplained, explain_wait
 from backend.jobs.line.queue import QueueSeen, queue_seen_by
 from backend.jobs.models import Job, JobState
 from backend.pages import curl
+from backend.pages.budgets.asking import question_shown
 from backend.pages.team_views import acting_in, frame_of
 from backend.pools.budgets import BudgetState, budget_states
+from backend.pools.clusters.looks import is_amiss, look_of, words
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import pools_of, quotas_of
 
@@ -86,7 +88,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = frame_of(acting) | {"pools": pools, "now": now, "curl": curl.get("/quota")}
     if pools:
         pool = _chosen(pools, request.GET.get("pool", ""))
-        context |= _of_pool(request, acting.team, pool, now)
+        context |= _of_pool(request, acting.team, pool, now) | question_shown(acting, pool, now=now)
     is_part = "part" in request.GET and pools
     return render(request, "pages/team/_queue.html" if is_part else "pages/team/queue.html", context)
 
@@ -102,7 +104,7 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
     mine, wants_all = request.GET.get("line") == "ours", request.GET.get("line") == "all"
     limit = MOST_SHOWN if wants_all else SHOWN_AT_FIRST
     seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=now)
-    quota = quotas_of(team).get(pool=pool)
+    quota, look = quotas_of(team).get(pool=pool), look_of(pool)
     asked = _asked_about(team, seen, request.GET.get("job", ""))
     return {
         "pool": pool,
@@ -114,9 +116,12 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
         "line": "ours" if mine else "all" if wants_all else "",
         "asked": asked,
         "wait": _explained(asked, now=now),
+        "amiss": look if is_amiss(look, now) else None,
+        "amiss_words": words(look) if look is not None and request.user.is_staff else "",
         "is_late": seen.evaluated_at is not None and now - seen.evaluated_at > LATE_AFTER,
         "budget": BudgetShown.of(budget_states([team.pk], now=now)[team.pk]),
         "between_pulls_ms": 3_000 if seen.num_waiting <= EXPLAINED_UNASKED else 15_000,
+        "settings_curl": curl.get(f"/pools/{pool.pk}/settings"),
         "queue_curl": curl.get(f"/pools/{pool.pk}/queue"),
         "explain_curl": curl.get(f"/jobs/{asked.pk}/explain") if asked else "",
         "budget_curl": curl.get("/budgets"),
@@ -137,11 +142,13 @@ def _explained(job: Job | None, *, now: datetime) -> WaitExplained | None:
 
 def _bar(pool: ResourcePool, quota: TeamQuota, seen: QueueSeen) -> Iterator[Stretch]:
     own = min(seen.used, quota.nominal)
+    unused = max(0, pool.capacity - seen.used - seen.used_by_others - seen.free)
     parts = (
         ("own", "yours", own),
         ("borrowed", "borrowed by you", seen.used - own),
         ("others", "other teams", seen.used_by_others),
         ("free", "free", seen.free),
+        ("out", "being taken out", min(seen.drained, unused)),
     )
     whole, x = max(1, pool.capacity, sum(devices for _, _, devices in parts)), 0.0
     for kind, label, devices in parts:

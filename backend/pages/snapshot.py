@@ -5,41 +5,42 @@ Invariant: the job's cursor is read before its points, so that what is written m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from backend.jobs.models import Job
+from django.db.models import Q
+
+from backend.jobs.models import Job, JobState
 from backend.pages.charts import EVERY_KEY
 from backend.telemetry.drawing import drawn_series
-from backend.telemetry.representations import TrajectoryOut
-from backend.telemetry.selectors import LastPoint, Line, series_of, trajectories_of_newest_steps
+from backend.telemetry.selectors import LastPoint, MetricsPage, series_of
 
-NUM_STEPS_READ = 12  # of the newest trajectories; older ones of this visit stay in the browser
+_MOST_MARKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     cursor: int
-    series: Mapping[str, Line]
+    drawn: MetricsPage
+    marks: Sequence[Mapping[str, Any]]
+    """What happened at a step: type and data of events."""
     last: Sequence[LastPoint]
-    trajectories: Sequence[TrajectoryOut]
 
     @property
     def last_by_name(self) -> Mapping[str, float]:
         return {each.name: each.value for each in self.last}
 
-    @property
-    def newest_step(self) -> int | None:
-        return self.trajectories[0].step if self.trajectories else None
 
-    @property
-    def newest_trajectories(self) -> list[TrajectoryOut]:
-        return [each for each in self.trajectories if each.step == self.newest_step]
-
-
-def snapshot_of(job: Job) -> Snapshot:
-    """Of a job whose row was just read."""
+def snapshot_of(job: Job, keys: Sequence[str] = EVERY_KEY) -> Snapshot:
+    """Of a job whose row was just read, with the points of the series that are drawn."""
     return Snapshot(
         cursor=job.cursor,
-        series=drawn_series(job, EVERY_KEY),
+        drawn=drawn_series(job, keys) if keys else MetricsPage(cursor=job.cursor, series={}, more=False),
+        marks=_marks(job) if keys else [],
         last=series_of(job),
-        trajectories=[TrajectoryOut.of(row) for row in trajectories_of_newest_steps(job, NUM_STEPS_READ)],
     )
+
+
+def _marks(job: Job) -> Sequence[Mapping[str, Any]]:
+    """Of the newest checkpoints, evaluations, and attempts with the step that they went on from."""
+    kept = Q(type__in=("checkpoint_saved", "evaluated")) | Q(to_state=JobState.STARTING)
+    return list(job.events.filter(kept).order_by("-seq")[:_MOST_MARKS].values("type", "data"))

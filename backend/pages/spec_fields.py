@@ -16,7 +16,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from backend.pages.typed_numbers import plain_number
 from engine.spec.job import JobSpec
+from engine.spec.knob_effects import KNOB_EFFECTS
 from engine.spec.presets import PRESET_NUMBERS
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
@@ -24,12 +26,11 @@ Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings",
 # What a first job needs, in the order of the page. Everything else is folded by section.
 SHOWN = (
     "name",
+    "model.source",
     "schedule.name",
     "training.steps",
-    "training.prompts_per_step",
     "optimizer.learning_rate",
     "rollout.replicas",
-    "training.seed",
 )
 _NOT_ASKED = {"schema_version"}
 _CODE = {"environment.code"}
@@ -71,6 +72,13 @@ class SpecField:
     """Of ge, gt, le, lt, min_length, max_length."""
     is_preset: bool = False
     """Left empty, it is the model's preset, or the default where the model has none."""
+    acts_only: str = ""
+    """When it has an effect, if it has not always one."""
+
+    @property
+    def completes(self) -> str:
+        """The list of names that it is one of."""
+        return "models" if self.path in ("model.source", "algorithm.teacher.source") else ""
 
     @property
     def id(self) -> str:
@@ -117,11 +125,11 @@ class SpecField:
         if self.kind == "flag" and isinstance(value, bool):
             return _YES if value else _NO
         if self.kind == "settings":
-            return "\n".join(f"{key} = {_setting_text(each)}" for key, each in value.items())
+            return "\n".join(f"{key} = {setting_text(each)}" for key, each in value.items())
         return str(value)
 
     def value_of(self, text: str) -> Any:  # the model judges it
-        """As near to what the model wants as the text allows; what it does not allow stays text."""
+        """As near to what the model wants as the text allows; what it does not, stays text. Raises `TwoReadings`."""
         text = text.replace("\r\n", "\n") if self.kind == "code" else text.strip()
         match self.kind:
             case "flag":
@@ -129,11 +137,11 @@ class SpecField:
             case "words":
                 return [word.strip() for word in text.split(",") if word.strip()]
             case "settings":
-                return _settings(text)
+                return settings_of(text)
             case "whole" | "number" | "choice" if not text and self.optional:
                 return None
             case "whole" | "number":
-                return text.replace(",", "").replace("_", "").replace("−", "-").replace(" ", "")
+                return plain_number(text, whole=self.kind == "whole")
             case _:
                 return text
 
@@ -172,16 +180,18 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
             assert isinstance(info.annotation, type), f"{path}: a kind that this form does not know"
             yield from _walk(info.annotation, (*way, name))
         else:
+            acts_only = KNOB_EFFECTS[path].only if path in KNOB_EFFECTS else ""
             yield SpecField(
                 path=path,
                 title=_TITLES.get(path, _title(way, name)),
                 kind="code" if path in _CODE else kind,
-                description=_HELP.get(path) or info.description or "",
+                description=(_HELP.get(path) or info.description or "").removesuffix(acts_only).rstrip(),
                 default=info.get_default(call_default_factory=True, validated_data={}),
                 optional=optional,
                 choices=(_YES, _NO) if kind == "flag" else choices,
                 bounds=_bounds(info),
                 is_preset=path in PRESET_NUMBERS,
+                acts_only=acts_only,
             )
 
 
@@ -216,7 +226,7 @@ def plain_bound(bound: float) -> str:
     return f"{bound:,.0f}" if bound == int(bound) else f"{bound:g}"
 
 
-def _settings(text: str) -> dict[str, Any]:
+def settings_of(text: str) -> dict[str, Any]:
     """One `key = value` a line. A line without `=` becomes a key that the model refuses, with the line in view."""
     pairs = (line.partition("=") for line in text.splitlines() if line.strip())
     return {key.strip(): _setting(value.strip()) for key, _, value in pairs}
@@ -230,7 +240,7 @@ def _setting(text: str) -> bool | int | float | str:
     return value if isinstance(value, bool | int | float | str) else text
 
 
-def _setting_text(value: object) -> str:
+def setting_text(value: object) -> str:
     """The shortest text that `_setting` reads back as the same value."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if _setting(text) == value and type(_setting(text)) is type(value) else json.dumps(value)

@@ -2,11 +2,13 @@
 
 Invariants:
 - a job that is run again begins where the earlier one did, or the page says why it cannot;
+- its name says that it is another one;
 - only checkpoints of teams in which the user may submit are offered.
 """
 
 from dataclasses import dataclass
 
+from django.db.models import QuerySet
 from django.http import QueryDict
 from pydantic import ValidationError
 
@@ -15,6 +17,7 @@ from backend.accounts.selectors import may_submit, teams_of
 from backend.borders.types import is_id
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.selectors import job_visible_to
+from backend.jobs.submitting.successors import again_name, continued_name
 from backend.jobs.submitting.templates import templates
 from engine.spec.job import JobSpec
 
@@ -48,8 +51,10 @@ def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec,
         name = asked.get("template", _DEFAULT_TEMPLATE)
         name = name if name in templates() else next(iter(templates()))
         return name, templates()[name], starting_point
-    spec = JobSpec.accepted(earlier.spec)
-    return earlier.pk, _beyond(spec, checkpoint) if checkpoint is not None else spec, starting_point
+    spec = _beyond(JobSpec.accepted(earlier.spec), checkpoint) if checkpoint else JobSpec.accepted(earlier.spec)
+    goes_on = checkpoint is not None and checkpoint.job_id == earlier.pk
+    name = continued_name(earlier.name, checkpoint.step) if goes_on and checkpoint else again_name(earlier.name)
+    return earlier.pk, spec.model_copy(update={"name": name}), starting_point
 
 
 def starting_point_sent(user: User, sent: QueryDict) -> StartingPoint:
@@ -57,12 +62,18 @@ def starting_point_sent(user: User, sent: QueryDict) -> StartingPoint:
     return StartingPoint(checkpoint=_usable(user, sent.get("offered", "")), is_chosen="start_from" in sent)
 
 
+def newest_checkpoint(user: User) -> Checkpoint | None:
+    """That a job could go on from."""
+    return _usable_by(user).order_by("-created_at", "-pk").first()
+
+
 def _usable(user: User, checkpoint: str) -> Checkpoint | None:
-    if not is_id(checkpoint):
-        return None
+    return _usable_by(user).filter(pk=checkpoint).first() if is_id(checkpoint) else None
+
+
+def _usable_by(user: User) -> QuerySet[Checkpoint]:
     teams = [team for team in teams_of(user) if may_submit(user, team)]
-    found = Checkpoint.objects.filter(pk=checkpoint, job__team__in=teams).usable()
-    return found.select_related("job").first()
+    return Checkpoint.objects.filter(job__team__in=teams).usable().select_related("job")
 
 
 def _beyond(spec: JobSpec, checkpoint: Checkpoint) -> JobSpec:

@@ -2,7 +2,8 @@
 
 Invariants:
 - one showing of the form makes at most one job, however often it is sent: its token is an idempotency key;
-- a refused form comes back with everything that was typed and everything that is wrong with it.
+- a refused form comes back with everything that was typed and everything that is wrong with it;
+- what is told of its future is told of what is typed: with `part` the form is judged, and nothing is made.
 """
 
 import re
@@ -22,22 +23,27 @@ from django.views.decorators.http import require_http_methods
 
 from backend.accounts.models import User
 from backend.api.idempotency import Answer, once
-from backend.api.rate_limit import SUBMITS, RateExceeded, take
+from backend.api.rate_limit import SUBMITS, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
+from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.fitting import fit_of
 from backend.jobs.submitting.naming import looked_up
 from backend.jobs.submitting.presets import filled, in_force
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.submit import Submitter, submit_job
-from backend.jobs.submitting.templates import templates
-from backend.pages import curl, words
+from backend.jobs.submitting.submit import Submitter, look_at, submit_job
+from backend.jobs.submitting.templates import gallery
+from backend.pages import words
+from backend.pages.as_code import calls
+from backend.pages.assets.on_nodes import doubts_of
+from backend.pages.environment_params import offered_params
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import SpecField, field_at, put_at, value_at
-from backend.pages.starting_specs import StartingPoint, starting_point_sent, starting_spec_asked_for
-from backend.pages.submit_targets import SubmitTarget, submit_targets_of
+from backend.pages.starting_specs import StartingPoint, newest_checkpoint, starting_point_sent, starting_spec_asked_for
+from backend.pages.submit_targets import SubmitTarget, names_to_choose, submit_targets_of
 from backend.pages.views import user_of
+from backend.usage.pricing.money import shown
 from engine.spec.job import JobSpec
 from engine.spec.presets import PRESET_NUMBERS, Preset, says
 
@@ -62,9 +68,31 @@ def new_job(request: HttpRequest) -> HttpResponse:
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
     if target is None:
         form.errors.setdefault("", []).append("Choose a project and a pool of yours.")
+    if "part" in request.POST:
+        _remark(request, form, target)
+        return _show(request, form, targets, target=target, template="pages/new_job/_judged.html", status=200)
     if target is None or form.spec is None or "look" in request.POST:
+        _remark(request, form, target)
         return _show(request, form, targets, target=target)
     return _submit(request, form, form.spec, targets, target)
+
+
+def _remark(request: HttpRequest, form: JobForm, target: SubmitTarget | None) -> None:
+    """What would be refused if it were sent now."""
+    if form.spec is None or target is None:
+        return
+    try:
+        look_at(
+            team=target.project.team,
+            project=target.project,
+            spec=form.spec,
+            pool=target.pool,
+            start_from=request.POST.get("start_from", ""),
+        )
+    except Invalid as refusal:
+        form.remark(refusal.errors, refusal.detail)
+    except NotFound:
+        form.remark((), NO_CHECKPOINT)
 
 
 def _submit(
@@ -88,6 +116,7 @@ def _submit(
         return Answer(status=303, body={"id": job.pk}, location=reverse("job", args=[job.pk]))
 
     try:
+        take_sent(sum(map(len, request.POST.values())), of=target.project.team_id)
         take(SUBMITS, of=target.project.team_id)
         answer, replayed = once(request, effect, team_id=target.project.team_id, key=f"page:{token}", now=now)
     except Invalid as refusal:
@@ -121,6 +150,7 @@ def _show(
     chosen: str | None = None,
     target: SubmitTarget | None = None,
     arithmetic: Sequence[str] = (),
+    template: str = "pages/new_job.html",
     status: int | None = None,
 ) -> HttpResponse:
     """`arithmetic`: by which the job was refused."""
@@ -128,25 +158,30 @@ def _show(
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
     spec = _as_submitted(form.spec, target)
     fit = fit_of(spec, target.pool, target.project.team) if spec and target else None
+    names = names_to_choose(targets)
     context = {
         "form": form,
         "targets": targets,
         "target": target,
         "starting_point": starting_point,
-        "templates": [(name, spec) for name, spec in templates().items()],
+        "templates": gallery(),
+        "names": names,
+        "params": offered_params(form.texts["environment.name"], form.texts["environment.params"], names.data),
+        "newest": newest_checkpoint(user_of(request)),
         "chosen": request.POST.get("chosen", "") if chosen is None else chosen,
         "token": secrets.token_urlsafe(24),
-        "curl": curl.post("/jobs", _body(form.spec, target, starting_point), idempotent=True)
-        if form.spec and target
-        else "",
-        "curl_url": curl.api_url("/jobs"),
+        "calls": calls(_body(form.spec, target, starting_point)) if form.spec and target else [],
         "outlook": _outlook(spec, target, now=database_now()) if spec and target else "",
+        "cost": _cost(spec, target, now=database_now()) if spec and target else "",
+        "doubts": doubts_of(form.spec, target.project.team, target.project.pk, now=database_now())
+        if form.spec and target
+        else [],
         "presets": _told(in_force(spec, target.project.team)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
     }
-    return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
+    return render(request, template, context, status=status or (422 if form.summary else 200))
 
 
 def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
@@ -184,6 +219,17 @@ def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
         if reason is None
         else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
     )
+
+
+def _cost(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
+    """Empty: the pool is free."""
+    cost = cost_of(spec, target.pool, now=now)
+    if cost is None:
+        return ""
+    start = f" with all devices, {shown(cost.an_hour_at_least)} with those that it starts with"
+    more = start if cost.an_hour_at_least != cost.an_hour else ""
+    most = f"{shown(cost.at_most)} {cost.currency} if it takes its longest"
+    return f"It costs {shown(cost.an_hour)} {cost.currency} an hour{more}; {most}."
 
 
 def _may_ever_submit(user: User) -> bool:

@@ -3,8 +3,8 @@
 Invariants:
 - a page shows a button only to who may press it, and the service asks again when it is pressed;
 - a team that is not the reader's is answered like one that does not exist;
-- an invitation's link is shown once, in the answer to the form that made it, and is kept nowhere; one that went by mail
-  is shown to nobody else.
+- an invitation's link is shown once, on the page that the form leads to (`shown_once`); one that went by mail is shown
+  to nobody else.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from backend.accounts.acting import Acting
 from backend.accounts.invitations import EMAIL, invite, link_of, mail, revoke_invitation
-from backend.accounts.memberships import change_role, remove_member
+from backend.accounts.memberships import change_role, membership_of, remove_member
 from backend.accounts.models import Membership, Role, Team
 from backend.accounts.rights import GRANTS, has_second_factor, lacks_second_factor
 from backend.accounts.selectors import members_of, open_invitations_of, projects_of, service_accounts_of, teams_of
@@ -30,6 +30,8 @@ from backend.accounts.teams import change_team, the_project
 from backend.clock import database_now
 from backend.errors import Invalid, Refusal
 from backend.pages import curl
+from backend.pages.shown_once import shown_at, taken_out
+from backend.pages.undoing import Done, WayBack, tell_done
 from backend.pages.views import user_of
 
 _LONGEST_NAME = 80
@@ -39,10 +41,10 @@ _LONGEST_NAME = 80
 @never_cache
 @login_required
 def members(request: HttpRequest) -> HttpResponse:
-    """POST invites somebody; the answer shows the link."""
+    """POST invites somebody; the page that it leads to shows the link."""
     acting = acting_in(request)
     if request.method != "POST":
-        return _show(request, acting)
+        return _show(request, acting, made=taken_out(request))
     now, email, role = database_now(), request.POST.get("email", "").strip(), request.POST.get("role", "")
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254 or role not in Role.values:
         return _show(request, acting, wrong="Write an e-mail address such as ada@example.org.", status=422)
@@ -51,8 +53,8 @@ def members(request: HttpRequest) -> HttpResponse:
     except Refusal as refusal:
         return _show(request, acting, wrong=refusal.detail, status=refusal.status)
     mailed = mail(invitation, token)
-    made = {"email": invitation.email, "link": "" if mailed else link_of(token), "mailed": mailed}
-    return _show(request, acting, made=made)
+    made = {"email": invitation.email} | ({"mailed": "yes"} if mailed else {"link": link_of(token)})
+    return shown_at(request, address_of("members", acting.team), invitation.pk, made)
 
 
 @require_POST
@@ -63,15 +65,18 @@ def member(request: HttpRequest, user_id: str) -> HttpResponse:
     acting, now = acting_in(request), database_now()
     is_self = acting.user.public_id == user_id
 
-    def change() -> str:
+    def change() -> Done | str:
         if "remove" in request.POST:
             remove_member(acting, user_id, now=now)
             return f"You have left {acting.team.name}." if is_self else "Removed. Their keys of this team are revoked."
         role = request.POST.get("role", "")
         if role not in Role.values:
             raise Invalid("Choose a role.")
+        before = membership_of(acting.team, user_id).role
         changed = change_role(acting, user_id, Role(role), now=now)
-        return f"{changed.user.email} is now {changed.role}."
+        address = f"{reverse('change_member', args=[user_id])}?team={acting.team.pk}"
+        undo = WayBack(address=address, fields={"role": before}) if before != role and not is_self else None
+        return Done(f"{changed.user.email} is now {changed.role}.", undo)
 
     return _done(request, acting, change)
 
@@ -127,9 +132,13 @@ def rules(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     wanted = request.POST.get("requires_mfa") == "yes"
 
-    def change() -> str:
+    def change() -> Done:
+        before = acting.team.requires_mfa
         change_team(acting, requires_mfa=wanted, now=database_now())
-        return "Owners and admins need a second factor now." if wanted else "A second factor is everybody's own choice."
+        said = "Owners and admins need a second factor now." if wanted else "A second factor is everybody's own choice."
+        may_go_back = before != wanted and (wanted or has_second_factor(acting.user))
+        address, fields = address_of("team_rules", acting.team), {"requires_mfa": "yes" if before else "no"}
+        return Done(said, WayBack(address=address, fields=fields) if may_go_back else None)
 
     return _done(request, acting, change)
 
@@ -161,10 +170,10 @@ def frame_of(acting: Acting) -> dict[str, Any]:
     }
 
 
-def done_and_told(request: HttpRequest, act: Callable[[], str]) -> bool:
-    """True if it was done. The next page says what came of it; a missing thing is a 404."""
+def done_and_told(request: HttpRequest, act: Callable[[], Done | str]) -> bool:
+    """True if it was done. The next page says what came of it, and undoes it; a missing thing is a 404."""
     try:
-        messages.success(request, act())
+        tell_done(request, act())
     except Refusal as refusal:
         if refusal.status == 404:
             raise Http404(refusal.detail) from None
@@ -174,7 +183,7 @@ def done_and_told(request: HttpRequest, act: Callable[[], str]) -> bool:
     return True
 
 
-def _done(request: HttpRequest, acting: Acting, act: Callable[[], str]) -> HttpResponse:
+def _done(request: HttpRequest, acting: Acting, act: Callable[[], Done | str]) -> HttpResponse:
     done_and_told(request, act)
     if not Membership.objects.filter(user=acting.user, team=acting.team).exists():
         return redirect("jobs")

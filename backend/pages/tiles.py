@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
-from backend.jobs.models import Job
+from backend.jobs.models import Job, JobState
 from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, REWARD, SEGMENTS, STEP_S, UNTRUSTED
 from backend.pages.templatetags.laminar import change, day, number, reward, share, span
 from backend.telemetry.drawing import Ends, ends_of_series
@@ -20,7 +20,8 @@ PACE_OVER_STEPS: Final = 20  # recent enough to follow a change of speed, long e
 MIN_STEPS_TO_PREDICT: Final = 3
 MIN_ANSWERED_TO_PREDICT: Final = 0.1  # of all prompts: the first to be answered are the short ones
 
-Tone = Literal["plain", "good", "bad"]
+Tone = Literal["plain", "good", "bad", "ill"]
+"""`ill`: while the run has an alarm, whatever the number says."""
 
 
 class HeldOut(BaseModel):
@@ -44,6 +45,8 @@ class Tiles(BaseModel):
     left: str
     reward: str
     reward_words: str
+    no_metric: str
+    """Where there is none to be seen."""
     held_out: HeldOut
 
 
@@ -63,6 +66,7 @@ def tiles_of(job: Job, *, now: datetime) -> Tiles:
         left=_left(job, ends.get(STEP_S), now=now),
         reward=reward(_newest(ends.get(REWARD))),
         reward_words=_reward_words(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
+        no_metric="It ended without a metric." if job.is_terminal else "No metric yet.",
         held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends.get(HELD_OUT)),
     )
 
@@ -72,9 +76,10 @@ def elapsed_of(job: Job, *, now: datetime) -> timedelta | None:
 
 
 def time_left(job: Job, step_s: Ends | None, *, now: datetime) -> timedelta | None:
-    """By the pace of the last steps, or of all answers; nothing while there are too few to tell."""
+    """By the pace of the last steps, or of all answers; nothing while there are too few to tell, and nothing while it
+    makes none: what is paused or waits does not come nearer to its end."""
     fewest = job.num_to_do * MIN_ANSWERED_TO_PREDICT if job.only_evaluates else MIN_STEPS_TO_PREDICT
-    if job.started_at is None or job.is_terminal or job.num_done < fewest:
+    if job.started_at is None or job.state != JobState.RUNNING or job.num_done < fewest:
         return None
     if job.only_evaluates and job.num_attempts > 1:
         return None  # it began again, its clock did not

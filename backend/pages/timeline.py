@@ -1,7 +1,7 @@
 """A job's history as a bar: one stretch a state, with marks for what happened on the way.
 
 Invariant: the stretches are the events' own times, end to end; only a stretch too short to be seen is drawn wider
-than it was.
+than it was. The last one grows in the browser (js/pages/timeline.js) by the same rules.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from backend.jobs.models import TERMINAL_STATES, JobEvent
+from backend.pages.said import headline_of
 
 _MARKS = {"fault_detected": "fault", "checkpoint_saved": "checkpoint", "evaluated": "evaluation"}
 _MIN_WIDTH = 0.8  # per cent
@@ -25,6 +26,10 @@ class Stretch:
     width: float = 0.0
 
     @property
+    def seconds(self) -> float:
+        return self.lasted.total_seconds()
+
+    @property
     def final(self) -> bool:
         return self.state in TERMINAL_STATES
 
@@ -34,6 +39,8 @@ class Mark:
     kind: str
     at: datetime
     message: str
+    seconds: float
+    """From the beginning of the bar."""
     x: float
 
 
@@ -64,7 +71,8 @@ def timeline_of(events: Sequence[JobEvent], *, now: datetime) -> Timeline:
         Mark(
             kind=_MARKS[event.type],
             at=event.at,
-            message=event.message or event.type.replace("_", " "),
+            message=headline_of(event.message) or event.type.replace("_", " "),
+            seconds=(event.at - first).total_seconds(),
             x=min(99.7, max(0.3, 100 * (event.at - first).total_seconds() / whole)),
         )
         for event in events

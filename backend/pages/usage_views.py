@@ -1,4 +1,5 @@
-"""A team's use of devices: GPU-hours by kind, over days, jobs, people, projects or keys, as the API has them.
+"""A team's use of devices: GPU-hours by kind and what they cost, over days, jobs, people, projects or keys, as in
+the API.
 
 Invariants:
 - the numbers are `usage_of`'s, summed from reservations; nothing is counted here;
@@ -6,8 +7,8 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import date, timedelta
+from dataclasses import dataclass, fields, replace
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
@@ -23,8 +24,12 @@ from backend.clock import database_now
 from backend.errors import Invalid
 from backend.jobs.models import Job
 from backend.pages import curl
+from backend.pages.budgets.views import budgets_shown
 from backend.pages.team_views import acting_in, frame_of
+from backend.pools.selectors import pools_of
 from backend.usage.api import as_csv, days_asked_for
+from backend.usage.pricing.money import amount_of, shown
+from backend.usage.pricing.prices import price_at, site_currency
 from backend.usage.report import GroupBy, UsageGroup, usage_of
 from backend.usage.split import Kinds
 
@@ -71,6 +76,8 @@ class Row:
     group: str
     label: str
     hours: Hours
+    cost: str
+    """Billed, in the site's currency."""
     is_shown_elsewhere: bool = False
     """It is a job with a page."""
 
@@ -95,29 +102,38 @@ def usage(request: HttpRequest) -> HttpResponse:
     group_by = _group_by(request.GET.get("by", ""))
     wrong, first, last = _range(request, today=now.date())
     groups = usage_of(acting.team, group_by, first=first, last=last, now=now)
+    currency = site_currency()
     if request.GET.get("format") == "csv" and not wrong:
-        return as_csv(groups, group_by, first, last)
+        return as_csv(groups, group_by, first, last, currency=currency)
     page = Paginator(_rows(groups, group_by), ROWS_A_PAGE).get_page(request.GET.get("page"))
     total = sum((group.kinds for group in groups), Kinds())
     by_day = group_by == GroupBy.DAY
     days = groups if by_day else usage_of(acting.team, GroupBy.DAY, first=first, last=last, now=now)
     asked = {"group_by": str(group_by), "from": str(first), "to": str(last)}
-    context = frame_of(acting) | {
-        "groups": [(each, label) for each, label in GROUPS.items()],
-        "group_by": group_by,
-        "first": first,
-        "last": last,
-        "wrong": wrong,
-        "ranges": _ranges(now.date()),
-        "page": page,
-        "rows": _with_pages(list(page.object_list), group_by, acting.team),
-        "total": Hours.of(total),
-        "parts": _parts(total),
-        "kinds": list(KINDS.items()),
-        "days": _chart(days, first, last),
-        "curl": curl.get("/usage", **asked),
-        "now": now,
-    }
+    context = (
+        frame_of(acting)
+        | budgets_shown(acting, currency, now=now)
+        | {
+            "groups": [(each, label) for each, label in GROUPS.items()],
+            "group_by": group_by,
+            "first": first,
+            "last": last,
+            "wrong": wrong,
+            "ranges": _ranges(now.date()),
+            "page": page,
+            "rows": _with_pages(list(page.object_list), group_by, acting.team),
+            "total": Hours.of(total),
+            "currency": currency,
+            "total_cost": cost_of(total),
+            "credited_cost": shown(amount_of(total.cost_credited)) if total.cost_credited else "",
+            "prices": _prices(acting.team, now) if currency else [],
+            "parts": parts_of(total),
+            "kinds": list(KINDS.items()),
+            "days": _chart(days, first, last),
+            "curl": curl.get("/usage", **asked),
+            "now": now,
+        }
+    )
     return render(request, "pages/team/usage.html", context, status=422 if wrong else 200)
 
 
@@ -152,7 +168,9 @@ def _ranges(today: date) -> list[tuple[str, date, date]]:
 
 def _rows(groups: Sequence[UsageGroup], group_by: GroupBy) -> list[Row]:
     """The newest day first; of everything else, the largest."""
-    rows = [Row(group=each.group, label=each.label, hours=Hours.of(each.kinds)) for each in groups]
+    rows = [
+        Row(group=each.group, label=each.label, hours=Hours.of(each.kinds), cost=cost_of(each.kinds)) for each in groups
+    ]
     if group_by == GroupBy.DAY:
         return rows[::-1]
     return sorted(rows, key=lambda row: (-row.hours.held, row.label))
@@ -162,12 +180,19 @@ def _with_pages(rows: Sequence[Row], group_by: GroupBy, team: Team) -> list[Row]
     if group_by != GroupBy.JOB:
         return list(rows)
     there = set(Job.objects.filter(team=team, pk__in=[row.group for row in rows]).values_list("pk", flat=True))
-    return [
-        Row(group=row.group, label=row.label, hours=row.hours, is_shown_elsewhere=row.group in there) for row in rows
-    ]
+    return [replace(row, is_shown_elsewhere=row.group in there) for row in rows]
 
 
-def _parts(total: Kinds) -> list[Part]:
+def cost_of(kinds: Kinds) -> str:
+    return shown(amount_of(kinds.cost_billed))
+
+
+def _prices(team: Team, now: datetime) -> list[tuple[str, str]]:
+    """Of a device-hour, by pool."""
+    return [(pool.name, shown(3_600 * price_at(pool, now))) for pool in pools_of(team)]
+
+
+def parts_of(total: Kinds) -> list[Part]:
     found, x = [], 0.0
     for kind, about in KINDS.items():
         size = getattr(total, kind)

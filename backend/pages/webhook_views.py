@@ -1,8 +1,7 @@
 """Webhooks: the endpoints of a team's messages, each message sent, and what came of it.
 
 Invariants:
-- the secret that signs is in one answer only, the one to the form that made or renewed it; it is not cached and not
-  kept in the session;
+- the secret that signs is in one answer only, the page that the form leads to (`shown_once`), which is not cached;
 - who may see a webhook may change it: its address often is a secret itself, so viewers and members see none, as in
   the API (scope `webhooks:write`).
 """
@@ -25,7 +24,9 @@ from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound, Refusal
 from backend.jobs.models import JobState
 from backend.pages import curl
+from backend.pages.shown_once import MADE, shown_at, taken_out
 from backend.pages.team_views import acting_in, address_of, done_and_told, frame_of
+from backend.pages.undoing import Done, WayBack
 from backend.webhooks import services
 from backend.webhooks.models import DeliveryState, WebhookEndpoint
 from backend.webhooks.selectors import deliveries_of, endpoints_of, the_endpoint
@@ -35,6 +36,8 @@ OFFERED: Final = (
     *(f"job.{state}" for state in JobState.values),
     "job.submitted",
     "job.checkpoint_saved",
+    "job.alarm_raised",
+    "job.alarm_ended",
     "job.evaluated",
     "job.fault_detected",
 )
@@ -47,7 +50,7 @@ _EVENT = re.compile(r"job\.(\*|[a-z_]{1,40})", re.ASCII)
 @never_cache
 @login_required
 def webhooks(request: HttpRequest) -> HttpResponse:
-    """POST makes one; the answer shows its secret."""
+    """POST makes one; the page that it leads to shows its secret."""
     acting = _ruling(request)
     if request.method != "POST":
         return _show_all(request, acting)
@@ -58,7 +61,7 @@ def webhooks(request: HttpRequest) -> HttpResponse:
         )
     except Refusal as refusal:
         return _show_all(request, acting, wrong=refusal.sentences, status=refusal.status)
-    return _show_one(request, acting, endpoint, secret=secret, is_new=True)
+    return shown_at(request, _address_of(acting, endpoint.pk), endpoint.pk, {"secret": secret, "is_new": "yes"})
 
 
 @require_safe
@@ -73,11 +76,11 @@ def webhook(request: HttpRequest, webhook_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
-    """For a day both secrets sign; the answer shows the new one."""
+    """For a day both secrets sign; the page that this leads to shows the new one."""
     acting = _ruling(request)
     _endpoint(acting, webhook_id)
     endpoint, secret = services.rotate_secret(acting.team, webhook_id, actor=acting.name, now=database_now())
-    return _show_one(request, acting, endpoint, secret=secret)
+    return shown_at(request, _address_of(acting, endpoint.pk), endpoint.pk, {"secret": secret})
 
 
 @require_POST
@@ -86,9 +89,9 @@ def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
 def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
     """An act on a webhook, by the pressed button: `act` is test, enable, disable or delete."""
     acting, now = _ruling(request), database_now()
-    act = request.POST.get("act", "")
+    act, before = request.POST.get("act", ""), _endpoint(acting, webhook_id)
 
-    def done() -> str:
+    def done() -> Done | str:
         match act:
             case "test":
                 services.send_test(acting.team, webhook_id, actor=acting.name, now=now)
@@ -98,7 +101,8 @@ def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
                     acting.team, webhook_id, url=None, events=None, description=None, enabled=act == "enable",
                     if_match=None, actor=acting.name, now=now,
                 )  # fmt: skip
-                return "Messages go out again." if act == "enable" else "Nothing is sent to it until you enable it."
+                said = "Messages go out again." if act == "enable" else "Nothing is sent to it until you enable it."
+                return Done(said, _back_from(acting, before, is_on=act == "enable"))
             case "delete":
                 services.delete_endpoint(acting.team, webhook_id, if_match=None, actor=acting.name, now=now)
                 return "The webhook and its deliveries are gone."
@@ -119,6 +123,15 @@ def redeliver(request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpRe
         return "The same message is on its way again, with all its tries."
 
     return _done(request, acting, webhook_id, done)
+
+
+def _back_from(acting: Acting, before: WebhookEndpoint, *, is_on: bool) -> WayBack | None:
+    """One that was switched off because nobody answered was not switched off by its team, and is not so again."""
+    was_on = before.disabled_at is None
+    if was_on == is_on or before.disabled_reason not in ("", services.BY_ITS_TEAM):
+        return None
+    address = f"{reverse('change_webhook', args=[before.pk])}?team={acting.team.pk}"
+    return WayBack(address=address, fields={"act": "enable" if was_on else "disable"})
 
 
 def _ruling(request: HttpRequest) -> Acting:
@@ -153,12 +166,16 @@ def _typed(posted: Mapping[str, str], chosen: list[str]) -> tuple[str, str, list
 
 
 def _done(
-    request: HttpRequest, acting: Acting, webhook_id: str, act: Callable[[], str], *, is_gone: bool = False
+    request: HttpRequest, acting: Acting, webhook_id: str, act: Callable[[], Done | str], *, is_gone: bool = False
 ) -> HttpResponse:
     _endpoint(acting, webhook_id)
     if done_and_told(request, act) and is_gone:
         return redirect(address_of("webhooks", acting.team))
-    return redirect(f"{reverse('webhook', args=[webhook_id])}?team={acting.team.pk}")
+    return redirect(_address_of(acting, webhook_id))
+
+
+def _address_of(acting: Acting, webhook_id: str) -> str:
+    return f"{reverse('webhook', args=[webhook_id])}?team={acting.team.pk}"
 
 
 def _show_all(
@@ -178,9 +195,8 @@ def _show_all(
     return render(request, "pages/team/webhooks.html", context, status=status)
 
 
-def _show_one(
-    request: HttpRequest, acting: Acting, endpoint: WebhookEndpoint, *, secret: str = "", is_new: bool = False
-) -> HttpResponse:
+def _show_one(request: HttpRequest, acting: Acting, endpoint: WebhookEndpoint) -> HttpResponse:
+    taken = taken_out(request) if request.GET.get(MADE) == endpoint.pk else {}
     state = request.GET.get("state", "")
     rows = deliveries_of(endpoint)
     if state in DeliveryState.values:
@@ -198,9 +214,11 @@ def _show_one(
         "is_first": not request.GET.get("cursor"),
         "state": state,
         "states": DeliveryState.values,
-        "secret": secret,
-        "is_new": is_new,
+        "secret": taken.get("secret", ""),
+        "is_new": "is_new" in taken,
+        "is_waiting": any(each.state == DeliveryState.PENDING for each in shown),
         "curl": curl.get(f"/webhooks/{endpoint.pk}/deliveries"),
         "now": database_now(),
     }
-    return render(request, "pages/team/webhook.html", context)
+    is_part = "part" in request.GET  # what an open page asks for while a message is on its way
+    return render(request, "pages/team/_deliveries.html" if is_part else "pages/team/webhook.html", context)

@@ -40,6 +40,8 @@ REASONS: Mapping[str, str] = {
     "waiting_lender_fence": "other teams keep what is free",
     "preemption_in_progress": "devices are being freed for it",
     "pool_closed": "pool is closed",
+    "maintenance": "the site is in maintenance",
+    "no_sandbox": "no node of the pool has the sandbox that its environment needs",
     "backoff_until": "waits after a failed start",
     "budget": "budget of the month in use",
 }
@@ -52,9 +54,12 @@ EVENTS: Mapping[str, str] = {
     "pipeline_ready": "Pipeline ready",
     "evaluated": "Evaluated",
     "checkpoint_saved": "Checkpoint saved",
+    "alarm_raised": "Alarm",
+    "alarm_ended": "Alarm over",
     "fault_detected": "Fault",
     "request_acknowledged": "Request acknowledged",
     "run_finished": "Run finished",
+    "cluster_stopped": "Cluster stopped it",
 }
 
 ACTIVE_STATES: tuple[str, ...] = tuple(state for state in JobState.values if state not in TERMINAL_STATES)

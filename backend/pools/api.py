@@ -10,6 +10,7 @@ from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.pools.budgets import budget_states
+from backend.pools.clusters.looks import look_of
 from backend.pools.representations import (
     BudgetIn,
     BudgetOut,
@@ -33,12 +34,13 @@ MAY_OPERATE = ApiKeyAuth("quota:write")
 
 @router.get("/pools", auth=MAY_READ, response={200: Page[PoolOut]} | problems(), summary="Pools the team may use")
 def pools(request: HttpRequest) -> Page[PoolOut]:
-    team = caller_of(request).team
+    team, now = caller_of(request).team, database_now()
     mine = {quota.pool_id: quota for quota in quotas_of(team)}
     shown = []
     for pool in pools_of(team):
         use = use_by_team(pool)
-        shown.append(represent_pool(pool, mine[pool.pk], used=use.get(team.pk, 0), reserved=sum(use.values())))
+        held = {"used": use.get(team.pk, 0), "reserved": sum(use.values())}
+        shown.append(represent_pool(pool, mine[pool.pk], look_of(pool), **held, now=now))
     return Page(data=shown)
 
 

@@ -11,9 +11,9 @@ Two pictures are kept, because a preemption frees devices only later:
     share(t)   = max(0, used(t) - nominal(t)) / all that is lent / weight(t)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
 
@@ -58,6 +58,8 @@ class TeamBalance:
 @dataclass(slots=True)
 class Balance:
     capacity: int
+    """Without what is being taken out."""
+    drained: int
     lent: int
     """All that teams lend when they use nothing; the unit of shares."""
     unlendable: int
@@ -68,6 +70,7 @@ class Balance:
     fenced: int = 0
     """Sums over all teams, kept as the teams change."""
     fenced_soon: int = 0
+    purses: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pool: PoolView, claims: Mapping[str, int]) -> "Balance":
@@ -78,7 +81,9 @@ class Balance:
         }
         unlendable = sum(team.view.unlendable for team in teams.values())
         lent = sum(team.view.nominal for team in teams.values()) - unlendable
-        balance = cls(capacity=pool.capacity, lent=max(1, lent), unlendable=unlendable, teams=teams)
+        available = pool.capacity - pool.drained
+        balance = cls(capacity=available, drained=pool.drained, lent=max(1, lent), unlendable=unlendable, teams=teams)
+        balance.purses = {name: purse.left for name, purse in pool.purses.items()}
         for holder in pool.holders:
             balance.hold(holder)
         team_of = {job.id: job.team for job in pool.queued}
@@ -105,6 +110,14 @@ class Balance:
             team.firm += holder.devices
             team.firm_leaving += holder.devices if holder.is_leaving else 0
 
+    def short_purse(self, draws_on: Sequence[str], device_seconds: float) -> str | None:
+        """The first that has less than that."""
+        return next((name for name in draws_on if self.purses[name] < device_seconds), None)
+
+    def pay(self, draws_on: Sequence[str], device_seconds: float) -> None:
+        for name in draws_on:
+            self.purses[name] -= device_seconds
+
     @property
     def free(self) -> int:
         """Held by nobody, and not needed to fulfil a claim: what is leaving fulfils claims first."""
@@ -113,7 +126,7 @@ class Balance:
     def most(self, job: QueuedJobView) -> float:
         """The most that the job's team may ever hold for it, if everybody else went home."""
         view = self.teams[job.team].view
-        most = min(view.ceiling, self.capacity - (self.unlendable - view.unlendable))
+        most = min(view.ceiling, self.capacity + self.drained - (self.unlendable - view.unlendable))
         return most if job.preemptible else min(most, view.nominal)
 
     def is_within_nominal(self, job: QueuedJobView) -> bool:

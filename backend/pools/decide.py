@@ -70,6 +70,7 @@ def decide(pool: PoolView) -> Verdict:
         ),
         claims=line.claims,
         line=tuple(line.reasons),
+        budgets_of=line.budgets_of,
     )
 
 
@@ -97,6 +98,7 @@ class _Line:
     preemptions: list[Preemption] = field(default_factory=list)
     held_teams: set[str] = field(default_factory=set)
     holds_borrowers: bool = False
+    budgets_of: dict[str, str] = field(default_factory=dict)
     hopeless: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By team: (devices, priority) for which no victims were found; bigger or less urgent ones find none either."""
 
@@ -167,9 +169,17 @@ class _Line:
             return R.EXCEEDS_MAX
         if not self.pool.is_open:
             return R.POOL_CLOSED
+        if self.pool.in_maintenance:
+            return R.MAINTENANCE
+        if job.lacks_sandbox:
+            return R.NO_SANDBOX
         if job.not_before is not None and job.not_before > self.pool.now:
             return R.BACKOFF_UNTIL
         if team.budget_left is not None and job.devices * job.max_runtime_s > team.budget_left:
+            return R.BUDGET
+        short = self.balance.short_purse(job.draws_on, job.devices * job.max_runtime_s)
+        if short is not None:
+            self.budgets_of[job.id] = self.pool.purses[short].label
             return R.BUDGET
         return None
 
@@ -193,6 +203,7 @@ class _Line:
         team.usage += job.devices * ENTRY_PENALTY_S
         if team.budget_left is not None:
             team.budget_left -= job.devices * job.max_runtime_s
+        self.balance.pay(job.draws_on, job.devices * job.max_runtime_s)
         self.admitted.append(Admission(job=job.id, borrowed=borrowed))
 
     def _claim(self, job: QueuedJobView) -> None:
@@ -231,7 +242,7 @@ class _Line:
 
 
 def _nobody_could_start(pool: PoolView, line: _Line) -> bool:
-    return pool.is_open and not _COULD_START & set(line.reasons.values())
+    return pool.is_open and not pool.in_maintenance and not _COULD_START & set(line.reasons.values())
 
 
 def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
@@ -249,6 +260,7 @@ def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
             replica_devices=job.replica_devices,
             most_replicas=job.most_replicas,
             ends_by=pool.now + timedelta(seconds=job.max_runtime_s),
+            draws_on=job.draws_on,
         )
         for job in (line.waiting[admission.job] for admission in line.admitted)
     ]

@@ -13,7 +13,7 @@ from backend.accounts.addresses.proved import vouch_for
 from backend.accounts.keys import is_well_formed, prefix_of
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
 from backend.accounts.services import create_api_key, recognise_api_key
-from backend.pools.models import ResourcePool, TeamQuota
+from backend.pools.models import Device, ResourcePool, TeamQuota
 
 EMAIL = "demo@laminar.local"
 TEAM, PROJECT, POOL = "Demo", "First steps", "demo"
@@ -33,7 +33,9 @@ class Demo:
 @transaction.atomic
 def ensure_demo(*, password: str, wanted_api_key: str | None, now: datetime) -> Demo:
     # Two starts at once would both find nothing and make two teams: the first statement makes them take turns.
-    pool, _ = ResourcePool.objects.get_or_create(name=POOL, defaults={"flavor": "cpu", "capacity": CAPACITY})
+    pool, _ = ResourcePool.objects.get_or_create(
+        name=POOL, defaults={"flavor": "cpu", "capacity": CAPACITY, "device": Device.CPU}
+    )
     pool = ResourcePool.objects.select_for_update(no_key=True).get(pk=pool.pk)
     user = _user(password)
     team = _team(user)

@@ -50,10 +50,10 @@ def _may_have_another(balance: Balance, job: HolderView, now: datetime) -> bool:
     team = balance.teams[job.team]
     if team.level + job.replica_devices > team.view.ceiling or not balance.fits(job.team, job.replica_devices):
         return False
-    if team.budget_left is None:
-        return True
     cost = job.replica_devices * max(0.0, (job.ends_by - now).total_seconds() if job.ends_by else 0.0)
-    if cost > team.budget_left:
+    if (team.budget_left is not None and cost > team.budget_left) or balance.short_purse(job.draws_on, cost):
         return False
-    team.budget_left -= cost
+    if team.budget_left is not None:
+        team.budget_left -= cost
+    balance.pay(job.draws_on, cost)
     return True

@@ -90,6 +90,7 @@ def _holding(job: QueuedJobView, now: datetime) -> HolderView:
         preemptible=job.preemptible,
         replica_devices=job.replica_devices,
         ends_by=now + timedelta(seconds=job.max_runtime_s),
+        draws_on=job.draws_on,
     )
 
 

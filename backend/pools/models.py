@@ -11,7 +11,7 @@ Invariants, held by the database too (constraints here, triggers in the migratio
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 
 from backend.accounts.models import Team
 from backend.ids import new_id
@@ -19,6 +19,13 @@ from backend.ids import new_id
 
 def _pool_id() -> str:
     return new_id("pool")
+
+
+class Device(models.TextChoices):
+    """What a pool's devices are. Empty: GPUs wherever its hosts have some, as it was before anybody said."""
+
+    GPU = "gpu"
+    CPU = "cpu"
 
 
 class ResourcePool(models.Model):
@@ -30,10 +37,77 @@ class ResourcePool(models.Model):
     capacity = models.PositiveIntegerField()
     device_gb = models.PositiveIntegerField(null=True, blank=True)  # memory of a device, 10^9 bytes; empty: not judged
     is_open = models.BooleanField(default=True)  # closed: what runs may end, nothing starts
-    version = models.PositiveIntegerField(default=1, editable=False)  # of the quotas, for If-Match
+    version = models.PositiveIntegerField(default=1, editable=False)  # of settings and quotas, for If-Match
+    # Where its jobs run: the site's own Ray unless it says otherwise. Changed by `clusters.settings` and nothing else.
+    ray_url = models.CharField(max_length=300, blank=True, default="", db_default="")
+    ray_token = models.CharField(max_length=64, blank=True, default="", db_default="")  # name of a file, no token
+    labels = models.JSONField(blank=True, default=dict, db_default=Value({}, models.JSONField()))  # of hosts, by Ray
+    device = models.CharField(max_length=3, choices=Device.choices, blank=True, default="", db_default="")
+    autoscales = models.BooleanField(default=False, db_default=False)  # fewer devices than `capacity` are no gap
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(device__in=["", *Device.values]), name="pool_device_known"),
+            models.CheckConstraint(condition=Q(ray_token="") | ~Q(ray_url=""), name="pool_token_has_address"),
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+
+class RayLook(models.Model):
+    """What a pool's Ray was last seen to have. Written by the look alone; it changes nothing that runs."""
+
+    pool = models.OneToOneField(ResourcePool, on_delete=models.CASCADE, primary_key=True, related_name="look")
+    at = models.DateTimeField()
+    problem = models.CharField(max_length=300, blank=True, default="")  # it did not answer; the rest is of before
+    seen_at = models.DateTimeField(null=True)  # when it answered last
+    hosts = models.JSONField(default=list)  # of the pool: name, labels, cpus, gpus
+    devices = models.PositiveIntegerField(null=True)  # of theirs, as the pool counts them
+    promised = models.PositiveIntegerField(null=True)  # of these, to this pool and to others on the same hosts
+    amiss_since = models.DateTimeField(null=True)  # fewer devices than promised, or no answer
+
+    @property
+    def missing(self) -> int:
+        return max(0, (self.promised or 0) - (self.devices or 0)) if self.seen_at else 0
+
+
+def _maintenance_id() -> str:
+    return new_id("mnt")
+
+
+class Maintenance(models.Model):
+    """Announced to everybody. Over at `ends_at` by itself, or at `ended_at` by an operator."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=_maintenance_id, editable=False)
+    text = models.CharField(max_length=300)
+    begins_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    stops_from = models.DateTimeField(null=True)  # nothing starts from then until the end
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    version = models.PositiveIntegerField(default=1)  # for If-Match
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("begins_at")), name="maintenance_ends_after_it_begins"),
+        ]
+
+
+class DrainedHost(models.Model):
+    """A host of a Ray that is being taken out: nothing new is placed on it. What it had is kept for when it is away."""
+
+    ray_url = models.CharField(max_length=300, blank=True, default="")  # as of pools; empty: the site's own
+    name = models.CharField(max_length=255)  # its ids change whenever Ray begins again there
+    at = models.DateTimeField()
+    by = models.CharField(max_length=64)  # as in the audit log
+    reason = models.CharField(max_length=200, blank=True, default="")
+    labels = models.JSONField(default=dict)
+    cpus = models.FloatField()
+    gpus = models.FloatField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["ray_url", "name"], name="host_is_drained_once")]
 
 
 class TeamQuota(models.Model):

@@ -1,14 +1,17 @@
 """Pools, quotas and budgets, as programs see them. Adding a field is fine, changing one is not."""
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from backend.pools.budgets import BudgetState
-from backend.pools.models import ResourcePool, TeamQuota
+from backend.pools.clusters.looks import is_amiss
+from backend.pools.models import RayLook, ResourcePool, TeamQuota
 from engine.spec.strict import Strict
 
 MOST_DEVICES = 1_000_000  # far more than any pool has, far less than the column holds
+MOST_WEIGHT = 1_000
 MOST_GPU_SECONDS = 2**53  # what every JSON reader keeps exactly
 
 
@@ -31,6 +34,8 @@ class PoolOut(BaseModel):
     device_gb: int | None = Field(description="Memory of each device, in 10^9 bytes; null: unknown.")
     is_open: bool = Field(description="False: what runs may end, and nothing starts.")
     reserved: int
+    missing: int = Field(description="Devices of its hosts that are promised and were not there when last looked at.")
+    is_away: bool = Field(description="What runs it has not answered for a while: what runs goes on, nothing starts.")
     quota: QuotaOut
 
 
@@ -49,7 +54,7 @@ class QuotaIn(Strict):
     nominal: int = Field(ge=0, le=MOST_DEVICES)
     borrow_limit: int | None = Field(None, ge=0, le=MOST_DEVICES)
     lend_limit: int | None = Field(None, ge=0, le=MOST_DEVICES)
-    weight: float = Field(1.0, gt=0, le=1_000)
+    weight: float = Field(1.0, gt=0, le=MOST_WEIGHT)
 
 
 class BudgetOut(BaseModel):
@@ -78,7 +83,10 @@ def quota_fields(quota: TeamQuota, used: int) -> QuotaOut:
     )
 
 
-def represent_pool(pool: ResourcePool, quota: TeamQuota, *, used: int, reserved: int) -> PoolOut:
+def represent_pool(
+    pool: ResourcePool, quota: TeamQuota, look: RayLook | None, *, used: int, reserved: int, now: datetime
+) -> PoolOut:
+    amiss = look if is_amiss(look, now) else None
     return PoolOut(
         id=pool.pk,
         name=pool.name,
@@ -87,6 +95,8 @@ def represent_pool(pool: ResourcePool, quota: TeamQuota, *, used: int, reserved:
         device_gb=pool.device_gb,
         is_open=pool.is_open,
         reserved=reserved,
+        missing=amiss.missing if amiss and not pool.autoscales else 0,
+        is_away=bool(amiss and amiss.problem),
         quota=quota_fields(quota, used),
     )
 

@@ -15,8 +15,10 @@ class WaitingReason(StrEnum):
     NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has looked at the job; `decide` never gives it
     EXCEEDS_MAX = "exceeds_max"  # more than the pool has, or than the team may ever use there
     POOL_CLOSED = "pool_closed"  # nothing starts in this pool for now
+    MAINTENANCE = "maintenance"  # nothing starts on this site until an announced maintenance is over
+    NO_SANDBOX = "no_sandbox"  # its environment runs untrusted code, which no host of the pool can confine
     BACKOFF_UNTIL = "backoff_until"  # its last start failed; it may try again later
-    BUDGET = "budget"  # its longest run would cost more than is left this month
+    BUDGET = "budget"  # its longest run would cost more than is left this month, of the team's or of another budget
     TEAM_CEILING = "team_ceiling"  # the team's quota, and what it may borrow, is in use
     BEHIND_PRIORITY = "behind_priority"  # what its team may use is being kept for a job before it in the team's line
     WAITING_LENDER_FENCE = "waiting_lender_fence"  # enough devices are free, but other teams do not lend them
@@ -48,6 +50,16 @@ class TeamView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PurseView:
+    """A budget that jobs draw on beside their team's: a project's or a person's."""
+
+    left: float
+    """Device-seconds of this pool that are neither spent nor promised to what runs."""
+    label: str = ""
+    """Whose it is, in a sentence: the budget of …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJobView:
     """A waiting job. `devices` must be free at once: trainer and least number of replicas."""
 
@@ -62,6 +74,10 @@ class QueuedJobView:
     replica_devices: int = 0
     most_replicas: int = 0
     """Elastic ones, beyond the least number."""
+    draws_on: tuple[str, ...] = ()
+    """The names of purses."""
+    lacks_sandbox: bool = False
+    """It needs one, and the pool's hosts have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +101,7 @@ class HolderView:
     most_replicas: int = 0
     ends_by: datetime | None = None
     """The moment at which its longest run is over."""
+    draws_on: tuple[str, ...] = ()
 
     @property
     def held(self) -> int:
@@ -104,8 +121,13 @@ class PoolView:
     queued: Sequence[QueuedJobView]
     now: datetime
     is_open: bool = True
+    in_maintenance: bool = False
+    """Nothing starts, in no pool."""
+    drained: int = 0
+    """Of the capacity, devices that nothing may start on: their hosts are being taken out."""
     holders: Sequence[HolderView] = ()
     claims: Mapping[str, int] = field(default_factory=dict)
+    purses: Mapping[str, PurseView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +167,8 @@ class Verdict:
     """All that stand after this round."""
     line: tuple[str, ...] = ()
     """The waiting jobs, in the order in which they were looked at."""
+    budgets_of: Mapping[str, str] = field(default_factory=dict)
+    """Whose budget is in the way of a job that waits for one, where it is not its team's."""
 
     @property
     def admitted(self) -> tuple[str, ...]:

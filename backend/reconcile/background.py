@@ -2,16 +2,32 @@
 
 from celery import shared_task
 
-from backend.jobs.attempts.launcher import LauncherError
-from backend.jobs.background import ray
+from backend.clock import database_now
+from backend.jobs.attempts.launcher import ray_of
+from backend.jobs.generation.raising import keep_mark
 from backend.reconcile import round as rounds
+from backend.reconcile.looking import look_at_ray_of, one_pool_of_each_ray
+
+LOOK_WITHIN_S = 30.0  # then the next tick has sent another
 
 
 @shared_task(name="reconcile.reconcile")
 def reconcile() -> None:
-    rounds.reconcile(ray())
+    keep_mark()
+    rounds.reconcile(ray_of)
 
 
-@shared_task(name="reconcile.sweep_zombies", throws=(LauncherError,))
+@shared_task(name="reconcile.sweep_zombies")
 def sweep_zombies() -> None:
-    rounds.sweep_zombies(ray())
+    rounds.sweep_zombies(ray_of)
+
+
+@shared_task(name="reconcile.look_at_rays")
+def look_at_rays() -> None:
+    for pool_id in one_pool_of_each_ray():
+        look_at_ray.apply_async((pool_id,), expires=LOOK_WITHIN_S)
+
+
+@shared_task(name="reconcile.look_at_ray")
+def look_at_ray(pool_id: str) -> None:
+    look_at_ray_of(pool_id, ray_of, now=database_now())

@@ -2,8 +2,8 @@
 
 Invariants:
 - the lease's time is Postgres' and nobody else's;
-- every holder has a fence of its own, and every write first proves in its own transaction that this fence still
-  holds: a reconciler that was frozen and thawed changes nothing;
+- every holder has a fence of its own, also after the database was put back in time, and every write first proves in
+  its own transaction that this fence still holds: a reconciler that was frozen and thawed changes nothing;
 - a holder stops by its own monotonic clock at two thirds of the lease, so it rarely comes to that.
 """
 
@@ -69,7 +69,8 @@ def _take(owner: str, ttl_s: float) -> int | None:
         db.execute(
             "INSERT INTO jobs_reconcilelease AS lease (name, owner, fence, expires_at)"
             " VALUES (%s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
-            " ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = lease.fence + 1,"
+            " ON CONFLICT (name) DO UPDATE SET owner = excluded.owner,"
+            " fence = greatest(lease.fence, (SELECT number FROM jobs_generation)) + 1,"
             " expires_at = excluded.expires_at WHERE lease.expires_at <= clock_timestamp() RETURNING fence",
             [NAME, owner, ttl_s],
         )

@@ -1,24 +1,30 @@
-"""One round of reconciliation: read, ask Ray where its word is needed, judge, act.
+"""One round of reconciliation: read, ask each pool's Ray where its word is needed, judge, act.
 
 Invariants:
 - Ray is asked outside every transaction; each action is a transaction of its own that first proves the lease and
   that the job and its attempt are still as they were judged;
 - at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
   lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
-- Ray out of reach is noted and changes nothing;
+- a Ray out of reach is noted, changes nothing, and holds up no pool of another;
+- an attempt of before the database was put back is judged only after the facts that its driver has left were read;
 - for a time in which no driver could have been heard none is blamed.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from backend.clock import database_now
+from backend.clock import Clock, database_now
 from backend.jobs.attempts.ending import LOST, START_FAILED
-from backend.jobs.attempts.launcher import Launcher, LauncherError, SubmissionStatus
+from backend.jobs.attempts.launcher import Launcher, Rays, SubmissionStatus
+from backend.jobs.generation.left_behind import is_of_before, left_facts, of_nobody
 from backend.jobs.models import JobAttempt
+from backend.pools.clusters.addresses import address_of
+from backend.pools.clusters.dashboard import LauncherError
+from backend.pools.models import ResourcePool
 from backend.reconcile.actions import (
     JobMovedOn,
     fail_start,
@@ -32,38 +38,49 @@ from backend.reconcile.actions import (
     note_stalled,
     run_out_of_time,
 )
+from backend.reconcile.asking import ask_rays
 from backend.reconcile.lease import Lease, prove, reconcile_lease
 from backend.reconcile.listening import Door, door_is_open, listening_since
-from backend.reconcile.verdicts import Verdict, judge, must_ask
+from backend.reconcile.verdicts import Verdict, judge
 from backend.reconcile.views import Held, held_jobs
 
 log = logging.getLogger(__name__)
 
 MOST_LOST_A_MINUTE = 10
+ASKING_TAKES = 0.5  # of a round, at most: as much is left for what follows from the answers
 GIVEN_UP = frozenset({Verdict.ATTEMPT_LOST, Verdict.START_FAILED})
 BRAKED = GIVEN_UP | {Verdict.END_STALLED}
 ENDS_SUBMISSION = frozenset({Verdict.STOP_SUBMISSION, Verdict.END_STALLED})
 SWEEP_LOOKS_BACK = timedelta(days=2)
 SWEEP_GRACE = timedelta(seconds=30)  # a driver that finished needs a moment to end
 
-Clock = Callable[[], datetime]
 Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
 
 
-def reconcile(launcher: Launcher, clock: Clock = database_now, door: Door = door_is_open) -> None:
+def reconcile(rays: Rays, clock: Clock = database_now, door: Door = door_is_open) -> None:
     with reconcile_lease() as lease:
         if lease is None:
             return
         now = clock()
-        jobs = held_jobs(now, listening_since(now, door))
-        for held, verdict, status in _braked(_verdicts(jobs, launcher, lease), clock):
+        jobs = held_jobs(now, listening_since(now, door), clock)
+        for held, verdict, status in _braked(_verdicts(jobs, rays, lease, clock), clock):
             log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
-            _act(held, verdict, status, launcher=launcher, lease=lease, now=clock())
+            _act(held, verdict, status, rays=rays, lease=lease, now=clock())
 
 
-def sweep_zombies(launcher: Launcher, clock: Clock = database_now) -> None:
-    """Submissions that still run although their attempt has ended. What we do not know is not ours and stays."""
+def sweep_zombies(rays: Rays, clock: Clock = database_now) -> None:
+    """Submissions that still run although their attempt has ended, or was begun in a time that the database has lost.
+    What else we do not know is not ours and stays."""
     now = clock()
+    pools = {address_of(pool): pool for pool in ResourcePool.objects.all()}
+    for address, pool in pools.items():
+        try:
+            _sweep(rays(pool), now)
+        except LauncherError as error:
+            log.warning("ray=%s does not answer, its zombies wait: %s", address, error)
+
+
+def _sweep(launcher: Launcher, now: datetime) -> None:
     running = launcher.live_submissions()
     ended = JobAttempt.objects.filter(
         submission_id__in=running, ended_at__lt=now - SWEEP_GRACE, ended_at__gt=now - SWEEP_LOOKS_BACK
@@ -71,24 +88,32 @@ def sweep_zombies(launcher: Launcher, clock: Clock = database_now) -> None:
     for submission_id in ended.values_list("submission_id", flat=True):
         log.warning("zombie submission=%s stopped", submission_id)
         launcher.stop(submission_id)
+    for submission_id in of_nobody(running):
+        log.warning("zombie of the lost time submission=%s stopped", submission_id)
+        launcher.stop(submission_id)
 
 
-def _verdicts(jobs: Iterable[Held], launcher: Launcher, lease: Lease) -> Verdicts:
-    unreachable = ""
-    for held in jobs:
+def _verdicts(jobs: Iterable[Held], rays: Rays, lease: Lease, clock: Clock) -> Verdicts:
+    held_now = list(jobs)
+    now = time.monotonic()
+    words = ask_rays(held_now, rays, stop_at=now + ASKING_TAKES * (lease.stop_at - now))
+    for held in held_now:
         if lease.is_almost_over:
             log.warning("round cut short; the next one goes on")
             return
-        status = None
-        if held.attempt is not None and must_ask(held.view) and not unreachable:
-            try:
-                status = launcher.status(held.attempt.submission_id)
-            except LauncherError as error:
-                unreachable = str(error)
-                log.warning("ray does not answer, nothing is concluded from that: %s", error)
+        status = words.get(held.attempt.submission_id) if held.attempt else None
+        if _had_left_facts(held, status, clock()):
+            continue  # the next round judges by what they have told
         verdict = judge(held.view, status)
         if verdict is not Verdict.NOTHING:
             yield held, verdict, status
+
+
+def _had_left_facts(held: Held, status: SubmissionStatus | None, now: datetime) -> bool:
+    """Of an attempt that is over, and whose end the database may have lost when it was put back."""
+    if held.attempt is None or status is None or status.is_live:
+        return False
+    return is_of_before(held.attempt) and left_facts()(held.attempt, now)
 
 
 def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
@@ -108,16 +133,16 @@ def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
 
 
 def _act(
-    held: Held, verdict: Verdict, status: SubmissionStatus | None, *, launcher: Launcher, lease: Lease, now: datetime
+    held: Held, verdict: Verdict, status: SubmissionStatus | None, *, rays: Rays, lease: Lease, now: datetime
 ) -> None:
     last_words = ""
     if held.attempt is not None:
         try:
             must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
             if verdict in ENDS_SUBMISSION or must_end:
-                launcher.stop(held.attempt.submission_id)
+                rays(held.job.pool).stop(held.attempt.submission_id)
             if verdict in GIVEN_UP:
-                last_words = launcher.log_tail(held.attempt.submission_id, max_chars=2_000)
+                last_words = rays(held.job.pool).log_tail(held.attempt.submission_id, max_chars=2_000)
         except LauncherError as error:
             log.warning("ray does not answer: %s", error)
             if verdict in ENDS_SUBMISSION:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
+from backend.clock import Clock, database_now
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
 from backend.reconcile.patience import size_adds_s
 from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_its_floor
@@ -22,8 +23,9 @@ class Held:
     view: JobView
 
 
-def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
-    """`listening_since`: for what came before, no driver is to blame."""
+def held_jobs(now: datetime, listening_since: datetime, clock: Clock = database_now) -> Iterator[Held]:
+    """`listening_since`: for what came before, no driver is to blame. `clock` is looked at once more when the jobs are
+    read: what came between `now` and then was just heard."""
     launches = OutboxMessage.objects.filter(topic="launch", key=OuterRef("pk"))
     ends = JobEvent.objects.filter(job=OuterRef("pk"), to_state=OuterRef("state")).order_by("-seq")
     is_over = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
@@ -36,12 +38,14 @@ def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .order_by("created_at")
     )
-    for job in jobs:
+    rows = list(jobs)
+    read_at = clock()
+    for job in rows:
         attempt = job.live_attempts[0] if job.live_attempts else None
-        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now, listening_since))
+        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now, read_at, listening_since))
 
 
-def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: datetime) -> JobView:
+def _view(job: Job, attempt: JobAttempt | None, now: datetime, read_at: datetime, listening_since: datetime) -> JobView:
     annotated = vars(job)
     submitted_at = attempt.submitted_at if attempt else None
     last_word = (attempt.last_seen_at if attempt else None) or submitted_at
@@ -50,7 +54,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: 
 
     def heard_nothing_s(moment: datetime | None) -> float:
         """A moment that is still to come is of a clock that was set back."""
-        return listened_s if moment is not None and moment > now else _since(moment, now)
+        return listened_s if moment is not None and moment > read_at else max(0.0, _since(moment, now))
 
     view = JobView(
         state=job.state,

@@ -2,27 +2,32 @@
 
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from django.conf import settings
 
 from backend.store.folder import FolderStore
 from backend.store.port import ObjectStore
+from engine.spec.store_address import StoreAddress
 
 
 @cache
 def store() -> ObjectStore:
     """One a process: a client of S3 keeps its connections, and threads may share it."""
     environment = settings.ENVIRONMENT
-    return store_at(environment.store_url, folder=environment.store_dir, endpoint=environment.store_endpoint or None)
+    return store_at(
+        environment.store_url,
+        folder=environment.store_dir,
+        endpoint=environment.store_endpoint,
+        region=environment.store_region,
+        addressing=environment.store_addressing,
+    )
 
 
-def store_at(url: str, *, folder: Path, endpoint: str | None = None) -> ObjectStore:
+def store_at(url: str, *, folder: Path, endpoint: str = "", region: str = "", addressing: str = "") -> ObjectStore:
+    """Raises `ValueError`."""
     if not url:
         return FolderStore(folder)
-    parts = urlsplit(url)
-    if parts.scheme != "s3" or not parts.netloc:
-        raise ValueError(f"LAMINAR_STORE_URL must look like s3://bucket/prefix, not {url!r}")
+    address = StoreAddress.read(url, endpoint=endpoint, region=region, addressing=addressing)
     from backend.store.s3 import S3Store  # boto3 costs every process 0.3 s; only who uses it pays
 
-    return S3Store(bucket=parts.netloc, prefix=parts.path, endpoint=endpoint)
+    return S3Store(address)

@@ -74,10 +74,15 @@ class FolderStore:
 def _sync_folders(folder: Path, *, upto: Path) -> None:
     """A name is durable when its folder is; the folders above may be new as well."""
     for each in (folder, *folder.parents):
-        handle = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(each)
         if each == upto:
             return
+
+
+def sync_folder(folder: Path) -> None:
+    """What was just named or renamed in it stays so."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

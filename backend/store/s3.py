@@ -15,15 +15,10 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from backend.outside.trust import trouble_with_certificate
 from backend.store.port import NotStored, StoredObject, StoreError, StoreUnavailable, checked_key
+from engine.spec.store_address import StoreAddress
 
-_CONFIG: Final = Config(
-    connect_timeout=5,
-    read_timeout=30,
-    retries={"mode": "standard", "total_max_attempts": 5},
-    signature_version="s3v4",
-    s3={"addressing_style": "path"},  # names of buckets need not be names of hosts, as on most servers of one's own
-)
 _TRANSFER: Final = TransferConfig(multipart_threshold=16 * 1024**2, multipart_chunksize=16 * 1024**2, max_concurrency=4)
 _MISSING: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 _BUSY: Final = frozenset(
@@ -32,9 +27,10 @@ _BUSY: Final = frozenset(
 
 
 class S3Store:
-    def __init__(self, *, bucket: str, prefix: str = "", endpoint: str | None = None) -> None:
-        self._bucket, self._prefix = bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._client: Any = boto3.client("s3", endpoint_url=endpoint, config=_CONFIG)
+    def __init__(self, address: StoreAddress) -> None:
+        self._bucket, self._prefix = address.bucket, f"{address.prefix}/" if address.prefix else ""
+        config = Config(retries={"mode": "standard", "total_max_attempts": 5}, **address.config_options)
+        self._client: Any = boto3.client("s3", config=config, **address.client_options)
 
     def put(self, key: str, content: bytes | Path) -> None:
         name = self._name(key)
@@ -92,7 +88,8 @@ class S3Store:
 
 def _translated(error: Exception, key: str) -> StoreError:
     if not isinstance(error, ClientError):
-        return StoreUnavailable(f"{key}: {error}")  # no connection, no answer, a broken one
+        trouble = trouble_with_certificate(error, "LAMINAR_STORE_ENDPOINT", authority="AWS_CA_BUNDLE")
+        return StoreUnavailable(f"{key}: {trouble or error}")  # no connection, no answer, a broken one
     code = str(error.response["Error"]["Code"])
     if code in _MISSING:
         return NotStored(key)

@@ -19,6 +19,7 @@ from django.db.models import Sum
 from backend.jobs.models import Job
 from backend.telemetry.compression import compress, decompress
 from backend.telemetry.models import ReplicaActivity
+from backend.telemetry.replica_states import states_of
 from engine.spec.facts import ReplicasObserved
 
 MOST_SPANS: Final = 5_000
@@ -91,16 +92,19 @@ def store_activity(job: Job, attempt: int, observed: ReplicasObserved, *, at: da
         ]
         for each in observed.replicas
     ]
-    starts = [span.start_s for each in observed.replicas for span in each.spans]
-    if not starts:
+    if not replicas:
         return
+    starts = [span.start_s for each in observed.replicas for span in each.spans]
     ReplicaActivity.objects.create(
         job=job,
         attempt=attempt,
-        since=at + timedelta(seconds=max(min(starts), -LONGEST_S)),
+        since=at + timedelta(seconds=max(min(starts, default=0.0), -LONGEST_S)),
         until=at,
         num_spans=len(starts),
         content=compress(json.dumps([at.timestamp(), replicas], separators=(",", ":")).encode()),
+        num_replicas=observed.num_replicas,
+        num_states=len(replicas),
+        states=states_of(observed, at),
     )
     _add_minutes(job, attempt, observed, at)
 

@@ -1,5 +1,6 @@
-"""REST: the replicas' timeline, and the log lines of every part."""
+"""REST: the replicas' timeline and what they hold, where all samples went, and the log lines of every part."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Self
 
@@ -15,9 +16,11 @@ from backend.errors import FieldError, Invalid
 from backend.jobs.models import Job
 from backend.jobs.selectors import the_job
 from backend.telemetry.activity import ReplicaTimeline, replica_timeline
+from backend.telemetry.ledger import ledger_of
 from backend.telemetry.logs import Lines, Wanted, components_of, last_lines, lines_after
-from backend.telemetry.models import RemovedKind
+from backend.telemetry.models import RemovedKind, SampleLedger
 from backend.telemetry.removal import refuse_if_removed
+from backend.telemetry.replica_states import ReplicaHeld, replicas_held, states_between
 from backend.telemetry.selectors import current_cursor
 from engine.spec.facts import LogLevel
 from engine.spec.strict import Text
@@ -49,22 +52,71 @@ class CellOut(BaseModel):
     seconds: float
 
 
+class ReplicaOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    attempt: int
+    replica: int
+    incarnation: int
+    version: int = Field(description="Of the weights that it holds.")
+    at: datetime = Field(description="When it told.")
+    kv_used: float = Field(description="The share of its cache of keys and values that is in use, 0 to 1.")
+    num_running: int = Field(description="Trajectories that it writes at this moment.")
+    num_waiting: int = Field(description="Those that wait for room in it.")
+    num_with_environment: int = Field(description="Those whose environment answers.")
+    num_prefilled: int = Field(description="Tokens read since this incarnation began.")
+    num_decoded: int = Field(description="Tokens written since this incarnation began.")
+
+
+class ReplicasOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    num_replicas: int = Field(
+        description="That there are. Of very many, some tell at a time, each in its turn: these are as many as "
+        "`replicas` has. 0: not told."
+    )
+    replicas: list[ReplicaOut] = Field(description="What each said last, by number.")
+
+
 class TimelineOut(BaseModel):
     since: datetime
     until: datetime
     spans: list[SpanOut] = Field(description="Clipped; empty where there would be more than 5,000.")
     cells: list[CellOut] = Field(description="Then: seconds of each stretch by what was done.")
     cell_s: int = Field(description="The length of a stretch; 0 where there are spans.")
+    states: list[ReplicaOut] | None = Field(
+        description="What replicas held, as often as they told; null where it would be more than 5,000."
+    )
 
     @classmethod
-    def of(cls, timeline: ReplicaTimeline, since: datetime, until: datetime) -> Self:
+    def of(
+        cls, timeline: ReplicaTimeline, states: Sequence[ReplicaHeld] | None, since: datetime, until: datetime
+    ) -> Self:
         return cls(
             since=since,
             until=until,
             spans=[SpanOut.model_validate(span) for span in timeline.spans],
             cells=[CellOut.model_validate(cell) for cell in timeline.cells],
             cell_s=timeline.cell_s,
+            states=None if states is None else [ReplicaOut.model_validate(each) for each in states],
         )
+
+
+class LedgerOut(BaseModel):
+    attempt: int | None = Field(description="That told it last; null where nothing is told yet.")
+    step: int | None = Field(description="The last one trained when it was told.")
+    at: datetime | None
+    is_final: bool = Field(description="It is the last word of that attempt, also on what ended after its last step.")
+    counts: dict[str, int] = Field(
+        description="Samples by what became of them, over all attempts: trained, filtered, dropped_stale, failed; "
+        "open: asked for and without an end; rolled_back: trained into weights that were lost."
+    )
+
+    @classmethod
+    def of(cls, ledger: SampleLedger | None) -> Self:
+        if ledger is None:
+            return cls(attempt=None, step=None, at=None, is_final=False, counts={})
+        return cls.model_validate(ledger, from_attributes=True)
 
 
 class LineOut(BaseModel):
@@ -115,7 +167,23 @@ def timeline(
     first = since or last - timedelta(minutes=5)
     if first >= last:
         raise Invalid(errors=[FieldError(pointer="/query/from", code="range", message="must be before `to`")])
-    return TimelineOut.of(replica_timeline(job, first, last), first, last)
+    return TimelineOut.of(replica_timeline(job, first, last), states_between(job, first, last), first, last)
+
+
+@router.get(
+    "/jobs/{job_id}/replicas", auth=MAY_READ, response={200: ReplicasOut} | problems(404), summary="What replicas hold"
+)
+def replicas(request: HttpRequest, job_id: PathId) -> ReplicasOut:
+    """Their caches, rows and tokens, as each told last; forgotten with the spans of the timeline."""
+    return ReplicasOut.model_validate(replicas_held(the_job(caller_of(request).team, job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/ledger", auth=MAY_READ, response={200: LedgerOut} | problems(404), summary="Where all samples went"
+)
+def ledger(request: HttpRequest, job_id: PathId) -> LedgerOut:
+    """By the engine's own count, as of the last step."""
+    return LedgerOut.of(ledger_of(the_job(caller_of(request).team, job_id)))
 
 
 @router.get(

@@ -36,11 +36,17 @@ def metrics(
     times: Annotated[bool, Query(description="Also when each point was measured.")] = False,
 ) -> MetricsOut:
     """All points since a cursor, page by page; or, with `max_points` or a range of steps and no `after`, series at most
-    so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value."""
+    so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value. These
+    end where the run is, also when an attempt went back."""
     job = the_job(caller_of(request).team, job_id)
     if after == 0 and (max_points is not None or from_step is not None or to_step is not None):
         page = thinned_metrics(
-            job, max_points or 500, names, from_step=from_step or 0, to_step=LARGEST if to_step is None else to_step
+            job,
+            max_points or 500,
+            names,
+            from_step=from_step or 0,
+            to_step=LARGEST if to_step is None else to_step,
+            times=times,
         )
         return MetricsOut.of(page, times=times)
     return MetricsOut.of(metrics_since(job, after, names), times=times)

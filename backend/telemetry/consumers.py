@@ -3,6 +3,7 @@
     in:  {"watch": "job_…"}   {"unwatch": "job_…"}   {"watch_team": true}
     out: {"job": "job_…", "cursor": 812}   pull everything after what you have
          {"pull": true}                    something was missed: pull all that you watch
+         {"beat": 0.8}                     nothing else to tell: all that was committed 0.8 s ago has been told
          {"error": "not_found", "job": "job_…"}
 
 Invariants:
@@ -16,7 +17,7 @@ Invariants:
 import asyncio
 import json
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from channels.auth import get_user
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 RECHECK_EVERY_S = 30.0
 PAUSE_BETWEEN_FRAMES_S = 0.05  # what comes meanwhile is told in one
 PAUSE_A_SOCKET_S = 0.00012  # about what a frame costs: very many sockets are told less often, and none of them late
+BEAT_EVERY_S = 1.5
+SILENT_AFTER_S = 4.0
 MOST_WATCHED = 50
 # A process was measured with a thousand. Three teams that take all they may leave a fourth its share.
 MOST_OF_A_TEAM, MOST_IN_A_PROCESS = 250, 1_000
@@ -119,7 +122,9 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         recheck = asyncio.get_running_loop().call_later(RECHECK_EVERY_S, self._inbox.recheck)
         try:
             while True:
-                await self._inbox.wait()
+                if not await self._has_news():
+                    await self._send({"beat": round(hub().silent_s, 2)})
+                    continue
                 if self._inbox.must_recheck:
                     return
                 for text in self._inbox.take():
@@ -127,6 +132,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 await asyncio.sleep(max(PAUSE_BETWEEN_FRAMES_S, hub().num_sockets * PAUSE_A_SOCKET_S))
         finally:
             recheck.cancel()
+
+    async def _has_news(self) -> bool:
+        """Waits for it. Who hears nothing for so long is told that all is well, if it is: else silence tells."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._inbox.wait(), BEAT_EVERY_S)
+                return True
+            if hub().silent_s < SILENT_AFTER_S:
+                return False
 
     async def _is_still_allowed(self) -> bool:
         self._inbox.must_recheck = False  # first: a notice that comes from here on is another reason to ask

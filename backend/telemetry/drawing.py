@@ -1,13 +1,14 @@
 """Series as a page draws them: few points, however long the job ran.
 
 Invariants:
-- a drawn series has at most MAX_POINTS points; each bucket keeps its lowest and highest, so no spike is smoothed away;
-- where two attempts did the same step, the later one counts;
+- a drawn series has at most MAX_POINTS places; each keeps its lowest and highest, so no spike is smoothed away;
+- it ends as the series does: the end of a chart is what is called "now" beside it;
+- where two attempts did the same step, the later one counts, and where one went back, the series ends where it is;
 - the ends of a series, and a few values of each of many, are looked up by the primary key: no scan.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from django.db import connection
@@ -15,29 +16,15 @@ from django.db.models import Q
 
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, MetricSeries
-from backend.telemetry.selectors import Line
+from backend.telemetry.selectors import Line, MetricsPage
+from backend.telemetry.standing import POINT_STANDS
 from backend.telemetry.thinned_series import thinned_metrics
 
-LONG: Final = 8_192  # steps; a longer series is drawn from its rollups
-MAX_POINTS: Final = 500  # a trace; more cannot be told apart on a screen and costs the browser
-
-# min and max of [value, step] find a bucket's extremes and where they are in one pass, without another sort.
-_EXTREMES: Final = """
-WITH newest AS (
-  SELECT DISTINCT ON (p.series_id, p.step) s.name, p.step, p.value
-  FROM telemetry_metricpoint p JOIN telemetry_metricseries s ON s.id = p.series_id
-  WHERE s.job_id = %(job)s AND s.name = ANY(%(names)s)
-  ORDER BY p.series_id, p.step, p.attempt DESC
-), extent AS (
-  SELECT name, min(step) AS low, max(step) AS high FROM newest GROUP BY name
-)
-SELECT name, min(ARRAY[value, step]), max(ARRAY[value, step])
-FROM newest JOIN extent USING (name)
-GROUP BY name, (step - low) * %(buckets)s / (high - low + 1)
-"""
+MAX_POINTS: Final = 160
+"""Of a series when a page arrives: half the pixels of a small chart. A closer look asks for its range."""
 
 # The first point may have gone into the rollups: of a single point they keep step and value as they were.
-_ENDS: Final = """
+_ENDS: Final = f"""
 SELECT series.name, first.step, first.value, newest.steps, newest.values
 FROM telemetry_metricseries AS series
 CROSS JOIN LATERAL (
@@ -51,10 +38,10 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT array_agg(step ORDER BY step) AS steps, array_agg(value ORDER BY step) AS values
     FROM (SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint WHERE series_id = series.id
-          ORDER BY step DESC, attempt DESC LIMIT %(num_last)s) AS latest
+          AND {POINT_STANDS} ORDER BY step DESC, attempt DESC LIMIT %(num_last)s) AS latest
 ) AS newest
 WHERE series.job_id = %(job)s AND series.name = ANY(%(names)s)
-"""
+"""  # noqa: S608  # put together of constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +53,20 @@ class Ends:
     """The last steps, the newest last. At least one."""
 
 
-def drawn_series(job: Job, names: Sequence[str]) -> dict[str, Line]:
-    of_job = MetricSeries.objects.filter(job=job, name__in=names)
-    long = set(of_job.filter(Q(is_reduced=True) | Q(rolled_to__gt=LONG)).values_list("name", flat=True))
-    points = _from_points(job, [name for name in names if name not in long])
-    return points | (_from_rollups(job, sorted(long)) if long else {})
+def drawn_series(job: Job, names: Sequence[str]) -> MetricsPage:
+    """Six digits of each number: more cannot be seen, and are half the bytes of a page."""
+    page = thinned_metrics(job, MAX_POINTS, names)
+    return replace(
+        page,
+        series={name: [(step, _short(mean)) for step, mean in line] for name, line in page.series.items()},
+        bands={
+            name: [(step, _short(low), _short(high)) for step, low, high in band] for name, band in page.bands.items()
+        },
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def ends_of_series(job: Job, names: Sequence[str], *, num_last: int) -> dict[str, Ends]:
@@ -103,26 +99,3 @@ def few_values(jobs: Sequence[Job], shown: Mapping[str, tuple[str, Sequence[int]
         for job in jobs
         if series.get(job.pk) in found
     }
-
-
-def _from_rollups(job: Job, names: Sequence[str]) -> dict[str, Line]:
-    """The extremes of each bucket at its two ends: nearer cannot be seen, and no point is read."""
-    page = thinned_metrics(job, MAX_POINTS // 2, names)
-    found: dict[str, Line] = {}
-    for name, line in page.series.items():
-        found[name] = points = []
-        before = max(0, 2 * line[0][0] - line[1][0]) if len(line) > 1 else 0
-        bands = page.bands.get(name) or [(step, value, value) for step, value in line]
-        for (step, mean), (_, low, high) in zip(line, bands, strict=True):
-            points += [(before + 1, low), (step, high)] if before + 1 < step else [(step, mean)]
-            before = step
-    return found
-
-
-def _from_points(job: Job, names: Sequence[str]) -> dict[str, Line]:
-    found: dict[str, dict[int, float]] = {}
-    with connection.cursor() as db:
-        db.execute(_EXTREMES, {"job": job.pk, "names": list(names), "buckets": MAX_POINTS // 2})
-        for name, *extremes in db.fetchall():
-            found.setdefault(name, {}).update((int(step), value) for value, step in extremes)
-    return {name: sorted(points.items()) for name, points in found.items()}

@@ -19,6 +19,7 @@ from backend.jobs.lifecycle import advance, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.services import release_elastic
 from backend.telemetry.activity import store_activity
+from backend.telemetry.ledger import store_ledger
 from backend.telemetry.logs import store_lines
 from backend.telemetry.series import NewPoint, store_points
 from backend.telemetry.trajectories import store_trajectories
@@ -39,6 +40,7 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
     TrajectoriesSampled,
+    Untold,
 )
 from engine.spec.for_tenants import for_tenants
 
@@ -60,6 +62,8 @@ class FactEffects:
         """Trained, and not yet written to the job: a spool that is caught up has hundreds in a row."""
         self._answered: int | None = None
         """As many held-out prompts, likewise."""
+        self._ledger: tuple[dict[str, int], datetime] | None = None
+        """Likewise, of the last step that told one."""
 
     def apply(self, fact: Fact) -> None:
         if not isinstance(fact.body, StepTrained | PromptsAnswered):
@@ -98,6 +102,8 @@ class FactEffects:
     @_apply.register
     def _(self, body: StepTrained, at: datetime) -> None:
         self._steps.append(body.step)
+        if body.ledger:
+            self._ledger = body.ledger, at
         self._measure(body.step, at, self._job.cursor + len(self._steps), body.metrics)
 
     @_apply.register
@@ -105,11 +111,15 @@ class FactEffects:
         self._answered = body.num_answered
 
     def _settle(self) -> None:
-        """Steps have one cursor each, all in one write; of counts only the last is news."""
+        """Steps have one cursor each, all in one write; of counts and ledgers only the last is news."""
         if self._steps:
             self._change(step=self._steps[-1])
             next_cursor(self._job, count=len(self._steps))
             self._steps = []
+        if self._ledger is not None:
+            counts, at = self._ledger
+            store_ledger(self._job, self._attempt.n, counts, at=at)
+            self._ledger = None
         if self._answered is not None:
             self._change(answered=self._answered)
             next_cursor(self._job)
@@ -161,6 +171,7 @@ class FactEffects:
     @_apply.register
     def _(self, body: RunFinished, at: datetime) -> None:
         message = body.message[:LONGEST_MESSAGE]
+        store_ledger(self._job, self._attempt.n, body.ledger, at=at, is_final=True)
         self._event("run_finished", reason=body.outcome, message=message, data={"ledger": body.ledger})
         failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
         if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
@@ -173,6 +184,10 @@ class FactEffects:
             message=message,
             now=self._now,
         )
+
+    @_apply.register
+    def _(self, body: Untold, at: datetime) -> None:
+        log.warning("an unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.said)
 
     def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
         self._points += [

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -19,16 +20,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections
 
 from backend.jobs.lifecycle import LIVE_CHANNEL
+from backend.outside.database import direct_parameters
+from backend.outside.trust import trouble_with_certificate
 
 log = logging.getLogger(__name__)
 
 AUTH_CHANNEL = "laminar_auth"
-PING_EVERY_S = 15.0
-PING_PATIENCE_S = 5.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+PING_EVERY_S = 1.5
+PING_PATIENCE_S = 3.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
 MOST_JOBS_WAITING = 200
 
 Connect = Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
@@ -96,10 +98,16 @@ class Hub:
         self._connect = connect
         self._inboxes: set[Inbox] = set()
         self._listening: asyncio.Task[None] | None = None
+        self._heard_at = -math.inf
 
     @property
     def num_sockets(self) -> int:
         return len(self._inboxes)
+
+    @property
+    def silent_s(self) -> float:
+        """What was committed longer ago than this has been told to every inbox."""
+        return asyncio.get_running_loop().time() - self._heard_at
 
     @asynccontextmanager
     async def joined(self, inbox: Inbox) -> AsyncIterator[None]:
@@ -123,12 +131,14 @@ class Hub:
                 async with await self._connect() as db:
                     await db.execute(f"LISTEN {LIVE_CHANNEL}; LISTEN {AUTH_CHANNEL}")
                     pause_s = FIRST_PAUSE_S
+                    self._heard_at = asyncio.get_running_loop().time()
                     for inbox in self._inboxes:
                         inbox.miss()
                         inbox.recheck()
                     await self._listen(db)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("live hub lost Postgres, next try in %.1f s: %s", pause_s, str(error).strip())
+                why = trouble_with_certificate(error, "LAMINAR_DATABASE_DIRECT_URL or LAMINAR_DATABASE_URL")
+                log.warning("live hub lost Postgres, next try in %.1f s: %s", pause_s, why or str(error).strip())
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -136,7 +146,12 @@ class Hub:
         while True:
             async for notice in db.notifies(timeout=PING_EVERY_S):
                 self._dispatch(notice.channel, notice.payload)
+            asked_at = asyncio.get_running_loop().time()
             await asyncio.wait_for(db.execute("SELECT 1"), PING_PATIENCE_S)  # a dead connection looks like a quiet one
+            # Notices that came with the answer are dispatched first: only then is everything up to here told.
+            async for notice in db.notifies(timeout=0):
+                self._dispatch(notice.channel, notice.payload)
+            self._heard_at = asked_at
 
     def _dispatch(self, channel: str, payload: str) -> None:
         if channel == AUTH_CHANNEL:
@@ -167,19 +182,16 @@ def session_notice(session_key: str) -> str:
 
 
 async def _connect() -> psycopg.AsyncConnection[Any]:
-    """Beside the pool: this connection is held for as long as somebody watches."""
-    database = connections["default"].settings_dict
+    """Beside the pool and past any pooler: this connection is held for as long as somebody watches."""
     return await psycopg.AsyncConnection.connect(
-        host=database["HOST"],
-        port=database["PORT"],
-        user=database["USER"],
-        password=database["PASSWORD"],
-        dbname=database["NAME"],
-        autocommit=True,
-        connect_timeout=5,
-        application_name="laminar-live-hub",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=15_000,
+        **direct_parameters()
+        | {
+            "autocommit": True,
+            "connect_timeout": 5,
+            "application_name": "laminar-live-hub",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
+        }
     )

@@ -1,19 +1,21 @@
 """The answer to a page's pull after a nudge.
 
 Invariants:
-- everything with a cursor in (after, answer.cursor] is in the answer (of trajectories the newest), and nothing later:
-  a page that keeps the answer's cursor has neither holes nor doubles;
+- everything with a cursor in (after, answer.cursor] is in the answer, and nothing later: a page that keeps the answer's
+  cursor has neither holes nor doubles;
+- points that a later attempt went back behind are left out, and its beginning is among the events, so that a page which
+  drops what it has beyond `resume_step` and then adds these points shows what stands;
+- of trajectories it only tells of which step there are new ones: texts are large, and come when somebody reads them;
 - an answer is bounded; `more` says to ask again at once.
 """
 
 from backend.jobs.models import Job, JobEvent
 from backend.jobs.rest.representations import represent_event
 from backend.telemetry.models import Trajectory
-from backend.telemetry.representations import JobSummary, LiveDelta, TrajectoryOut
+from backend.telemetry.representations import JobSummary, LiveDelta
 from backend.telemetry.selectors import metrics_since
 
 MOST_EVENTS = 500
-MOST_TRAJECTORIES = 20
 
 
 def live_delta(job: Job, after: int) -> LiveDelta:
@@ -24,15 +26,14 @@ def live_delta(job: Job, after: int) -> LiveDelta:
     )
     if len(events) > MOST_EVENTS:
         upto = events[MOST_EVENTS].cursor - 1
-    metrics = metrics_since(job, after, upto=upto)
+    metrics = metrics_since(job, after, upto=upto, undone_too=False)
     upto = metrics.cursor
-    sampled = Trajectory.objects.filter(job=job, cursor__gt=after, cursor__lte=upto)
-    newest = sampled.order_by("-cursor", "prompt_ordinal", "sample")[:MOST_TRAJECTORIES]
+    sampled = Trajectory.objects.filter(job=job, cursor__gt=after, cursor__lte=upto).order_by("-cursor")
     return LiveDelta(
         cursor=upto,
         job=JobSummary.of(job),
         events=[represent_event(event) for event in events if event.cursor <= upto],
         series=dict(metrics.series),
-        trajectories=[TrajectoryOut.of(trajectory) for trajectory in newest],
+        sampled_step=sampled.values_list("step", flat=True).first(),
         more=upto < job.cursor,
     )

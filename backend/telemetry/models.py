@@ -7,8 +7,10 @@ Invariants:
 
 from typing import ClassVar
 
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVectorField
 from django.db import models
-from django.db.models import Q
+from django.db.models import Func, Q, Value
 
 from backend.jobs.models import Job
 
@@ -82,6 +84,10 @@ class Trajectory(models.Model):
     prompt = models.TextField()
     response = models.TextField()
     remark = models.TextField(blank=True, default="")
+    end = models.CharField(max_length=20, default="trained", db_default="trained")  # as the engine says, too
+    reason = models.TextField(blank=True, default="", db_default="")  # for that end, where it was not trained
+    group_size = models.PositiveIntegerField(default=0, db_default=0)  # 0: not told
+    num_turns = models.PositiveIntegerField(default=0, db_default=0)  # 0: the response is one message, by the model
     cursor = models.PositiveBigIntegerField()
     file = models.ForeignKey(TrajectoryFile, on_delete=models.SET_NULL, null=True, related_name="trajectories")
     row = models.PositiveIntegerField(null=True)  # its place in the file
@@ -122,6 +128,30 @@ class UnarchivedTrajectory(models.Model):
         ]
 
 
+class TrajectoryWords(models.Model):
+    """The words of a trajectory for the search, and the texts that they are of. Apart from its row, which changes when
+    it goes into a file: every word would be indexed again."""
+
+    trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="words")
+    # No index: job and team are words of the index below, and one more would tempt the planner to read all texts.
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False)
+    words = models.TextField()  # each between blanks; the database compresses them
+    content = models.BinaryField()  # compressed JSON
+
+    class Meta:
+        # Of an expression: the vector itself would take more room than all the texts.
+        indexes: ClassVar = [
+            GinIndex(
+                Func(
+                    Func("words", Value(" "), function="string_to_array"),
+                    function="array_to_tsvector",
+                    output_field=SearchVectorField(),
+                ),
+                name="trajectory_words",
+            )
+        ]
+
+
 class LogBatch(models.Model):
     """Some consecutive lines of one component, compressed."""
 
@@ -143,7 +173,7 @@ class LogBatch(models.Model):
 
 
 class ReplicaActivity(models.Model):
-    """Activity of replicas between two facts: their spans, compressed."""
+    """Activity of replicas between two facts: their spans and what they hold, compressed."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="activity", db_index=False)
     attempt = models.PositiveIntegerField()
@@ -151,9 +181,23 @@ class ReplicaActivity(models.Model):
     until = models.DateTimeField()
     num_spans = models.PositiveIntegerField()
     content = models.BinaryField()
+    num_replicas = models.PositiveIntegerField(default=0, db_default=0)  # that there are; 0: not told
+    num_states = models.PositiveIntegerField(default=0, db_default=0)
+    states = models.BinaryField(null=True)  # apart from `content`, which releases before read
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["job", "until"], name="activity_by_time")]
+
+
+class SampleLedger(models.Model):
+    """Where all samples of a job went, by the engine's last word."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    attempt = models.PositiveIntegerField()
+    step = models.PositiveBigIntegerField()
+    counts = models.JSONField()
+    is_final = models.BooleanField()  # of that attempt
+    at = models.DateTimeField()
 
 
 class ReplicaMinute(models.Model):

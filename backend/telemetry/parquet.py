@@ -1,6 +1,8 @@
 """Whole trajectories as a Parquet file, which every notebook reads, and one of them out of it.
 
-Invariant: reading one trajectory reads the file's end and the few rows around it, however large the file is.
+Invariants:
+- reading one trajectory reads the file's end and the few rows around it, however large the file is;
+- a file of an earlier release, which lacks the columns behind `written`, reads as a sample that was not told them.
 """
 
 import io
@@ -14,6 +16,18 @@ from backend.store.port import ObjectStore
 from engine.spec.facts import TokenTrace, TrajectorySample
 
 ROWS_A_GROUP: Final = 16
+_TURN: Final = pa.struct(
+    [
+        ("author", pa.string()),
+        ("text", pa.string()),
+        ("first_token", pa.int32()),
+        ("num_tokens", pa.int32()),
+        ("tool", pa.string()),
+        ("arguments", pa.string()),
+        ("seconds", pa.float64()),
+        ("error", pa.string()),
+    ]
+)
 SCHEMA: Final = pa.schema(
     [
         ("attempt", pa.int32()),
@@ -33,9 +47,16 @@ SCHEMA: Final = pa.schema(
         ("logprobs", pa.list_(pa.float64())),
         ("versions", pa.list_(pa.int64())),
         ("written", pa.list_(pa.bool_())),
+        ("end", pa.string()),
+        ("reason", pa.string()),
+        ("group_size", pa.int32()),
+        ("turns", pa.list_(_TURN)),
+        ("parts", pa.map_(pa.string(), pa.float64())),
+        ("texts", pa.list_(pa.string())),
+        ("trainer_logprobs", pa.list_(pa.float64())),
     ]
 )
-_TRACE: Final = ("token_ids", "logprobs", "versions", "written")
+_TRACE: Final = ("token_ids", "logprobs", "versions", "written", "texts", "trainer_logprobs")
 
 
 def parquet_of(rows: Sequence[tuple[int, int, TrajectorySample]]) -> bytes:
@@ -57,7 +78,10 @@ def sample_at(store: ObjectStore, key: str, num_bytes: int, row: int) -> Traject
     with pq.ParquetFile(pa.PythonFile(_Ranged(store, key, num_bytes), mode="r")) as file:
         [record] = file.read_row_group(row // ROWS_A_GROUP).slice(row % ROWS_A_GROUP, 1).to_pylist()
     values: dict[str, Any] = {name: value for name, value in record.items() if name not in {"attempt", "step", *_TRACE}}
-    trace = None if record["token_ids"] is None else TokenTrace(**{name: record[name] for name in _TRACE})
+    traced = {name: record[name] for name in _TRACE if name in record}
+    trace = None if record["token_ids"] is None else TokenTrace(**traced)
+    if "parts" in values:
+        values["parts"] = dict(values["parts"])
     return TrajectorySample(**values, trace=trace)
 
 

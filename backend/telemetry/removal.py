@@ -27,6 +27,7 @@ from backend.telemetry.models import (
     RemovedKind,
     Trajectory,
     TrajectoryFile,
+    TrajectoryWords,
     UnarchivedTrajectory,
 )
 
@@ -46,6 +47,14 @@ class Removed(Refusal):
 
     status = 410
     code = "removed"
+
+
+def refuse_if_trajectories_are_removed(job: Job) -> None:
+    refuse_if_removed(job, RemovedKind.TRAJECTORIES)
+
+
+def refuse_if_logs_are_removed(job: Job) -> None:
+    refuse_if_removed(job, RemovedKind.LOGS)
 
 
 def refuse_if_removed(job: Job, kind: RemovedKind) -> None:
@@ -122,6 +131,7 @@ def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files
         ids = list(Trajectory.objects.filter(job_id=job_id).values_list("pk", flat=True)[:limit])
         # An archiving that is under way holds these, and has its file named by the time that we go on.
         UnarchivedTrajectory.objects.filter(pk__in=ids).delete()
+        TrajectoryWords.objects.filter(pk__in=ids).delete()
         with connection.cursor() as db:  # not by Django, which would read the texts of all of them first
             db.execute("DELETE FROM telemetry_trajectory WHERE id = ANY(%s)", [ids])
             count = db.rowcount

@@ -6,38 +6,48 @@ Invariants:
 - no answer is unbounded.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import F, QuerySet
 
 from backend.jobs.models import Job
-from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
+from backend.telemetry.models import MetricPoint, Trajectory
+from backend.telemetry.standing import POINT_STANDS
 
 MOST_POINTS = 5_000
 """An answer of so many points is 100 to 200 kB of JSON. A single fact has at most 200, so there is always progress."""
-
-MOST_OF_A_FACT = 32
-"""Trajectories."""
 
 Line = list[tuple[int, float]]
 Band = list[tuple[int, float, float]]
 Times = list[datetime | None]
 
 # The lateral join reads each series by its index (series, cursor), so the cost follows the new points, not all of them.
-_SINCE = """
+_SINCE = f"""
 SELECT series.name, point.step, point.value, point.at, point.cursor
 FROM telemetry_metricseries AS series
 CROSS JOIN LATERAL (
     SELECT step, value, at, cursor FROM telemetry_metricpoint
-    WHERE series_id = series.id AND cursor > %(after)s AND cursor <= %(upto)s ORDER BY cursor LIMIT %(limit)s
+    WHERE series_id = series.id AND cursor > %(after)s AND cursor <= %(upto)s
+        AND (%(undone_too)s OR {POINT_STANDS})
+    ORDER BY cursor LIMIT %(limit)s
 ) AS point
 WHERE series.job_id = %(job)s AND (%(names)s::text[] IS NULL OR series.name = ANY(%(names)s))
 ORDER BY point.cursor, series.name LIMIT %(limit)s
-"""
+"""  # noqa: S608  # put together of constants
+
+_NEWEST = f"""
+SELECT series.name, newest.step, newest.value
+FROM telemetry_metricseries AS series
+CROSS JOIN LATERAL (
+    SELECT step, value FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_STANDS}
+    ORDER BY cursor DESC LIMIT 1
+) AS newest
+WHERE series.job_id = %(job)s ORDER BY series.name
+"""  # noqa: S608  # put together of constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +58,26 @@ class MetricsPage:
     more: bool
     bands: Mapping[str, Band] = field(default_factory=dict)
     """Lowest and highest value around each step, for series that were down-sampled to means."""
+    counts: Mapping[str, list[int]] = field(default_factory=dict)
+    """How many points each of these means is of."""
     times: Mapping[str, Times] = field(default_factory=dict)
     """When each point of `series` was measured; None of a point that is kept as part of a rollup only."""
 
 
 def metrics_since(
-    job: Job, cursor: int, names: Sequence[str] | None = None, *, upto: int | None = None, limit: int = MOST_POINTS
+    job: Job,
+    cursor: int,
+    names: Sequence[str] | None = None,
+    *,
+    upto: int | None = None,
+    undone_too: bool = True,
+    limit: int = MOST_POINTS,
 ) -> MetricsPage:
-    """Oldest news first. A step that appears again overwrites what the reader had for it."""
+    """Oldest news first. A step that appears again overwrites what the reader had for it. `undone_too`: also what a
+    later attempt went back behind."""
     upto = current_cursor(job) if upto is None else upto
-    values = {"job": job.pk, "names": _array(names), "after": cursor, "upto": upto, "limit": limit + 1}
+    values = {"job": job.pk, "names": _array(names), "after": cursor, "upto": upto}
+    values |= {"limit": limit + 1, "undone_too": undone_too}
     rows = _rows(_SINCE, values)
     more = len(rows) > limit
     if more:
@@ -84,15 +104,7 @@ class LastPoint:
 
 def series_of(job: Job) -> list[LastPoint]:
     """By name, with the point that was written last: of the latest attempt."""
-    newest = MetricPoint.objects.filter(series=OuterRef("pk")).order_by("-cursor")
-    rows = (
-        MetricSeries.objects.filter(job=job)
-        .annotate(last_step=Subquery(newest.values("step")[:1]), last_value=Subquery(newest.values("value")[:1]))
-        .exclude(last_step=None)
-        .order_by("name")
-    )
-    found = rows.values_list("name", "last_step", "last_value")
-    return [LastPoint(name=name, step=step, value=value) for name, step, value in found]
+    return [LastPoint(name=name, step=step, value=value) for name, step, value in _rows(_NEWEST, {"job": job.pk})]
 
 
 def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet[Trajectory]:
@@ -103,18 +115,28 @@ def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet
     return found[:limit]
 
 
-def trajectories_of_newest_steps(job: Job, num_steps: int) -> list[Trajectory]:
-    """Newest step first; of a step, the highest reward first."""
-    steps = Trajectory.objects.filter(job=job).order_by("-step").values_list("step", flat=True)
-    wanted = list(dict.fromkeys(steps[: num_steps * MOST_OF_A_FACT]))[:num_steps]
-    rows = Trajectory.objects.filter(job=job, step__in=wanted)
-    return list(rows.order_by("-step", "-attempt", F("reward").desc(), "prompt_ordinal", "sample"))
+def steps_to_read(job: Job) -> QuerySet[Trajectory, int]:
+    """Those of which a trajectory is kept."""
+    return Trajectory.objects.filter(job=job).values_list("step", flat=True)
+
+
+def trajectories_of_step(job: Job, step: int) -> list[Trajectory]:
+    """Of the latest attempt that did it, the best first."""
+    found = Trajectory.objects.filter(job=job, step=step)
+    rows = list(found.order_by("-attempt", F("reward").desc(), "prompt_ordinal", "sample"))
+    return [row for row in rows if row.attempt == rows[0].attempt]
 
 
 def values_at_step(job: Job, *, step: int, attempt: int, names: Iterable[str]) -> dict[str, float]:
     """As that attempt had them, or the last one before it that did the step. Fills `checkpoints.metrics.values_at`."""
     points = MetricPoint.objects.filter(series__job=job, series__name__in=[*names], step=step, attempt__lte=attempt)
     return dict(points.order_by("attempt").values_list("series__name", "value"))
+
+
+def values_at_steps(job: Job, name: str, steps: Collection[int]) -> list[tuple[int, int, float]]:
+    """Attempt, step and value, the earlier attempts first."""
+    points = MetricPoint.objects.filter(series__job=job, series__name=name, step__in=steps)
+    return list(points.order_by("attempt").values_list("attempt", "step", "value"))
 
 
 def current_cursor(job: Job) -> int:

@@ -5,44 +5,50 @@
 Invariants:
 - every point of the range is in exactly one bucket: its mean, lowest and highest are exact, not estimates;
 - the cost follows what is drawn, not how long the job ran: at most 16 rollups a point drawn, and two edges;
-- of a step that several attempts did, the latest counts;
-- a bucket's time is that of its newest point, which is not known of what was read from rollups.
+- of a step that several attempts did, the latest counts, and what a later attempt went back behind counts no more;
+- a bucket's time is that of its newest point; looked up, where it was read from rollups, if it is asked for.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
 
 from backend.jobs.models import Job
 from backend.telemetry.rollups import SIZES
 from backend.telemetry.selectors import Band, Line, MetricsPage, Times, current_cursor
+from backend.telemetry.standing import POINT_STANDS
 
 LAST: Final = 2**63 - 1
 
-_EXTENTS: Final = """
+_EXTENTS: Final = f"""
 SELECT id, name, rolled_to, is_reduced,
     coalesce((SELECT min(first_step) FROM telemetry_metricrollup WHERE series_id = series.id AND size = %(largest)s),
              (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id ORDER BY step LIMIT 1)),
     greatest((SELECT last_step FROM telemetry_metricrollup WHERE series_id = series.id AND size = %(largest)s
               ORDER BY first_step DESC LIMIT 1),
-             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id ORDER BY step DESC LIMIT 1))
+             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_STANDS}
+              ORDER BY step DESC LIMIT 1))
 FROM telemetry_metricseries AS series
 WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
 ORDER BY name
-"""
+"""  # noqa: S608  # put together of constants
 
-_PIECES: Final = """
+_PIECES: Final = f"""
 WITH wanted AS (
     SELECT * FROM unnest(%(series)s::bigint[], %(sizes)s::int[], %(lows)s::bigint[], %(begins)s::bigint[],
-        %(ends)s::bigint[], %(highs)s::bigint[]) AS wanted (series_id, size, low, rolled_from, rolled_upto, high)
+        %(ends)s::bigint[], %(highs)s::bigint[], %(newests)s::bigint[])
+        AS wanted (series_id, size, low, rolled_from, rolled_upto, high, newest)
 ), piece AS (
     SELECT wanted.*, latest.step, latest.step AS last_step, 1 AS count, value AS total, value AS lowest,
         value AS highest, at
     FROM wanted CROSS JOIN LATERAL (
         SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.low AND step < wanted.rolled_from
+            AND {POINT_STANDS}
         ORDER BY step, attempt DESC
     ) AS latest
     UNION ALL
@@ -56,16 +62,29 @@ WITH wanted AS (
     FROM wanted CROSS JOIN LATERAL (
         SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.rolled_upto AND step <= wanted.high
+            AND {POINT_STANDS}
         ORDER BY step, attempt DESC
     ) AS latest
 ), extent AS (
     SELECT series_id, sum(count) > %(max_points)s AS is_thinned FROM piece GROUP BY series_id
 )
-SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_thinned, max(at)
+SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), sum(count), is_thinned, max(at)
 FROM piece JOIN extent USING (series_id)
 GROUP BY series_id, is_thinned,
-    CASE WHEN is_thinned THEN greatest(step - low, 0) * %(max_points)s / (high - low + 1) ELSE step END
+    CASE WHEN NOT is_thinned THEN step
+        WHEN step = newest THEN %(max_points)s
+        ELSE greatest(step - low, 0) * (%(max_points)s - (newest = high)::int) / (high - low + 1) END
 ORDER BY series_id, max(last_step)
+"""  # noqa: S608  # put together of constants
+
+# By the primary key. Of points that are kept as part of a rollup only there is none.
+_MEASURED: Final = """
+SELECT series_id, step, at
+FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (series_id, step)
+CROSS JOIN LATERAL (
+    SELECT at FROM telemetry_metricpoint AS point
+    WHERE point.series_id = wanted.series_id AND point.step = wanted.step ORDER BY attempt DESC LIMIT 1
+) AS latest
 """
 
 
@@ -79,6 +98,8 @@ class Plan:
     rolled_from: int
     rolled_upto: int
     high: int
+    newest: int
+    """The last step of the series, in the range or not."""
 
 
 def thinned_metrics(
@@ -88,32 +109,49 @@ def thinned_metrics(
     *,
     from_step: int = 0,
     to_step: int = LAST,
+    times: bool = False,
 ) -> MetricsPage:
-    """Each series in at most `max_points` means. What is short enough comes point by point, without bands."""
+    """Each series in at most `max_points` means; what is short enough comes point by point, without bands. Its newest
+    point comes by itself: it is what is called "now"."""
     cursor = current_cursor(job)
     series: dict[str, Line] = {}
     bands: dict[str, Band] = {}
-    times: dict[str, Times] = {}
+    measured: dict[str, Times] = {}
+    counts: dict[str, list[int]] = {}
     with connection.cursor() as db:
         db.execute(_EXTENTS, {"job": job.pk, "names": list(names) if names else None, "largest": SIZES[-1]})
         known, plans = {}, []
         for series_id, name, rolled_to, is_reduced, first, last in db.fetchall():
-            if first is None or first > to_step or last < from_step:
+            if first is None or last is None or first > to_step or last < from_step:
                 continue
             known[series_id] = name
             low, high = max(first, from_step), min(last, to_step)
-            plans.append(_plan(series_id, low, high, rolled_to, is_reduced, max_points))
+            plans.append(_plan(series_id, (low, high, last), rolled_to, is_reduced, max_points))
         if plans:
-            db.execute(_PIECES, _columns(plans) | {"max_points": max_points})
-            for series_id, step, mean, lowest, highest, is_thinned, at in db.fetchall():
+            db.execute(_PIECES, _columns(plans) | {"job": job.pk, "max_points": max_points})
+            rows = db.fetchall()
+            ends = _measured(db, rows) if times else {}
+            for series_id, step, mean, lowest, highest, count, is_thinned, at in rows:
                 series.setdefault(known[series_id], []).append((step, mean))
-                times.setdefault(known[series_id], []).append(at)
+                measured.setdefault(known[series_id], []).append(at or ends.get((series_id, step)))
                 if is_thinned:
                     bands.setdefault(known[series_id], []).append((step, lowest, highest))
-    return MetricsPage(cursor=cursor, series=series, more=False, bands=bands, times=times)
+                    counts.setdefault(known[series_id], []).append(int(count))
+    return MetricsPage(cursor=cursor, series=series, more=False, bands=bands, counts=counts, times=measured)
 
 
-def _plan(series_id: int, low: int, high: int, rolled_to: int, is_reduced: bool, max_points: int) -> Plan:
+def _measured(db: CursorWrapper, rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int], datetime]:
+    """When the last points of stretches were measured that were read from rollups."""
+    wanted = [(row[0], row[1]) for row in rows if row[-1] is None]
+    if not wanted:
+        return {}
+    db.execute(_MEASURED, [[series_id for series_id, _ in wanted], [step for _, step in wanted]])
+    return {(series_id, step): at for series_id, step, at in db.fetchall()}
+
+
+def _plan(series_id: int, steps: tuple[int, int, int], rolled_to: int, is_reduced: bool, max_points: int) -> Plan:
+    """`steps`: the first and the last of the range, and the newest of the series."""
+    low, high, newest = steps
     size = max((each for each in SIZES if each <= (high - low + 1) / max_points), default=0)
     if is_reduced and low < rolled_to:  # only rollups are left down there, so the edges reach beyond the range
         size = size or SIZES[0]
@@ -123,7 +161,7 @@ def _plan(series_id: int, low: int, high: int, rolled_to: int, is_reduced: bool,
         begin, end = -(-low // size) * size, rolled_to if high >= rolled_to else (high + 1) // size * size
     if not size or begin >= end:
         size, begin, end = SIZES[0], low, low
-    return Plan(series_id=series_id, size=size, low=low, rolled_from=begin, rolled_upto=end, high=high)
+    return Plan(series_id=series_id, size=size, low=low, rolled_from=begin, rolled_upto=end, high=high, newest=newest)
 
 
 def _columns(plans: Sequence[Plan]) -> dict[str, list[Any]]:
@@ -134,4 +172,5 @@ def _columns(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "begins": [plan.rolled_from for plan in plans],
         "ends": [plan.rolled_upto for plan in plans],
         "highs": [plan.high for plan in plans],
+        "newests": [plan.newest for plan in plans],
     }

@@ -1,5 +1,6 @@
 """REST: the texts of models. Their own scope: texts may be secret where numbers are not."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from django.http import HttpRequest
@@ -13,11 +14,20 @@ from backend.borders.types import PathId
 from backend.jobs.models import Job
 from backend.jobs.selectors import the_job
 from backend.store.chosen import store
+from backend.telemetry.fulltext.finding import passages_of
+from backend.telemetry.fulltext.question import LONGEST, question_of
 from backend.telemetry.models import RemovedKind, Trajectory
 from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.representations import TrajectoryOut
-from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
-from engine.spec.facts import Outcome, TokenTrace, TrajectorySample
+from backend.telemetry.trajectory_search import (
+    Wanted,
+    the_trajectory,
+    trajectories_found,
+    trajectories_of_team,
+    values_of,
+    whole_of,
+)
+from engine.spec.facts import End, Outcome, TokenTrace, TrajectorySample, Turn
 from engine.spec.strict import Text
 
 router = Router(tags=["Trajectories"])
@@ -25,20 +35,30 @@ router = Router(tags=["Trajectories"])
 MAY_READ_TRAJECTORIES = ApiKeyAuth("trajectories:read")
 LARGEST = 2**63 - 1
 LARGEST_REWARD = 1e12
+_WHOLE = ("prompt", "response", "remark", "reason", "turns", "parts", "trace")
+SEARCH = (
+    'Words of its prompt, its turns or the response, all of them, upper or lower case; "a phrase", -unwanted, begin*. '
+    "The first 100,000 characters are searched."
+)
+Search = Annotated[Text | None, Query(max_length=LONGEST, description=SEARCH)]
+Whole = Annotated[int | None, Query(ge=0, le=LARGEST)]
+Cursor = Annotated[Text | None, Query(max_length=40, description="`next_cursor` of the page before.")]
 Reward = Annotated[float | None, Query(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class WholeTrajectoryOut(TrajectoryOut):
-    """A whole trajectory: its texts uncut, and of each token its author and its probability."""
+    """A whole trajectory: its texts uncut, its messages, and of each token its author and its probability."""
 
+    turns: list[Turn] = Field(
+        description="The response as messages, in order; empty where it is one message, by the model."
+    )
+    parts: dict[str, float] = Field(description="Of the reward, where the environment names them.")
     trace: TokenTrace | None = Field(description="Position by position; null where the engine sent none.")
 
     @classmethod
     def whole(cls, row: Trajectory, sample: TrajectorySample) -> Self:
         known = TrajectoryOut.of(row).model_dump()
-        return cls.model_validate(
-            known | {name: getattr(sample, name) for name in ("prompt", "response", "remark", "trace")}
-        )
+        return cls.model_validate(known | {name: getattr(sample, name) for name in _WHOLE})
 
 
 class DistributionOut(BaseModel):
@@ -57,25 +77,54 @@ class DistributionOut(BaseModel):
 def trajectories(
     request: HttpRequest,
     job_id: PathId,
-    step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    q: Search = None,
+    step: Whole = None,
+    prompt_ordinal: Whole = None,
+    version: Annotated[int | None, Query(ge=0, le=LARGEST, description="Of the weights that generated it.")] = None,
+    min_staleness: Whole = None,
     outcome: Outcome | None = None,
+    end: End | None = None,
     min_reward: Reward = None,
     max_reward: Reward = None,
-    cursor: Annotated[Text | None, Query(max_length=40, description="`next_cursor` of the page before.")] = None,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
     """Newest step first. 410: the job ended so long ago that they were removed."""
-    found, following = trajectories_found(
-        _with_trajectories(request, job_id),
+    wanted = Wanted(
+        question=None if q is None else question_of(q),
         step=step,
+        prompt_ordinal=prompt_ordinal,
+        version=version,
+        min_staleness=min_staleness,
         outcome=outcome,
+        end=end,
         min_reward=min_reward,
         max_reward=max_reward,
-        cursor=cursor,
-        limit=limit,
     )
-    data = [TrajectoryOut.of(row) for row in found]
-    return Page(data=data, has_more=following is not None, next_cursor=following)
+    found, following = trajectories_found(_with_trajectories(request, job_id), wanted, cursor=cursor, limit=limit)
+    return _page(found, following, wanted)
+
+
+@router.get(
+    "/trajectories",
+    auth=MAY_READ_TRAJECTORIES,
+    response={200: Page[TrajectoryOut]} | problems(422),
+    summary="Trajectories of all jobs, by what they say",
+)
+def all_trajectories(
+    request: HttpRequest,
+    q: Annotated[Text, Query(max_length=LONGEST, description=SEARCH)],
+    project: Annotated[Text | None, Query(max_length=64, description="The id of a project.")] = None,
+    outcome: Outcome | None = None,
+    end: End | None = None,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
+) -> Page[TrajectoryOut]:
+    """Of the team, those that came last first; of jobs whose trajectories were removed, none."""
+    wanted = Wanted(question=question_of(q), outcome=outcome, end=end)
+    team_id = caller_of(request).team.pk
+    found, following = trajectories_of_team(team_id, wanted, project_id=project, cursor=cursor, limit=limit)
+    return _page(found, following, wanted)
 
 
 @router.get(
@@ -105,6 +154,12 @@ def distributions(
     """Of the trajectories that were chosen to be read."""
     at, values = values_of(_with_trajectories(request, job_id), name, step)
     return DistributionOut(name=name, step=at, num_sampled=len(values), values=list(values))
+
+
+def _page(found: Sequence[Trajectory], following: str | None, wanted: Wanted) -> Page[TrajectoryOut]:
+    passages = {} if wanted.question is None else passages_of(found, wanted.question)
+    data = [TrajectoryOut.of(row, passages.get(row.pk)) for row in found]
+    return Page(data=data, has_more=following is not None, next_cursor=following)
 
 
 def _with_trajectories(request: HttpRequest, job_id: str) -> Job:

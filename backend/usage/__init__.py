@@ -1,8 +1,9 @@
 """The use of devices: settled once, reported in many ways.
 
 models      settled rows, a day each
+pricing/    prices of pools, exact money
 timelines   the moments of a job that count
-split       time by kind, out of those moments
+split       time by kind and its cost, out of those moments
 services    reservations that are over, settled forever
 selectors   time that a team has spent, for budgets and ceilings
 report      sums, grouped as the reader asks

@@ -15,6 +15,8 @@ from backend.clock import database_now
 from backend.errors import FieldError, Invalid
 from backend.jobs.selectors import the_job
 from backend.usage.csv_table import csv_text
+from backend.usage.pricing.money import amount_of, exact_text
+from backend.usage.pricing.prices import site_currency
 from backend.usage.report import GroupBy, HeldDevices, UsageGroup, usage_of, usage_of_job
 from backend.usage.split import Kinds
 from engine.spec.strict import Text
@@ -53,10 +55,29 @@ class KindsOut(BaseModel):
         )
 
 
+class CostOut(BaseModel):
+    """Money, exact to its last digit, by the prices of the time of use. A device without a price costs nothing."""
+
+    currency: str = Field(description="ISO 4217.")
+    held: str = Field(description="Of all device-seconds held, as a decimal.")
+    credited: str = Field(description="Of `credited`: it is given back.")
+    billed: str
+
+    @classmethod
+    def of(cls, kinds: Kinds, currency: str) -> "CostOut | None":
+        """None: nothing was ever priced on this site."""
+        if not currency:
+            return None
+        told = (kinds.cost, kinds.cost_credited, kinds.cost_billed)
+        held, credited, billed = (exact_text(amount_of(attos)) for attos in told)
+        return cls(currency=currency, held=held, credited=credited, billed=billed)
+
+
 class UsageGroupOut(BaseModel):
     group: str = Field(description="An id, or a day. With group_by=key, empty for what was submitted without a key.")
     label: str
     seconds: KindsOut
+    cost: CostOut | None = Field(None, description="Null: this site has no prices.")
 
 
 class UsageOut(BaseModel):
@@ -65,6 +86,7 @@ class UsageOut(BaseModel):
     last: date
     as_of: datetime = Field(description="What is held counts up to this moment.")
     total: KindsOut
+    total_cost: CostOut | None = None
     data: list[UsageGroupOut]
     has_more: bool = False
     next_after: str | None = Field(None, description="Ask again with `after=` this.")
@@ -76,11 +98,13 @@ class HeldDevicesOut(BaseModel):
     start: datetime
     end: datetime | None
     seconds: KindsOut
+    cost: CostOut | None = None
 
 
 class JobUsageOut(BaseModel):
     as_of: datetime
     total: KindsOut
+    total_cost: CostOut | None = None
     data: list[HeldDevicesOut] = Field(description="Every reservation of the job, oldest first.")
 
 
@@ -100,21 +124,22 @@ def usage(
     limit: Annotated[int, Query(ge=1, le=MOST_GROUPS)] = MOST_GROUPS,
     format: Annotated[Literal["json", "csv"] | None, Query(description="Or send Accept: text/csv.")] = None,
 ) -> UsageOut | HttpResponse:
-    """Device-seconds by kind, from the devices that jobs held. As CSV, all groups in one table."""
-    now = database_now()
+    """Device-seconds by kind, from the devices that jobs held, and what they cost. As CSV, all groups in one table."""
+    now, currency = database_now(), site_currency()
     first, last = days_asked_for(first, last, today=now.date())
     groups = usage_of(caller_of(request).team, group_by, first=first, last=last, now=now)
     if format == "csv" or (format is None and request.headers.get("Accept", "").startswith("text/csv")):
-        return as_csv(groups, group_by, first, last)
+        return as_csv(groups, group_by, first, last, currency=currency)
     rest = [group for group in groups if after is None or group.group > after]
-    page = rest[:limit]
+    page, total = rest[:limit], sum((group.kinds for group in groups), Kinds())
     return UsageOut(
         group_by=group_by,
         first=first,
         last=last,
         as_of=now,
-        total=KindsOut.of(sum((group.kinds for group in groups), Kinds())),
-        data=[UsageGroupOut(group=row.group, label=row.label, seconds=KindsOut.of(row.kinds)) for row in page],
+        total=KindsOut.of(total),
+        total_cost=CostOut.of(total, currency),
+        data=[_group_out(row, currency) for row in page],
         has_more=len(rest) > limit,
         next_after=page[-1].group if len(rest) > limit else None,
     )
@@ -128,16 +153,31 @@ def usage(
 )
 def job_usage(request: HttpRequest, job_id: PathId) -> JobUsageOut:
     """Device-seconds by kind, each reservation for itself; what is held counts up to now."""
-    now = database_now()
+    now, currency = database_now(), site_currency()
     held = usage_of_job(the_job(caller_of(request).team, job_id), now=now)
+    total = sum((row.kinds for row in held), Kinds())
     return JobUsageOut(
-        as_of=now, total=KindsOut.of(sum((row.kinds for row in held), Kinds())), data=[_held_out(row) for row in held]
+        as_of=now,
+        total=KindsOut.of(total),
+        total_cost=CostOut.of(total, currency),
+        data=[_held_out(row, currency) for row in held],
     )
 
 
-def _held_out(row: HeldDevices) -> HeldDevicesOut:
+def _group_out(row: UsageGroup, currency: str) -> UsageGroupOut:
+    return UsageGroupOut(
+        group=row.group, label=row.label, seconds=KindsOut.of(row.kinds), cost=CostOut.of(row.kinds, currency)
+    )
+
+
+def _held_out(row: HeldDevices, currency: str) -> HeldDevicesOut:
     return HeldDevicesOut(
-        role=row.role, devices=row.devices, start=row.start, end=row.end, seconds=KindsOut.of(row.kinds)
+        role=row.role,
+        devices=row.devices,
+        start=row.start,
+        end=row.end,
+        seconds=KindsOut.of(row.kinds),
+        cost=CostOut.of(row.kinds, currency),
     )
 
 
@@ -156,12 +196,20 @@ def days_asked_for(first: date | None, last: date | None, *, today: date) -> tup
     return first, last
 
 
-def as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date) -> HttpResponse:
-    kinds = list(KindsOut.model_fields)
+def as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date, *, currency: str) -> HttpResponse:
+    """With a site's prices, what it cost in its last columns."""
+    kinds, costs = list(KindsOut.model_fields), ["held", "credited", "billed"] if currency else []
     rows = [
-        [group.group, group.label, *(getattr(KindsOut.of(group.kinds), kind) for kind in kinds)] for group in groups
+        [
+            group.group,
+            group.label,
+            *(getattr(KindsOut.of(group.kinds), kind) for kind in kinds),
+            *(getattr(CostOut.of(group.kinds, currency), cost) for cost in costs),
+        ]
+        for group in groups
     ]
-    text = csv_text([str(group_by), "label", *(f"{kind}_gpu_seconds" for kind in kinds)], rows)
+    header = [str(group_by), "label", *(f"{kind}_gpu_seconds" for kind in kinds)]
+    text = csv_text([*header, *(f"{cost}_{currency}" for cost in costs)], rows)
     response = HttpResponse(text, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-by-{group_by}-{first}-{last}.csv"'
     return response

@@ -1,8 +1,10 @@
-"""The use of a reservation, settled once it is over: a row for each of its days (UTC), in device-microseconds.
+"""The use of a reservation, settled once it is over: a row for each of its days (UTC), in device-microseconds, with
+what it cost; and the prices by which that was reckoned.
 
 Invariants, held by the database too:
 - the kinds add up to `held_us`, which is devices x microseconds of the reservation on that day, to the microsecond;
-- a row is written once and never changed; what is credited back is a part of the fault time.
+- a row is written once and never changed; what is credited back is a part of the fault time, and of the cost;
+- a price begins when it is made or later and never changes, so no bill does; one that has not begun may be withdrawn.
 """
 
 from typing import ClassVar
@@ -12,7 +14,8 @@ from django.db.models import F, Q
 
 from backend.accounts.models import Project, Team, User
 from backend.jobs.models import Job
-from backend.pools.models import Reservation
+from backend.pools.models import Reservation, ResourcePool
+from backend.usage.pricing.money import DIGITS, PLACES, PRICE_DIGITS, PRICE_PLACES
 
 
 class UsageSlice(models.Model):
@@ -32,6 +35,10 @@ class UsageSlice(models.Model):
     fault_us = models.PositiveBigIntegerField(default=0)
     idle_us = models.PositiveBigIntegerField(default=0)
     credited_us = models.PositiveBigIntegerField(default=0)
+    cost = models.DecimalField(
+        max_digits=DIGITS, decimal_places=PLACES, default=0, db_default=0
+    )  # of all that was held
+    cost_credited = models.DecimalField(max_digits=DIGITS, decimal_places=PLACES, default=0, db_default=0)
 
     class Meta:
         constraints: ClassVar = [
@@ -41,6 +48,42 @@ class UsageSlice(models.Model):
                 name="usage_kinds_add_up",
             ),
             models.CheckConstraint(condition=Q(credited_us__lte=F("fault_us")), name="usage_credits_faults_only"),
+            models.CheckConstraint(
+                condition=Q(cost_credited__gte=0, cost_credited__lte=F("cost")), name="usage_gives_back_what_it_cost"
+            ),
         ]
         # Reports read a team's range of days and sum over it.
         indexes: ClassVar = [models.Index(fields=["team", "day"], name="usage_of_team")]
+
+
+class PoolPrice(models.Model):
+    """The price of a device-second of a pool from a moment on, until the pool's next price begins. Before the first one
+    a pool costs nothing."""
+
+    pool = models.ForeignKey(ResourcePool, on_delete=models.PROTECT, related_name="+")
+    per_device_second = models.DecimalField(max_digits=PRICE_DIGITS, decimal_places=PRICE_PLACES)
+    valid_from = models.DateTimeField()
+    created_at = models.DateTimeField()
+    created_by = models.CharField(max_length=64)  # as in the audit log
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["pool", "valid_from"], name="one_price_per_pool_and_moment"),
+            models.CheckConstraint(condition=Q(per_device_second__gte=0), name="price_is_not_negative"),
+            models.CheckConstraint(
+                condition=Q(valid_from__gte=F("created_at")), name="price_begins_when_made_or_later"
+            ),
+        ]
+
+
+class SiteCurrency(models.Model):
+    """The currency of every price and bill: one row, made with the first price, never changed."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    code = models.CharField(max_length=3)  # ISO 4217
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(id=1), name="a_site_has_one_currency"),
+            models.CheckConstraint(condition=Q(code__regex=r"^[A-Z]{3}$"), name="currency_is_iso_4217"),
+        ]

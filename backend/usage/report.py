@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from typing import Any
 
 from django.db.models import F, Q, QuerySet, Sum
 
@@ -17,7 +18,7 @@ from backend.accounts.models import ApiKey, Project, Team, User
 from backend.jobs.models import Job
 from backend.pools.models import Reservation
 from backend.usage.models import UsageSlice
-from backend.usage.services import kinds_of, slices_of, unsettled
+from backend.usage.services import STORED, kinds_of, slices_of, stored_number, unsettled
 from backend.usage.split import Kinds
 
 
@@ -86,10 +87,13 @@ def usage_of_job(job: Job, *, now: datetime) -> list[HeldDevices]:
     ]
 
 
-def _summed(slices: QuerySet[UsageSlice], column: str) -> Sequence[dict[str, int]]:
-    totals = {kind: Sum(f"{kind}_us") for kind in ("startup", "useful", "stale", "fault", "idle", "credited")}
-    found: Sequence[dict[str, int]] = slices.values(group=F(column)).annotate(**totals).order_by()  # type: ignore[assignment]
-    return [{name: value if name == "group" else int(value) for name, value in row.items()} for row in found]
+def _summed(slices: QuerySet[UsageSlice], column: str) -> Sequence[dict[str, Any]]:
+    """Of each group its name, `group`, and the fields of `Kinds`."""
+    totals = {name: Sum(stored) for name, stored in STORED.items()}
+    found: Sequence[dict[str, Any]] = slices.values(group=F(column)).annotate(**totals).order_by()  # type: ignore[assignment]
+    return [
+        {name: value if name == "group" else stored_number(name, value) for name, value in row.items()} for row in found
+    ]
 
 
 def _unsettled(team: Team, *, first: date, last: date, now: datetime) -> list[UsageSlice]:

@@ -1,4 +1,4 @@
-"""Settling: once a reservation is over, its use is written down forever.
+"""Settling: once a reservation is over, its use and its cost are written down forever.
 
 Invariants:
 - a reservation is settled once, whole, and not before every attempt that used it has ended;
@@ -7,6 +7,8 @@ Invariants:
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
+from typing import Final
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
@@ -14,11 +16,25 @@ from django.db.models import Exists, OuterRef, QuerySet
 from backend.jobs.models import JobAttempt
 from backend.pools.models import Reservation
 from backend.usage.models import UsageSlice
-from backend.usage.split import Kinds, split_by_day
+from backend.usage.pricing.money import amount_of, attos_of
+from backend.usage.pricing.prices import price_lines
+from backend.usage.split import Kinds, PriceView, split_by_day
 from backend.usage.timelines import Timeline, timelines_of
 
 SETTLED_AT_ONCE = 500
 """A background task of a second or two; the next tick goes on."""
+STORED: Final = {
+    "startup": "startup_us",
+    "useful": "useful_us",
+    "stale": "stale_us",
+    "fault": "fault_us",
+    "idle": "idle_us",
+    "credited": "credited_us",
+    "cost": "cost",
+    "cost_credited": "cost_credited",
+}
+"""The column of each field of `Kinds`."""
+_AMOUNTS: Final = frozenset({"cost", "cost_credited"})
 
 
 def unsettled(reservations: QuerySet[Reservation] | None = None) -> QuerySet[Reservation]:
@@ -41,12 +57,19 @@ def settle_reservations(*, limit: int = SETTLED_AT_ONCE) -> int:
 def slices_of(reservations: Sequence[Reservation], *, now: datetime | None) -> list[UsageSlice]:
     """Not saved. One that is still held counts up to `now`."""
     timelines = timelines_of(row.job_id for row in reservations)
-    return [made for row in reservations for made in _slices(row, timelines[row.job_id], row.released_at or now)]
+    prices = price_lines({row.pool_id for row in reservations})
+    return [
+        made
+        for row in reservations
+        for made in _slices(row, timelines[row.job_id], prices.get(row.pool_id, ()), row.released_at or now)
+    ]
 
 
-def _slices(row: Reservation, line: Timeline, end: datetime | None) -> Iterable[UsageSlice]:
+def _slices(
+    row: Reservation, line: Timeline, prices: Sequence[PriceView], end: datetime | None
+) -> Iterable[UsageSlice]:
     assert end is not None, "only a released reservation has an end of its own"
-    for day, kinds in split_by_day(row.created_at, end, row.devices, line.attempts):
+    for day, kinds in split_by_day(row.created_at, end, row.devices, line.attempts, prices):
         yield UsageSlice(
             reservation=row,
             day=day,
@@ -59,24 +82,16 @@ def _slices(row: Reservation, line: Timeline, end: datetime | None) -> Iterable[
         )
 
 
-def columns(kinds: Kinds) -> dict[str, int]:
-    return {
-        "held_us": kinds.held,
-        "startup_us": kinds.startup,
-        "useful_us": kinds.useful,
-        "stale_us": kinds.stale,
-        "fault_us": kinds.fault,
-        "idle_us": kinds.idle,
-        "credited_us": kinds.credited,
-    }
+def columns(kinds: Kinds) -> dict[str, int | Decimal]:
+    values = {name: getattr(kinds, name) for name in STORED} | {"held": kinds.held}
+    stored = STORED | {"held": "held_us"}
+    return {stored[name]: amount_of(value) if name in _AMOUNTS else value for name, value in values.items()}
 
 
 def kinds_of(row: UsageSlice) -> Kinds:
-    return Kinds(
-        startup=row.startup_us,
-        useful=row.useful_us,
-        stale=row.stale_us,
-        fault=row.fault_us,
-        idle=row.idle_us,
-        credited=row.credited_us,
-    )
+    return Kinds(**{name: stored_number(name, getattr(row, stored)) for name, stored in STORED.items()})
+
+
+def stored_number(name: str, value: Decimal | int) -> int:
+    """A field of `Kinds`, from its column or from a sum over it. Exact."""
+    return attos_of(Decimal(value)) if name in _AMOUNTS else int(value)

@@ -1,4 +1,4 @@
-"""The split of a reservation's time by kind of use. Pure: moments in, device-microseconds by kind out.
+"""The split of a reservation's time by kind of use, and its price. Pure: moments in, device-microseconds by kind out.
 
     reservation  ├──────────────────────────────────────────────────────────────────┤ released
     attempt 1    began ──startup──▶ ready ──useful──▶ checkpoint ──fault──▶ lost
@@ -15,11 +15,13 @@
 Invariants:
 - the kinds of a reservation add up to devices x its length, whatever the moments are, to the microsecond;
 - only a fault of the platform is credited, and only by the control plane's own clock and records: shares that the
-  engine reports move time between kinds, but never make anything cheaper.
+  engine reports move time between kinds, but never make anything cheaper;
+- every microsecond costs what a device of the pool costs at that microsecond: nothing before the pool's first price.
+  Amounts are whole numbers of 10^-18 of the site's currency, so no sum of them is ever rounded.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -57,8 +59,17 @@ class AttemptView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriceView:
+    """A price of a pool, until the next one begins."""
+
+    valid_from: datetime
+    picos: int
+    """Of a device-second, in 10^-12 of the currency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """Kinds of use in device-microseconds. `credited` is a part of `fault`."""
+    """Kinds of use in device-microseconds, and what they cost. `credited` is a part of `fault`."""
 
     startup: int = 0
     useful: int = 0
@@ -66,25 +77,49 @@ class Kinds:
     fault: int = 0
     idle: int = 0
     credited: int = 0
+    cost: int = 0
+    """Of all that was held, in 10^-18 of the currency (microseconds times 10^-12), as is `cost_credited`."""
+    cost_credited: int = 0
 
     @property
     def held(self) -> int:
         return self.startup + self.useful + self.stale + self.fault + self.idle
+
+    @property
+    def cost_billed(self) -> int:
+        return self.cost - self.cost_credited
 
     def __add__(self, other: "Kinds") -> "Kinds":
         return Kinds(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(Kinds)})
 
 
 def split_by_day(
-    start: datetime, end: datetime, devices: int, attempts: Sequence[AttemptView]
+    start: datetime,
+    end: datetime,
+    devices: int,
+    attempts: Sequence[AttemptView],
+    prices: Sequence[PriceView] = (),
 ) -> list[tuple[date, Kinds]]:
-    """Of one reservation. `attempts` of its job in the order in which they began. At least one day, even if empty."""
+    """Of one reservation. `attempts` of its job in the order in which they began, `prices` of its pool likewise. At
+    least one day, even if empty."""
     start, end = start.astimezone(UTC), max(start, end).astimezone(UTC)
     days: dict[date, Kinds] = {start.date(): Kinds()}
     for left, right in pairwise(_boundaries(start, end, attempts)):
         kinds = _kinds_of(left, devices * ((right - left) // _MICROSECOND), attempts)
-        days[left.date()] = days.get(left.date(), Kinds()) + kinds
+        cost = devices * _cost_of_one(left, right, prices)
+        # A stretch is of one kind, so what is given back of it is all or nothing.
+        priced = replace(kinds, cost=cost, cost_credited=cost if kinds.credited else 0)
+        days[left.date()] = days.get(left.date(), Kinds()) + priced
     return sorted(days.items())
+
+
+def _cost_of_one(left: datetime, right: datetime, prices: Sequence[PriceView]) -> int:
+    """Of one device. Kinds do not depend on prices: a stretch is cut by them here, and nowhere else."""
+    ends = [max(left, min(right, each.valid_from)) for each in prices] + [right]
+    return sum(
+        ((end - begin) // _MICROSECOND) * price.picos
+        for price, (begin, end) in zip(prices, pairwise(ends), strict=True)
+    )
 
 
 def _boundaries(start: datetime, end: datetime, attempts: Sequence[AttemptView]) -> list[datetime]:

@@ -5,6 +5,7 @@ selectors   a team's endpoints and the messages sent
 services    making, changing, removing endpoints
 secret_box  the secrets that messages are signed with
 addresses   the addresses that a message may go to, and those never
+announcing  messages of what is no job's
 fan_out     the deliveries of each event
 sending     the sender of due messages, many at once
 transport   one message to one receiver

@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -22,6 +23,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that was ever given out
+_HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+_NUMBERS = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:\.(?:0[xX][0-9a-fA-F]+|[0-9]+)){0,3}")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _FORMER_6TO4_RELAYS = ipaddress.ip_network("192.88.99.0/24")
 
@@ -35,10 +38,14 @@ def checked_url(url: str, *, allow_loopback: bool) -> str:
     parts = _split(url)
     if parts.username is not None or parts.password is not None:
         raise ForbiddenAddress("leave the user name out: webhooks are signed instead")
-    literal = _literal(parts.hostname or "")
-    local = allow_loopback and (parts.hostname == "localhost" or (literal is not None and literal.is_loopback))
+    host = parts.hostname or ""
+    literal = _literal(host)
+    is_here = _is_name_of_this_machine(host) or (literal is not None and literal.is_loopback)
+    local = allow_loopback and is_here
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
         raise ForbiddenAddress("use https://")
+    if is_here and not local:
+        raise ForbiddenAddress("this address is the machine that Laminar runs on, not one of the public internet")
     if literal is not None and not local:
         refuse_inner(literal)
     return url
@@ -78,10 +85,24 @@ def _split(url: str) -> SplitResult:
 
 
 def _literal(host: str) -> Address | None:
+    """Also as systems spell it: 127.1, 2130706433, 0x7f.1."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return None
+        return ipaddress.IPv4Address(socket.inet_aton(host)) if _NUMBERS.fullmatch(host) and _is_aton(host) else None
+
+
+def _is_aton(host: str) -> bool:
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return False
+    return True
+
+
+def _is_name_of_this_machine(host: str) -> bool:
+    name = host.rstrip(".").lower()
+    return name in _HERE or name.endswith(".localhost") or name == socket.gethostname().lower()
 
 
 async def resolve(host: str, port: int) -> list[str]:

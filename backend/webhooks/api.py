@@ -20,7 +20,11 @@ from backend.webhooks.selectors import deliveries_of, endpoints_of, the_delivery
 router = Router(tags=["Webhooks"], auth=ApiKeyAuth("webhooks:write"))
 
 EventName = Annotated[
-    str, Field(pattern=r"^(\*|job\.\*|job\.[a-z_]{1,40})$", description="`job.succeeded`, `job.*` or `*`.")
+    str,
+    Field(
+        pattern=r"^(\*|job\.\*|job\.[a-z_]{1,40}|budget\.warned)$",
+        description="`job.succeeded`, `job.alarm_raised`, `job.alarm_ended`, `job.*`, `budget.warned` or `*`.",
+    ),
 ]
 Events = Annotated[list[EventName], Field(min_length=1, max_length=40)]
 Url = Annotated[OneLine, Field(min_length=9, max_length=1_000, examples=["https://example.org/laminar"])]

@@ -12,10 +12,10 @@ import hmac
 import secrets
 from collections.abc import Sequence
 
-from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.conf import settings
+
+from backend.borders.sealing import box
 
 PREFIX = "whsec_"
 
@@ -25,11 +25,11 @@ def new_secret() -> str:
 
 
 def seal(secret: str) -> str:
-    return _box().encrypt(secret.encode()).decode()
+    return box(_derived).encrypt(secret.encode()).decode()
 
 
 def unseal(sealed: str) -> str:
-    return _box().decrypt(sealed.encode()).decode()
+    return box(_derived).decrypt(sealed.encode()).decode()
 
 
 def signature_header(message_id: str, timestamp: int, body: str, *, secrets_in_use: Sequence[str]) -> str:
@@ -43,6 +43,11 @@ def _sign(secret: str, message: bytes) -> str:
     return base64.b64encode(hmac.new(key, message, hashlib.sha256).digest()).decode()
 
 
-def _box() -> Fernet:
+def reseal(sealed: str) -> str:
+    """Under the present key."""
+    return box(_derived).rotate(sealed.encode()).decode()
+
+
+def _derived(key: bytes) -> bytes:
     derive = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"laminar webhook secrets")
-    return Fernet(base64.urlsafe_b64encode(derive.derive(settings.SECRET_KEY.encode())))
+    return base64.urlsafe_b64encode(derive.derive(key))

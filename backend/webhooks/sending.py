@@ -11,12 +11,13 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 from django.db.models import F, Q
 
+from backend.clock import Clock
 from backend.webhooks.models import DeliveryState, SenderLease, WebhookDelivery, WebhookEndpoint
 from backend.webhooks.secret_box import unseal
 from backend.webhooks.settling import settle
@@ -39,8 +40,6 @@ SELECT id FROM (
       AND NOT endpoint.id = ANY(%(busy)s)
 ) due WHERE place <= %(each)s ORDER BY due_at, id LIMIT %(room)s
 """
-
-Clock = Callable[[], datetime]
 
 
 def send_due(courier: Courier, *, clock: Clock) -> int:

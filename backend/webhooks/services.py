@@ -21,6 +21,7 @@ MOST_PER_TEAM = 20
 BOTH_SECRETS_FOR = timedelta(hours=24)
 KEPT_FOR = timedelta(days=30)
 TEST_TYPE = "webhook.test"
+BY_ITS_TEAM = "By its team."
 
 
 class TooManyWebhooks(Conflict):
@@ -66,7 +67,7 @@ def change_endpoint(
         wanted = {"url": url, "description": description, "events": None if events is None else _distinct(events)}
         changes: dict[str, object] = {name: value for name, value in wanted.items() if value is not None}
         if enabled is not None and enabled != (endpoint.disabled_at is None):
-            changes |= {"disabled_at": None if enabled else now, "disabled_reason": "" if enabled else "By its team."}
+            changes |= {"disabled_at": None if enabled else now, "disabled_reason": "" if enabled else BY_ITS_TEAM}
             changes |= {"num_failures": 0, "not_before": None}
         for name, value in changes.items():
             setattr(endpoint, name, value)

@@ -5,6 +5,9 @@ report        rows of numbers, for people or as JSON
 runs          whole jobs on this machine's own Ray
 learn         reward against samples and time, for every schedule
 schedules     every schedule on one trace of waits
+deciding/     what each schedule has replicas do at true widths: counted, measured, priced, simulated
+versions/     what versions cost in learning
+pairs/        kept runs, each beside its simulation
 repack        repack on and off, and the cost of a move
 repack_pages  that of its pages, between replicas
 train         a trainer's pass at true widths

@@ -18,8 +18,7 @@ from engine.bench.repack_pages import page_rows
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.bench.rollouts.decode import SHAPES, write_model
 from engine.bench.runs import Run, own_ray, run_job
-from engine.bench.schedules import GROUP, row, spec_of
-from engine.bench.schedules import add_arguments as add_trace_arguments
+from engine.bench.schedules import GROUP, add_trace_arguments, row, spec_of
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 

@@ -12,9 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
+from engine.sinks.jsonl import JsonlSink
+from engine.sinks.port import EventSink
 from engine.spec.facts import Evaluated, FactBody, RunFinished, StepTrained
 from engine.spec.job import JobSpec
+
+# Of a run that is kept.
+SPEC_FILE: Final = "spec.json"
+FACTS_FILE: Final = "facts.jsonl"
+RECORDINGS: Final = "recordings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +50,20 @@ class Run:
 
 
 class TimedSink:
-    def __init__(self, at_step: Callable[[int], None]) -> None:
+    def __init__(self, at_step: Callable[[int], None], kept: EventSink | None = None) -> None:
+        """`kept`: is told each fact too."""
         self.facts: list[tuple[float, FactBody]] = []
-        self._at_step = at_step
+        self._at_step, self._kept = at_step, kept
 
     def record(self, body: FactBody) -> None:
         self.facts.append((time.monotonic(), body))
+        if self._kept is not None:
+            self._kept.record(body)
         if isinstance(body, StepTrained):
             self._at_step(body.step)
 
     def close(self, timeout_s: float) -> bool:
-        return True
+        return self._kept is None or self._kept.close(timeout_s)
 
 
 @contextmanager
@@ -66,15 +77,20 @@ def own_ray() -> Iterator[None]:
         disconnect()
 
 
-def run_job(spec: JobSpec, *, at_step: Callable[[int], None] = lambda step: None) -> Run:
-    """`at_step` is called when a step has been trained."""
+def run_job(spec: JobSpec, *, at_step: Callable[[int], None] = lambda step: None, keep_in: Path | None = None) -> Run:
+    """`at_step` is called when a step has been trained. `keep_in`: a folder for spec, facts and recordings."""
     from engine.live.run.attempt import Attempt, AttemptPlan
 
-    sink = TimedSink(at_step)
+    kept, recordings = None, None
+    if keep_in is not None:
+        keep_in.mkdir(parents=True)
+        (keep_in / SPEC_FILE).write_text(spec.model_dump_json(indent=1))
+        kept, recordings = JsonlSink(keep_in / FACTS_FILE), (keep_in / RECORDINGS).resolve()
+    sink = TimedSink(at_step, kept)
     with tempfile.TemporaryDirectory() as folder:
-        finished: RunFinished = Attempt(AttemptPlan(spec=spec, checkpoints=Path(folder) / "checkpoints"), sink).run(
-            lambda: None
-        )
+        plan = AttemptPlan(spec=spec, checkpoints=Path(folder) / "checkpoints", recordings=recordings)
+        finished: RunFinished = Attempt(plan, sink).run(lambda: None)
+    sink.close(timeout_s=0)
     if finished.outcome != "succeeded":
         raise RuntimeError(f"{spec.name}: {finished.outcome}: {finished.message}")
     return Run(facts=tuple(sink.facts))

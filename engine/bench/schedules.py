@@ -6,15 +6,25 @@ divided by the mean time that a trajectory is with its environment.
 """
 
 import argparse
+from pathlib import Path
 from typing import Final
 
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.pairs.kept import About, keep_about
+from engine.bench.report import Report, Row, Spread, machine, rounded
 from engine.bench.runs import Run, own_ray, run_job
 from engine.spec.job import JobSpec
 from engine.spec.schedules import SCHEDULES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_trace_arguments(parser)
+    parser.add_argument("--runs", type=int, default=1, help="of each, in turns")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="a new folder for what every run told, heard and decided"
+    )
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
     parser.add_argument("--waits", nargs="+", default=["tailed", "constant"], choices=["tailed", "constant"])
     parser.add_argument("--wait-s", type=float, default=1.0, help="mean seconds of one wait")
@@ -29,10 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(arguments: argparse.Namespace) -> Report:
     rows: list[Row] = []
+    if arguments.keep is not None:
+        keep_about(arguments.keep, About(warm_up=arguments.warm_up, machine=machine()))
     with own_ray():
-        for waits in arguments.waits:
-            for schedule in arguments.schedules:
-                rows.append(row(schedule, waits, run_job(spec_of(schedule, waits, arguments)), arguments))
+        for repeat in range(1, arguments.runs + 1):
+            for waits in arguments.waits:
+                for schedule in arguments.schedules:
+                    folder = None if arguments.keep is None else arguments.keep / f"{waits}-{schedule}-{repeat}"
+                    run = run_job(spec_of(schedule, waits, arguments), keep_in=folder)
+                    rows.append(row(schedule, waits, run, arguments))
     with_ratio = [{**row, "times_sync": _times_sync(row, rows)} for row in rows]
     remark = (
         f"{arguments.replicas} replicas, {arguments.prompts} prompts x {GROUP} a step, as many slots; "

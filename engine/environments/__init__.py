@@ -21,6 +21,7 @@ graders       calls into the sandbox, whose failures are no rewards
 calculator    a tool for arithmetic
 search        a tool that searches a corpus
 waits         the time that a tool takes
+examples      an example of every environment, for its page
 trial         everything that runs in the sandbox, tried once at set-up
 questions/    a customer's data set, larger than memory
 sandbox/      the place to run code that nobody here wrote

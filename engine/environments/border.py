@@ -23,6 +23,8 @@ from engine.environments.port import Blame, GraderError, Observation, Prompt, Ve
 MAX_REWARD: Final = 1e9
 MAX_LETTERS: Final = 4 << 20  # of a prompt, as of a row of a data set; millions of tokens
 MAX_REMARK: Final = 500
+MAX_TOOL: Final = 200
+MAX_ARGUMENTS: Final = 20_000  # they are for people: a model's own text has all of them
 MAX_ENTRIES: Final = 10_000  # of all that is nested in messages, tools or facts
 MAX_DEPTH: Final = 32
 MAX_WHOLE: Final = 1 << 64  # what JSON readers and templates are certain to take
@@ -55,7 +57,7 @@ def sound(said: Prompt | Observation | Verdict) -> Prompt | Observation | Verdic
         case Prompt():
             return sound_prompt(said)
         case Observation():
-            return replace(said, text=_bounded("observation", said.text, "user_code"))
+            return _observation(said)
         case Verdict():
             return _verdict(said)
 
@@ -69,6 +71,16 @@ def sound_prompt(prompt: Prompt) -> Prompt:
         facts={sound_text(name): _fact(name, value) for name, value in prompt.facts.items()},
         messages=tuple(walk.plain(message) for message in prompt.messages),
         tools=tuple(walk.plain(tool) for tool in prompt.tools),
+    )
+
+
+def _observation(observation: Observation) -> Observation:
+    return replace(
+        observation,
+        text=_bounded("observation", observation.text, "user_code"),
+        tool=sound_text(observation.tool[:MAX_TOOL]),
+        arguments=sound_text(observation.arguments[:MAX_ARGUMENTS]),
+        error=sound_text(observation.error[:MAX_REMARK]),
     )
 
 

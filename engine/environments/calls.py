@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from engine.environments.port import Tool
 
 MARKS: Final = "marks"
-CALL_NAMES: Final = (MARKS, "tool_call")
 END_OF_THOUGHTS: Final = "</think>"
 _MARKS: Final = re.compile(r"<tool>\s*(\w+)\s?(.*?)(?:</tool>|\Z)", re.DOTALL)
 _TOOL_CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)

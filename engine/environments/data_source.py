@@ -1,8 +1,8 @@
 """The data that a job of the control plane may read.
 
-Invariant: a name leads to a file directly in the store's `data` folder, or to a folder there whose files are its own,
-links followed. A path would let one team read another's data, or whatever else the nodes can read. Only
-`python -m engine run` takes paths.
+Invariant: a name leads to what is built in, to a file directly in the store's `data` folder, or to a folder there whose
+files are its own, links followed. A path would let one team read another's data, or whatever else the nodes can read.
+Only `python -m engine run` takes paths.
 """
 
 import re
@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Final
 
 from engine.spec.job import EnvironmentSpec
-from engine.spec.named_assets import FILE_PARAMS, READ_BY
+from engine.spec.named_assets import BUILT_IN_DATA, FILE_PARAMS, READ_BY
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_QUESTIONS: Final = Path(__file__).parent / "questions"
 
 
-def confined_data(spec: EnvironmentSpec, folder: Path) -> EnvironmentSpec:
-    """The spec with files of this folder in place of their names. Raises `ValueError`."""
+def located_data(spec: EnvironmentSpec, folder: Path | None) -> EnvironmentSpec:
+    """The spec with files in place of their names: built in, or of this folder; without one they are paths. Raises
+    `ValueError`."""
     if spec.name not in READ_BY:
         return spec
     params = dict(spec.params)
     for key in FILE_PARAMS:
-        if params.get(key, "") != "":
-            params[key] = str(_file(key, params[key], folder))
+        said = params.get(key, "")
+        if said in BUILT_IN_DATA:
+            params[key] = str(_QUESTIONS / f"{said}.jsonl")
+        elif said != "" and folder is not None:
+            params[key] = str(_file(key, said, folder))
     return spec.model_copy(update={"params": params})
 
 

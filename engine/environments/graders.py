@@ -53,13 +53,14 @@ class SandboxedGrader:
         beside: Mapping[str, str] | None = None,
         forks: bool = False,
         size: int = 1,
+        most: int = 0,
     ) -> None:
-        """`beside`: further files, which `main` may import."""
+        """`beside`: further files, which `main` may import. `most`: processes, where calls wait for some that sleep."""
         require_bubblewrap()
         self._timeout_s, self._call_s = timeout_s, call_s
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
         files = {"main.py": main, **(beside or {})}
-        self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=forks, size=size)
+        self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=forks, size=size, most=most)
 
     def call(self, function: str, *arguments: object) -> object:
         try:

@@ -25,7 +25,7 @@ PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 60.0
 NUM_JUDGES: Final = 2
-_BESIDE: Final = ("expressions.py", "judging.py")
+_BESIDE: Final = ("chance.py", "expressions.py", "judging.py")
 
 
 class ReasoningGym:
@@ -57,7 +57,7 @@ class ReasoningGym:
     @classmethod
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> "ReasoningGym":
         reader = ParamReader(cls.name, params)
-        task = reader.text("task", "chain_sum")
+        task = reader.text("task")
         return cls(seed=seed, task=task, params=reader.the_rest(), timeout_s=timeout_s)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:

@@ -2,6 +2,9 @@
 
     def respond(prompt, turns) -> {"observation": …, "role": …} or {"reward": …, "parts": {…}, "remark": …}
 
+An observation may also say which "tool" the turn called, with which "arguments", and the "error" that it met: texts for
+whoever reads the trajectory.
+
 Invariant: what it raises, and an answer of another shape, is a `GraderError` that shows the author where; so is a
 timeout.
 """
@@ -14,6 +17,10 @@ from engine.environments.graders import SandboxedGrader
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
 
 NUM_GRADERS: Final = 2
+MOST_GRADERS: Final = 8
+"""Where tools wait: six answers that sleep delay nobody, and eight times 512 MiB is what a host can spare."""
+_OF_A_CALL: Final = ("tool", "arguments", "error")
+_OBSERVATION_KEYS: Final = frozenset({"observation", "role", *_OF_A_CALL})
 _VERDICT_KEYS: Final = frozenset({"reward", "parts", "remark", "trusted"})
 
 
@@ -23,7 +30,7 @@ class OwnJudge:
         if not code.strip():
             raise ValueError(f"{environment}: environment.code: a Python file that defines respond, got nothing")
         self._environment = environment
-        self._processes = SandboxedGrader(main=code, timeout_s=timeout_s, size=NUM_GRADERS)
+        self._processes = SandboxedGrader(main=code, timeout_s=timeout_s, size=NUM_GRADERS, most=MOST_GRADERS)
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         shown = {
@@ -33,10 +40,11 @@ class OwnJudge:
             "facts": dict(prompt.facts),
         }
         said = self._processes.call("respond", shown, [turn.text for turn in turns])
-        if isinstance(said, dict) and "observation" in said and set(said) <= {"observation", "role"}:
+        if isinstance(said, dict) and "observation" in said and set(said) <= _OBSERVATION_KEYS:
             text, role = said["observation"], said.get("role", "user")
-            if isinstance(text, str) and role in ("user", "tool"):
-                return Observation(text=text, role=role)
+            told = {name: said.get(name, "") for name in _OF_A_CALL}
+            if all(isinstance(each, str) for each in (text, *told.values())) and role in ("user", "tool"):
+                return Observation(text=text, role=role, **told)
         if isinstance(said, dict) and "reward" in said and set(said) <= _VERDICT_KEYS:
             return self._verdict(said)
         raise self._wrong(

@@ -67,6 +67,13 @@ class Observation:
     text: str
     role: Role = "user"
     """Who says it, to a chat template."""
+    # For people, like what follows; no model reads it but where it is part of the text:
+    tool: str = ""
+    """The tool that the turn called, and that this answers for; empty: none."""
+    arguments: str = ""
+    """Of that call, as the model wrote them."""
+    error: str = ""
+    """What went wrong with the call; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Final
 from engine.environments.border import sound_prompt
 from engine.environments.calls import MARKS, calls_by
 from engine.environments.custom import Custom
-from engine.environments.data_source import confined_data
+from engine.environments.data_source import located_data
 from engine.environments.graded import Graded
 from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
@@ -21,7 +21,8 @@ from engine.environments.questions.asked import Accept
 from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
 from engine.environments.tool_sums import ToolSums
-from engine.environments.tools import TOOL_NAMES, Tools, with_rules
+from engine.environments.tools import Tools, with_rules
+from engine.spec.environment_params import TOOLS
 from engine.spec.job import EnvironmentSpec
 
 _Maker = Callable[[int, EnvironmentSpec], Environment]
@@ -57,7 +58,7 @@ def observed_as(spec: EnvironmentSpec) -> Role | None:
 def told_tools(spec: EnvironmentSpec) -> tuple[Tool, ...]:
     """Those that a chat template is to tell the model of, by the environment's parameters."""
     is_told = spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
-    return calls_by(str(spec.params["calls"])).described(TOOL_NAMES[:1]) if is_told else ()
+    return calls_by(str(spec.params["calls"])).described(TOOLS[:1]) if is_told else ()
 
 
 def has_questions(spec: EnvironmentSpec) -> bool:
@@ -67,15 +68,15 @@ def has_questions(spec: EnvironmentSpec) -> bool:
 
 def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: Accept) -> None:
     """All, each shown to `accept` as its environment asks it. Raises `ValueError`, which names every bad row."""
-    confined = spec if data_folder is None else confined_data(spec, data_folder)
+    located = located_data(spec, data_folder)
     uses_tools = spec.name == Tools.name
-    reader = ParamReader(spec.name, confined.params)
+    reader = ParamReader(spec.name, located.params)
     data = DataParams.of(reader, all_to_judge=spec.name == Graded.name, brings_tools=not uses_tools)
     calls = calls_by(str(spec.params.get("calls", MARKS)))
 
     def as_asked(asked: Prompt) -> Prompt:
         try:
-            return sound_prompt(with_rules(asked, calls, TOOL_NAMES) if uses_tools else asked)
+            return sound_prompt(with_rules(asked, calls, TOOLS) if uses_tools else asked)
         except GraderError as error:
             raise ValueError(str(error)) from error
 
@@ -86,4 +87,4 @@ def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | No
     """With a data folder, files are named and lie there; without one (`python -m engine run`) they are paths."""
     if spec.name not in _MAKERS:
         raise ValueError(f"environment: unknown name {spec.name!r}; choose from {', '.join(ENVIRONMENT_NAMES)}")
-    return _MAKERS[spec.name](seed, spec if data_folder is None else confined_data(spec, data_folder))
+    return _MAKERS[spec.name](seed, located_data(spec, data_folder))

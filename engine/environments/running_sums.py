@@ -16,10 +16,11 @@ Invariants:
 import hashlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import ClassVar, Final, Self
 
+from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 
 MODULUS: Final = 100
@@ -66,19 +67,16 @@ class RunningSums:
         self._max_terms = max_terms
 
     @classmethod
-    def from_params(cls, seed: int, params: Mapping[str, str | int | float | bool]) -> Self:
-        accepted = ("median_terms", "sigma", "max_terms")
-        for key, value in params.items():
-            if key not in accepted:
-                raise ValueError(f"running_sums: unknown parameter {key!r}; choose from {', '.join(accepted)}")
-            if isinstance(value, bool | str):
-                raise ValueError(f"{key}: a number, got {value!r}")
-        return cls(
+    def from_params(cls, seed: int, params: Params) -> Self:
+        reader = ParamReader(cls.name, params)
+        made = cls(
             seed=seed,
-            median_terms=float(params.get("median_terms", 6.0)),
-            sigma=float(params.get("sigma", 0.95)),
-            max_terms=int(params.get("max_terms", MAX_TERMS)),
+            median_terms=reader.number("median_terms"),
+            sigma=reader.number("sigma"),
+            max_terms=reader.whole("max_terms"),
         )
+        reader.finish()
+        return made
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         if split not in ("train", "held_out"):

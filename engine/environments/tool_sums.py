@@ -25,11 +25,10 @@ from typing import ClassVar, Final, Literal, Self, cast
 
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
-from engine.environments.running_sums import MAX_TERMS, prompt_text, running_sums, split_of
+from engine.environments.running_sums import prompt_text, running_sums, split_of
 from engine.environments.splits import check_asked
 from engine.environments.waits import Waits
 
-WAIT_KINDS: Final = ("tailed", "constant", "none")
 WaitKind = Literal["tailed", "constant", "none"]
 _NUMBER: Final = re.compile(r"\d{1,4}")
 
@@ -56,10 +55,10 @@ class ToolSums:
         reader = ParamReader(cls.name, params)
         made = cls(
             seed=seed,
-            turns=reader.whole("turns", 4, 1, MAX_TERMS - 1),
-            waits=cast(WaitKind, reader.choice("waits", "tailed", WAIT_KINDS)),
-            wait_mean_s=reader.number("wait_mean_s", 0.1, 0, 3_600),
-            wait_sigma=reader.number("wait_sigma", 1.2, 0, 3),
+            turns=reader.whole("turns"),
+            waits=cast(WaitKind, reader.text("waits")),
+            wait_mean_s=reader.number("wait_mean_s"),
+            wait_sigma=reader.number("wait_sigma"),
         )
         reader.finish()
         return made
@@ -84,7 +83,7 @@ class ToolSums:
 
     def observation(self, prompt: Prompt, num_turns: int) -> Observation:
         """The tool's words after so many turns, without its wait."""
-        return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =", role="tool")
+        return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =", role="tool", tool="next_term")
 
     def _draw(self, rng: random.Random) -> list[int]:
         return [rng.randint(1, 9) for _ in range(self.num_turns + 1)]

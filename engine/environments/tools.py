@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
 from engine.environments.calculator import NotArithmetic, calculate
-from engine.environments.calls import CALL_NAMES, MARKS, Call, Calls, calls_by
+from engine.environments.calls import Call, Calls, calls_by
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Message, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.params import HELD_OUT_SHARE, DataParams
@@ -34,13 +34,22 @@ from engine.environments.search import Corpus
 from engine.environments.splits import check_asked, split_of_text
 from engine.environments.verifiers import Verify, make_verifier
 from engine.environments.waits import Waits
+from engine.spec.environment_params import TOOLS, words_of
 
 Tool = Callable[[str], str]
 
-TOOL_NAMES: Final = ("calculator", "search", "python")
 MAX_RESULT: Final = 4_000  # characters; a model's context is small
 NUM_PYTHONS: Final = 4
 _ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
+
+
+class CallFailed(Exception):
+    """A tool was called wrongly, or with something that does not work: the model's own doing."""
+
+    def __init__(self, message: str, *, shown: str = "") -> None:
+        """`shown`: what the tool had shown by then."""
+        super().__init__(message)
+        self.shown = shown
 
 
 class Asking(Protocol):
@@ -72,17 +81,17 @@ class Tools:
     @classmethod
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> Self:
         reader = ParamReader(cls.name, params)
-        data, corpus = DataParams.of(reader, brings_tools=False), reader.text("corpus", "")
+        data, corpus = DataParams.of(reader, brings_tools=False), reader.text("corpus")
         default = "calculator,search" if corpus else "calculator"
-        wanted = [name.strip() for name in reader.text("tools", default).split(",")]
+        wanted = words_of(reader.text("tools") or default)
         waits = Waits(
             seed=seed,
-            median_s=reader.number("wait_median_s", 0.0, 0, 3_600),
-            sigma=reader.number("wait_sigma", 1.2, 0, 3),
+            median_s=reader.number("wait_median_s"),
+            sigma=reader.number("wait_sigma"),
         )
-        calls = calls_by(reader.choice("calls", MARKS, CALL_NAMES))
-        max_turns = reader.whole("max_turns", 6, 1, 100)
-        tool_timeout_s = min(reader.number("tool_timeout_s", 10.0, 0.1, 600), timeout_s)
+        calls = calls_by(reader.text("calls"))
+        max_turns = reader.whole("max_turns")
+        tool_timeout_s = min(reader.number("tool_timeout_s"), timeout_s)
         verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data.data else "numeric")
         reader.finish()
         questions: Asking = data.opened(seed=seed) if data.data else Arithmetic(seed=seed)
@@ -104,14 +113,25 @@ class Tools:
         if len(turns) == self._max_turns:
             return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
         self.waits.wait(prompt, len(turns) - 1)
-        return Observation(text=self._calls.answered(self._used(call)[:MAX_RESULT]), role="tool")
+        result, error = self._used(call)
+        return Observation(
+            text=self._calls.answered(result[:MAX_RESULT]),
+            role="tool",
+            tool=call.name,
+            arguments=call.argument,
+            error=error,
+        )
 
-    def _used(self, call: Call) -> str:
-        if call.wrong:
-            return f"error: {call.wrong}"
-        if call.name not in self._tools:
-            return f"error: there is no tool {call.name!r}; there is {', '.join(self._tools)}"
-        return self._tools[call.name](call.argument)
+    def _used(self, call: Call) -> tuple[str, str]:
+        """What the model is told, and what went wrong."""
+        try:
+            if call.wrong:
+                raise CallFailed(call.wrong)
+            if call.name not in self._tools:
+                raise CallFailed(f"there is no tool {call.name!r}; there is {', '.join(self._tools)}")
+            return self._tools[call.name](call.argument), ""
+        except CallFailed as failed:
+            return f"{failed.shown}\nerror: {failed}".strip(), str(failed)
 
 
 class Arithmetic:
@@ -154,14 +174,14 @@ def _tool(name: str, corpus: str, timeout_s: float) -> Tool:
             return lambda query: _listed(found, query)
         case "python":
             return SandboxedPython(timeout_s=timeout_s).run
-    raise ValueError(f"tools: unknown tool {name!r}; choose from {', '.join(TOOL_NAMES)}")
+    raise ValueError(f"tools: unknown tool {name!r}; choose from {', '.join(TOOLS)}")
 
 
 def _calculated(text: str) -> str:
     try:
         return calculate(text)
     except NotArithmetic as error:
-        return f"error: {error}"
+        raise CallFailed(str(error)) from error
 
 
 def _listed(corpus: Corpus, query: str) -> str:
@@ -183,4 +203,4 @@ class SandboxedPython:
         shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for how it ended
         if isinstance(outcome, Finished) and outcome.exit_code == 0:
             return shown.strip() or "(it printed nothing)"
-        return f"{shown.strip()}\nerror: the program {outcome}".strip()
+        raise CallFailed(f"the program {outcome}", shown=shown.strip())

@@ -39,7 +39,7 @@ def _wrong() -> str:
         environment = ReasoningGym(seed=0, task="countdown", params={}, timeout_s=TIMEOUT_S)
         environment.respond(environment.prompt("train", 0), [Turn(text="1")])
         for name, due, said in _JUDGED:
-            verify = make_verifier(ParamReader("trial", {"verifier": name}), timeout_s=TIMEOUT_S)
+            verify = make_verifier(ParamReader("jsonl", {"verifier": name}), timeout_s=TIMEOUT_S)
             if verify(due, said).reward != 1.0:
                 return f"{name}: it does not say that {said!r} is right where {due!r} is due"
     except (GraderError, ValueError) as error:

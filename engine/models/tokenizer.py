@@ -6,6 +6,7 @@ Invariants:
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,6 +49,17 @@ class Tokenizer:
         """The text of the token that ended an answer; nothing where none did."""
         ended = [token for token in ids[-1:] if token in self.eos_ids]
         return str(self._raw.decode(ended, skip_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        """The text of one token behind others; U+FFFD for each part of a letter. Of an end token its name."""
+        before = self._anchor
+        text: str = self._raw.decode([*before, token], skip_special_tokens=False)
+        return text[len(self._raw.decode(before, skip_special_tokens=False)) :]
+
+    @cached_property
+    def _anchor(self) -> list[int]:
+        """Some decoders drop the white space that a text begins with: that of a token is behind this one."""
+        return self.encode("a", goes_on=True)[-1:]
 
     def decode(self, ids: Sequence[int]) -> str:
         kept = [token for token in ids if token not in self.eos_ids]

@@ -5,6 +5,7 @@ plan       the part of a job's spec that brains need
 records    keys, trajectories, groups, progress
 packed     numbers of one kind as one piece of memory
 journal    the records that data logs to survive its death
+reading    how much a person may read of a trajectory
 
 messages/  messages, a module for each receiver
 data/      prompts out, whole groups in, batches

@@ -46,6 +46,9 @@ class InstallWeights:
     recomputed by the new weights (reprefill), or on the cache as it is (keep)."""
     keeps: tuple[WeightsId, ...] = ()
     """Weights that must not be overwritten: something runs on them, or is about to."""
+    over: WeightsId | None = None
+    """Weights in use that are overwritten: what runs on them goes on on the new ones. None: with one slot those
+    that are there, else some that nothing runs on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ class Packed(Sequence[Number]):
     def view(self) -> "memoryview[Any]":
         return memoryview(self.data).cast("B").cast(self.code)  # type: ignore[call-overload, no-any-return]
 
+    def first(self, num: int) -> Self:
+        return type(self)(self.data[: num * self.view.itemsize]) if len(self) > num else self
+
     def __len__(self) -> int:
         return len(self.view)
 

@@ -42,6 +42,8 @@ class Plan:
     stream_every_s: float = 0.0
     """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING
+    repack_batch: int = 0
+    """Sequences that a replica may hold after a repack; 0: `max_batch`."""
     num_relays: int = 1
     """That it begins with, as far as is known; `RelaysPlaced` says which there are."""
     num_environments: int = 1

@@ -31,6 +31,27 @@ class SampleKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Utterance:
+    """One message behind the prompt: a stretch of the response's text, and one of its tokens."""
+
+    is_own: bool
+    """The model's; False: its environment's."""
+    start: int
+    num_letters: int
+    """Of the text; template's marks around it are no part of it."""
+    first_token: int
+    num_tokens: int
+    tool: str = ""
+    """The tool that it calls, or answers for; empty: none."""
+    arguments: str = ""
+    """Of the call."""
+    seconds: float | None = None
+    """From the ask until the environment's answer."""
+    error: str = ""
+    """Of the tool or the environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryContent:
     prompt_ids: Ints
     response_ids: Ints
@@ -45,6 +66,10 @@ class TrajectoryContent:
     the first time; of a dense model none."""
     breaks: Ints = NO_BREAKS
     """The places in the response at which later segments begin: what comes there sees nothing of what was before."""
+    utterances: tuple[Utterance, ...] = ()
+    """In their order; none: all of it is one, by the model."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """Of the reward, by the names that the environment gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,4 +267,4 @@ class BufferView:
 
 
 pickled_by_values(WeightsId, GroupKey, SampleKey, VersionRun, TrajectoryContent, Trajectory, CompleteGroup, HeldGroup)
-pickled_by_values(SampleProgress, Growth, GroupTask)
+pickled_by_values(SampleProgress, Growth, GroupTask, Utterance)

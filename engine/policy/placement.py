@@ -9,18 +9,21 @@ Invariants:
 - a replica is whole on one host; there is a relay on each host that holds replicas, and on no other;
 - the trainer's ranks are on as few hosts as hold them, and so are the replicas in what those leave;
 - relay 0, which leads at the start, is on the host of the trainer's first rank where that host holds replicas;
-- replicas that a job may begin without are never the reason that it cannot begin.
+- replicas that a job may begin without are never the reason that it cannot begin;
+- workers of an environment that needs a sandbox are on hosts that have one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
+from engine.spec.control import CPUS_OF_A_DEVICE
 from engine.spec.job import JobSpec
+from engine.spec.sandbox import needs_sandbox
 
 # A slot on a CPU pool. The whole demo takes half a core of Ray's book-keeping.
-TRAINER_CPUS: Final = 0.1
-ROLLOUT_CPUS: Final = 0.1
+TRAINER_CPUS: Final = CPUS_OF_A_DEVICE
+ROLLOUT_CPUS: Final = CPUS_OF_A_DEVICE
 SERVICE_CPUS: Final = 0.05
 # Data and the first worker of the environment.
 NUM_SERVICES: Final = 2
@@ -32,6 +35,10 @@ PRECISION: Final = 4
 
 class NoRoom(Exception):
     """The hosts, as they are, do not hold the job."""
+
+
+class NoSandbox(Exception):
+    """None of the hosts can confine the code that the job's environment runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +60,7 @@ class HostView:
     gpus: float = 0.0
     free_cpus: float
     free_gpus: float = 0.0
-
-    @property
-    def emptied(self) -> "HostView":
-        return HostView(
-            id=self.id,
-            name=self.name,
-            cpus=self.cpus,
-            gpus=self.gpus,
-            free_cpus=self.cpus,
-            free_gpus=self.gpus,
-        )
+    has_sandbox: bool = True  # as far as it says
 
     def __str__(self) -> str:
         gpus = f"{self.free_gpus:g} of {self.gpus:g} GPUs and " if self.gpus else ""
@@ -81,11 +78,11 @@ class JobNeeds:
     """Workers; the first is beside data, the others are on the hosts of replicas in turns."""
     relay: Need = Need(cpus=SERVICE_CPUS)
     service: Need = Need(cpus=SERVICE_CPUS)
+    in_sandbox: bool = False  # workers of the environment run untrusted code
 
     @classmethod
     def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
-        """On a CPU every process takes a part of a core, so that several small jobs share a machine and the control
-        plane's quota, not this, is what bounds them."""
+        """On a CPU every process takes a part of a core: small jobs share a machine, and the quota bounds them."""
         num_ranks, each = max(spec.trainer_devices, 1), spec.resources.devices_per_replica
         rank = _need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
         return cls(
@@ -94,6 +91,7 @@ class JobNeeds:
             replica=_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
+            in_sandbox=needs_sandbox(spec.environment.name, spec.environment.params),
         )
 
     def of(self, kind: str) -> Need:
@@ -156,8 +154,8 @@ class Rooms:
         self._cpus[host] = round(self._cpus[host] - count * need.cpus, PRECISION)
         self._gpus[host] = round(self._gpus[host] - count * need.gpus, PRECISION)
 
-    def most_cpus(self) -> str:
-        return max(self.ids, key=lambda host: self._cpus[host])
+    def most_cpus(self, among: Iterable[str]) -> str:
+        return max(among, key=lambda host: self._cpus[host])
 
 
 def _times(free: float, each: float) -> int | None:
@@ -166,18 +164,24 @@ def _times(free: float, each: float) -> int | None:
 
 
 def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> Places:
-    """`num_replicas`: to begin with, where there is room for more than the fewest. Raises `NoRoom`."""
+    """`num_replicas`: to begin with, where there is room for more than the fewest. Raises `NoRoom`, `NoSandbox`."""
+    able = [host for host in hosts if host.has_sandbox or not needs.in_sandbox]
+    if any(host.cpus for host in hosts) and not any(host.cpus for host in able):
+        names = ", ".join(host.name for host in hosts[:MOST_NAMED])
+        raise NoSandbox(f"the environment needs a sandbox, which starts on none of the hosts: {names}")
+    confining = [host.id for host in able]
     rooms = Rooms(hosts)
     fewest = min(needs.fewest_replicas, num_replicas)
     ranks = place_ranks(rooms, needs, count=needs.num_ranks)
     replicas = place_replicas(rooms, needs, fewest, relays=()) if ranks else []
     if len(replicas) < fewest:
         raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
-    services = rooms.most_cpus()
+    services = rooms.most_cpus(confining)
     if rooms.num_fitting(services, needs.service) < NUM_SERVICES:
         raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
     rooms.take(services, needs.service, NUM_SERVICES)
-    environments = _place_environments(rooms, needs, beside=list(dict.fromkeys(replicas)))
+    beside = [host for host in dict.fromkeys(replicas) if host in confining]
+    environments = _place_environments(rooms, needs, beside=beside or confining, among=confining)
     if len(environments) < needs.num_environments - 1:
         raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
     replicas += place_replicas(rooms, needs, num_replicas - fewest, relays=replicas)
@@ -191,13 +195,13 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     )
 
 
-def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str]) -> list[str]:
+def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str], among: Sequence[str]) -> list[str]:
     """As many as there is room for: in turns, and where CPUs are left once their turn has none."""
     placed: list[str] = []
     for worker in range(needs.num_environments - 1):
         host = beside[worker % len(beside)]
         if not rooms.num_fitting(host, needs.service):
-            host = rooms.most_cpus()
+            host = rooms.most_cpus(among)
         if not rooms.num_fitting(host, needs.service):
             break
         rooms.take(host, needs.service)
@@ -278,7 +282,7 @@ def _refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -
 
 
 def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:
-    emptied = [host.emptied for host in hosts]
+    emptied = [replace(host, free_cpus=host.cpus, free_gpus=host.gpus) for host in hosts]
     if emptied == list(hosts):
         return False
     try:

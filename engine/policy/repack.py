@@ -9,16 +9,21 @@ Invariants:
 - a host is never filled beyond its KV ceiling or its batch bound;
 - a source's slot is emptied completely or left alone, one of a replica at a time, and never a host's in the same plan;
 - only slots with weights that are not the newest any more are emptied, of replicas that could not take the newest
-  anyway.
+  anyway;
+- a plan for n replicas takes n log n steps, however many of them are tails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Final, Literal
 
 from engine.policy.lineage import WeightsId
 
 REPACK_EVERY_S: Final = 5.0
+
+RepackBy = Literal["places", "kv"]
+"""How a tail is known: by the places that it leaves empty, or, as in the Laminar paper, by a KV use that falls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,8 @@ class ReplicaView:
     num_beside: int = 0
     """Work on other weights takes its room too."""
     kv_beside: float = 0.0
+    kv_falls: bool = True
+    """It is below the ceiling, and less than when it was measured before."""
     has_free_slot: bool = False
     """It could take newer weights at once, whatever it runs."""
 
@@ -44,14 +51,24 @@ class Merge:
 
 
 def plan_repack(
-    replicas: Sequence[ReplicaView], *, newest: WeightsId, kv_ceiling: float, max_batch: int
+    replicas: Sequence[ReplicaView],
+    *,
+    newest: WeightsId,
+    kv_ceiling: float,
+    max_batch: int,
+    by: RepackBy = "places",
 ) -> list[Merge]:
     """Sources by KV use, the emptiest first; each goes whole to the fullest host that it fits."""
     plan = _Plan(replicas, kv_ceiling=kv_ceiling, max_batch=max_batch)
     for weights in sorted({view.weights for view in replicas if view.weights < newest}):
-        tails = [view for view in replicas if view.weights == weights and 0 < view.num_running < max_batch]
+        tails = [
+            view
+            for view in replicas
+            if view.weights == weights and 0 < view.num_running < max_batch and (view.kv_falls or by == "places")
+        ]
+        hosts = plan.hosts(tails)
         for source in sorted(tails, key=lambda view: (view.kv_used, view.num_running, view.replica)):
-            plan.place(source, tails)
+            plan.place(source, hosts)
     return plan.merges
 
 
@@ -66,23 +83,98 @@ class _Plan:
         self._hosts: set[int] = set()
         self.merges: list[Merge] = []
 
-    def place(self, source: ReplicaView, tails: Sequence[ReplicaView]) -> None:
+    def hosts(self, tails: Iterable[ReplicaView]) -> "_Hosts":
+        loads = [self._load(view.replica) for view in tails if view.replica not in self._sources]
+        return _Hosts(loads, max_batch=self._max_batch)
+
+    def place(self, source: ReplicaView, hosts: "_Hosts") -> None:
         is_taken = source.replica in self._sources or source.replica in self._hosts
-        fitting = [] if is_taken or source.has_free_slot else [view for view in tails if self._fits(source, view)]
-        if not fitting:
+        host = None if is_taken or source.has_free_slot else self._host_for(source, hosts)
+        if host is None:
             return
-        host = max(map(self._load, fitting))[-1]
         self._kv[host] += source.kv_used
         self._running[host] += source.num_running
+        hosts.put(self._load(host))
         self._sources.add(source.replica)
         self._hosts.add(host)
         self.merges.append(Merge(source=source.replica, host=host, weights=source.weights))
 
-    def _load(self, view: ReplicaView) -> tuple[float, int, int]:
-        return self._kv[view.replica], self._running[view.replica], view.replica
+    def _host_for(self, source: ReplicaView, hosts: "_Hosts") -> int | None:
+        """Taken out of the hosts. Sources come by rising KV use, so who is too full for this one is for all to come."""
+        own, found = None, None
+        while found is None and (load := hosts.take(self._max_batch - source.num_running)) is not None:
+            kv_used, _, at = load
+            if at == source.replica:
+                own = load
+            elif at not in self._sources and kv_used + source.kv_used <= self._kv_ceiling:
+                found = at
+        if own is not None:
+            hosts.put(own)
+        return found
 
-    def _fits(self, source: ReplicaView, host: ReplicaView) -> bool:
-        at = host.replica
-        has_room = self._kv[at] + source.kv_used <= self._kv_ceiling
-        has_rows = self._running[at] + source.num_running <= self._max_batch
-        return at != source.replica and at not in self._sources and has_room and has_rows
+    def _load(self, replica: int) -> "_Load":
+        return self._kv[replica], self._running[replica], replica
+
+
+_Load = tuple[float, int, int]
+"""KV use, requests, replica: what is greater is fuller."""
+_NOBODY: Final = (float("-inf"), -1, -1)
+
+
+class _Hosts:
+    """Hosts on shelves, by their number of requests; over the shelves a tree, which knows the fullest of each half.
+
+    shelf       0    1    2    3        the fullest with 2 requests or fewer: of shelves 0 and 1 together, and of 2
+                └─┬──┘    └─┬──┘
+                  └────┬────┘
+    """
+
+    def __init__(self, loads: Iterable[_Load], *, max_batch: int) -> None:
+        self._shelves: list[list[_Load]] = [[] for _ in range(max_batch)]
+        """Negated, as heaps. Who has no place free is on none."""
+        for kv_used, running, replica in loads:
+            if running < max_batch:
+                self._shelves[running].append((-kv_used, -running, -replica))
+        self._fullest = [_NOBODY] * (2 * max_batch)
+        for number, shelf in enumerate(self._shelves):
+            heapify(shelf)
+            self._fullest[max_batch + number] = _top(shelf)
+        for at in range(max_batch - 1, 0, -1):
+            self._fullest[at] = max(self._fullest[2 * at], self._fullest[2 * at + 1])
+
+    def put(self, load: _Load) -> None:
+        kv_used, running, replica = load
+        if running < len(self._shelves):
+            heappush(self._shelves[running], (-kv_used, -running, -replica))
+            self._renew(running)
+
+    def take(self, most_running: int) -> _Load | None:
+        """The fullest of those that run so many, or fewer; None: there is none."""
+        low, high = len(self._shelves), len(self._shelves) + min(most_running + 1, len(self._shelves))
+        found = _NOBODY
+        while low < high:
+            if low % 2:
+                found, low = max(found, self._fullest[low]), low + 1
+            if high % 2:
+                high -= 1
+                found = max(found, self._fullest[high])
+            low, high = low // 2, high // 2
+        if found == _NOBODY:
+            return None
+        heappop(self._shelves[found[1]])
+        self._renew(found[1])
+        return found
+
+    def _renew(self, number: int) -> None:
+        at = len(self._shelves) + number
+        self._fullest[at] = _top(self._shelves[number])
+        while at > 1:
+            at //= 2
+            self._fullest[at] = max(self._fullest[2 * at], self._fullest[2 * at + 1])
+
+
+def _top(shelf: list[_Load]) -> _Load:
+    if not shelf:
+        return _NOBODY
+    kv_used, running, replica = shelf[0]
+    return -kv_used, -running, -replica

@@ -2,6 +2,7 @@
 
 1. May this replica start another group now?                       `lead_steps`, `window_steps`, `start_lag`
 2. When does a replica take new weights, and what is in flight?    `publish_every`, `in_flight`, `refresh_lag`
+                                                                   and `age_cap`
 3. Which finished trajectories may be trained on?                  `max_staleness`
 4. What becomes of the few that take long?                         `repack`
 
@@ -11,10 +12,13 @@
     stream         3           2            0            2        drain           1             3          no
     bounded        0.5         -           any           1        drain           1            any         no
     partial        2           -           any           1        reprefill       -            any         no
-    laminar        2           -           any           1        beside          -            any         yes
-     with 1 slot   2           -           any           1        drain           2            any         yes
+    inflight       2           -           any           1        keep            -            any         no
+    paper          2           -           any           1        drain           1            any         by KV use
+    laminar        2           -           any           1        beside          -            any         by places
+     with 1 slot   2           -           any           1        drain           2            any         by places
 
-Where this table says any, a job still has a bound: its own, or the one of engine/spec/schedules.py.
+Where this table says any, a job still has a bound: its own, or the one of engine/spec/schedules.py. Where there are no
+windows, a job may say another lead.
 
 `lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
 (η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,
@@ -23,11 +27,14 @@ Where this table says any, a job still has a bound: its own, or the one of engin
 when all of them are complete. The trainer takes each step's share as soon as it is there.
 A replica that holds several versions side by side has as many slots for weights: what runs ends on the weights that it
 began with, what is fresh starts on the newest, and a slot whose last trajectory has ended takes the next version.
+With `age_cap` nothing waits for that: where no slot is left, and where the oldest weights in use are more versions old,
+the newest are laid under what runs on those, which goes on with its keys and values. What runs on others is as it was;
+an evaluation's answers always end on their own.
 
 Invariants:
 - groups that are open (in progress, ready, in training) never exceed (1 + lead_steps) steps' worth, and never what
   the job still needs: the buffer is bounded and nothing is generated in vain;
-- unless `in_flight` is reprefill or keep, a trajectory has exactly one version;
+- unless `in_flight` is reprefill or keep, or there is an age cap, a trajectory has exactly one version;
 - a group is trained on only if its staleness is within the bound, whatever the preset.
 """
 
@@ -36,6 +43,7 @@ from math import ceil
 from typing import Final, Literal
 
 from engine.policy.lineage import WeightsId
+from engine.policy.repack import RepackBy
 from engine.spec.job import ScheduleSpec
 from engine.spec.schedules import SCHEDULES
 
@@ -64,6 +72,8 @@ class ReplicaWeightsView:
     newest: WeightsId
     has_free_slot: bool
     """One whose weights nothing runs on. With one slot: nothing runs."""
+    oldest: WeightsId | None = None
+    """Of those in use, on which nothing runs that has to end on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +93,22 @@ class Schedule:
     is (keep)."""
     refresh_lag: int = 1
     """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""
+    age_cap: int | None = None
+    """With beside: what runs on weights that are more versions old goes on on the newest, on its KV cache as it is; so
+    does what runs on the oldest ones where no slot is left. None: all ends on its own."""
     max_staleness: int | None = None
     repack: bool = False
+    repack_by: RepackBy = "places"
 
     @property
     def keeps_version(self) -> bool:
-        """A trajectory ends on the weights that it began with."""
+        """A trajectory ends on the weights that it began with, unless there is an age cap and it comes to that."""
         return self.in_flight in ("drain", "beside")
+
+    @property
+    def mixes_versions(self) -> bool:
+        """A trajectory may have several versions. Each of its tokens knows its own."""
+        return not self.keeps_version or self.age_cap is not None
 
     def may_start(self, demand: DemandView, *, lag: int) -> bool:
         """`lag`: staleness of the replica's weights, with windows at the version that the window began with."""
@@ -112,11 +131,19 @@ class Schedule:
     def refresh(self, replica: ReplicaWeightsView) -> Refresh:
         if replica.newest <= replica.weights:
             return "keep"
-        if replica.has_free_slot or not self.keeps_version:
+        if replica.has_free_slot or not self.keeps_version or self.lays_over(replica):
             return "install"
         lag = replica.newest.version - replica.weights.version
         is_old = self.in_flight == "drain" and lag >= self.refresh_lag
         return "drain" if is_old or replica.newest.epoch > replica.weights.epoch else "keep"
+
+    def lays_over(self, replica: ReplicaWeightsView) -> bool:
+        """The newest weights are laid under what runs on its oldest ones."""
+        if self.age_cap is None or replica.oldest is None or replica.newest <= replica.oldest:
+            return False
+        is_of_another_trainer = replica.newest.epoch > replica.oldest.epoch
+        is_too_old = is_of_another_trainer or replica.newest.version - replica.oldest.version > self.age_cap
+        return is_too_old or not replica.has_free_slot
 
     def may_train(self, *, staleness: int) -> bool:
         return self.max_staleness is None or staleness <= self.max_staleness
@@ -133,7 +160,8 @@ class Schedule:
 
 _OWN: Final = {name: entry.max_staleness for name, entry in SCHEDULES.items()}
 
-# A lead of two: one batch lies ready when the trainer comes back, one is being generated. More only adds staleness.
+_LEADS: Final = {name: entry.lead_steps for name, entry in SCHEDULES.items() if entry.lead_steps is not None}
+
 PRESETS: Final = {
     preset.name: preset
     for preset in (
@@ -142,9 +170,11 @@ PRESETS: Final = {
         Schedule(
             name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=_OWN["stream"]
         ),
-        Schedule(name="bounded", lead_steps=0.5),
-        Schedule(name="partial", lead_steps=2, in_flight="reprefill"),
-        Schedule(name="laminar", lead_steps=2, in_flight="beside", refresh_lag=2, repack=True),
+        Schedule(name="bounded", lead_steps=_LEADS["bounded"]),
+        Schedule(name="partial", lead_steps=_LEADS["partial"], in_flight="reprefill"),
+        Schedule(name="inflight", lead_steps=_LEADS["inflight"], in_flight="keep"),
+        Schedule(name="paper", lead_steps=_LEADS["paper"], repack=True, repack_by="kv"),
+        Schedule(name="laminar", lead_steps=_LEADS["laminar"], in_flight="beside", refresh_lag=2, repack=True),
     )
 }
 
@@ -156,12 +186,14 @@ def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
     preset = replace(preset, repack=preset.repack and spec.repack)
     if preset.in_flight == "beside" and weight_slots == 1:
         preset = replace(preset, in_flight="drain")
+    if preset.in_flight == "beside":
+        preset = replace(preset, age_cap=spec.age_cap)
     cap = spec.staleness_bound
     if preset.window_steps:
         return _tightened_windows(preset, cap)
     return replace(
         preset,
-        lead_steps=min(preset.lead_steps, cap),
+        lead_steps=min(preset.lead_steps if spec.lead_steps is None else spec.lead_steps, cap),
         start_lag=cap if preset.start_lag is None else min(preset.start_lag, cap),
         refresh_lag=max(1, min(preset.refresh_lag, cap)),
         max_staleness=cap,

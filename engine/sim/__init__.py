@@ -3,7 +3,11 @@
 world          one run: a cluster, its blows, what is asked of it
 scenario       jobs of random shape
 faults         the faults that a seed turns on
-costs          costs of things in virtual seconds
+fault_costs    small figures in the proportions of large ones, for fault simulation
+costs          what things cost on real devices
+fleet          whole runs on many of them, with no faults
+compare        schedules compared on fleets
+recorded       what live runs told: constants fitted to it
 hosts          the hosts under the processes, where a run has any
 setting        things that all bodies of a run share
 cluster        the processes, started and killed

@@ -5,6 +5,7 @@ import sys
 
 from engine.sim.checks import InvariantBroken
 from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, world_of
+from engine.sim.world import World
 
 
 def main() -> int:
@@ -13,10 +14,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on")
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
     parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
+    parser.add_argument("--age-cap", action="store_true", help="laminar, with several slots and an age cap")
     parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        world = (evaluation_of if arguments.evaluation else world_of)(seed, arguments.schedule)
+        world = evaluation_of(seed, arguments.schedule) if arguments.evaluation else _world(seed, arguments)
         if arguments.count == 1:
             print(f"plan    {world.plan}\nfaults  {world.faults}")
         world.trace = [] if arguments.trace else None
@@ -24,7 +26,9 @@ def main() -> int:
             outcome = world.run()
         except InvariantBroken as broken:
             print("\n".join(world.trace or ()))
-            command = replay_command(seed, arguments.schedule, evaluates=arguments.evaluation)
+            command = replay_command(
+                seed, arguments.schedule, evaluates=arguments.evaluation, is_capped=arguments.age_cap
+            )
             print(f"BROKEN  {broken}\nreplay  {command}")
             return 1
         print("\n".join(world.trace or ()))
@@ -36,6 +40,10 @@ def main() -> int:
             f"{oracle.num_moved} moved, ledger {oracle.ledger}"
         )
     return 0
+
+
+def _world(seed: int, arguments: argparse.Namespace) -> World:
+    return world_of(seed, arguments.schedule, is_capped=arguments.age_cap)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle, demand
-from engine.sim.costs import Costs
+from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults
 from engine.weights.port import WeightManifest
 
@@ -111,8 +111,12 @@ class CheckpointStore:
     """Whole checkpoints, by step; the newest may have rotted since. One that was passed over is gone."""
 
     saved: dict[int, DataProgress] = field(default_factory=dict)
+    told: int = 0
+    """The newest of which the driver was told."""
 
     def go_back(self, *, is_rotten: bool) -> int:
+        for step in [step for step in self.saved if step > self.told]:
+            del self.saved[step]
         if is_rotten and len(self.saved) > 1:
             del self.saved[max(self.saved)]
         return max(self.saved)

@@ -65,6 +65,8 @@ class Oracle:
         self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
         self.num_moved = 0
+        self.num_carried_on = 0
+        """Installations under what went on."""
         self.counted: list[AnswersCounted] = []
         self.evaluated: list[EvaluationReported] = []
         self.faults: list[FaultReported] = []
@@ -107,7 +109,7 @@ class Oracle:
         key, schedule = trajectory.key, self._plan.schedule
         demand(key.group.evaluation is None, f"{key} of an evaluation is trained on")
         demand(not trajectory.failure, f"{key} has no reward and is trained on")
-        demand(not (schedule.keeps_version and trajectory.runs), f"{key} has versions {trajectory.runs}")
+        demand(schedule.mixes_versions or not trajectory.runs, f"{key} has versions {trajectory.runs}")
         if trajectory.runs:
             num_tokens = sum(run.num_tokens for run in trajectory.runs)
             demand(num_tokens == trajectory.num_tokens, f"{key}: the versions are of {num_tokens} tokens")
@@ -210,7 +212,7 @@ class Oracle:
         return len(lives) - 1
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
-        if self._plan.schedule.keeps_version:
+        if not self._plan.schedule.mixes_versions:
             demand(writers <= {weights}, f"{key} of {writers} goes on with {weights}")
 
     def _own(self, key: SampleKey, lease: int, by: int) -> None:
@@ -225,9 +227,15 @@ class Oracle:
         for place in [place for place, owner in self._leases.items() if owner == replica]:
             del self._leases[place]
 
-    def on_install(self, *, over: WeightsId | None, in_use: set[WeightsId], weights: WeightsId) -> None:
-        """`over`: what is overwritten; `in_use`: what samples run on."""
-        if self._plan.schedule.keeps_version:
+    def on_install(
+        self, *, over: WeightsId | None, in_use: set[WeightsId], weights: WeightsId, carries_on: bool = False
+    ) -> None:
+        """`over`: what is overwritten; `in_use`: what samples run on; `carries_on`: those on `over` go on."""
+        schedule = self._plan.schedule
+        if schedule.keeps_version:
+            demand(not carries_on or schedule.age_cap is not None, f"{weights} laid over {over} without an age cap")
+            self.num_carried_on += carries_on
+            in_use = in_use - {over} if carries_on else in_use
             demand(over not in in_use, f"{weights} installed over {over}, which is in use")
             demand(len(in_use) < self._plan.weight_slots, f"{weights} installed beside {in_use}")
 

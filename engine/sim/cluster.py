@@ -31,7 +31,7 @@ from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address, environment_of, relay_address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_driver import PartEnded, PartStarted
+from engine.pipeline.messages.to_driver import CheckpointReported, PartEnded, PartStarted
 from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.records import SampleKey
@@ -99,7 +99,9 @@ class Cluster:
         self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes)
         setting.environment_answers = self._environment_answers
         self._log = Log()
-        self._store = CheckpointStore(saved={setting.start_step: DataBrain(setting.plan).progress})
+        self._store = CheckpointStore(
+            saved={setting.start_step: DataBrain(setting.plan).progress}, told=setting.start_step
+        )
 
     def _environment_answers(self, key: SampleKey) -> bool:
         return self._processes[environment_of(key.group.ordinal, self._setting.plan.num_environments)].is_at_work
@@ -131,9 +133,14 @@ class Cluster:
     def start_driver(self, brain: DriverBrain) -> None:
         """Before all others, which report to it."""
         process = self._process(DRIVER, 0, brain)
-        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._driven.on_heard
+        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._heard_by_driver
         self._admit(DRIVER, process)
         process.after(TICK_S, process.tick)
+
+    def _heard_by_driver(self, message: Message) -> None:
+        self._driven.on_heard(message)
+        if isinstance(message, CheckpointReported):
+            self._store.told = message.step
 
     def start_manager(self) -> None:
         unwatched = ("manager", "driver", "environment")

@@ -6,6 +6,7 @@ Invariants held after every effect of the driver:
 - phases only go forward, and each has its ground;
 - every request is acknowledged at most once, and not before it has come true or was overtaken; once nothing disturbs
   the run any more it comes true soon;
+- whoever ends well was told of every step that was trained since it began;
 - the run ends exactly once: as succeeded when trainer and data of the newest trainer have finished, as paused when a
   pause was asked for and nothing that was trained is lost. Any other end is a fault of the brains.
 """
@@ -58,6 +59,7 @@ class DriverOracle:
         self._newest_trainer = 0
         self._finished: set[tuple[str, int]] = set()
         self._has_heard_trainer = self._is_ready = False
+        self._heard_steps: set[int] = set()
         self.sizes: list[int] = []
         """Those that were announced."""
         self.disturbed_until = 0.0
@@ -105,6 +107,8 @@ class DriverOracle:
             forgotten = [asked for asked in self._open(ResizeAsked) if asked.at < at]
             demand(not forgotten, f"overtaken by {message} and not acknowledged: {forgotten}")
         self._has_heard_trainer |= isinstance(message, TrainerReady)
+        if isinstance(message, StepReported):
+            self._heard_steps.add(message.step)
         is_result = self._plan.only_evaluates and isinstance(message, EvaluationReported)
         is_work = isinstance(message, StepReported) or (is_result and self._has_heard_trainer)
         if self.end is None:
@@ -159,6 +163,8 @@ class DriverOracle:
     def _on_end(self, effect: EndRun, now: float) -> None:
         demand(effect.outcome != "failed", f"the run was broken off: {effect.message}")
         self.end, self.ended_at = effect, now
+        untold = set(range(self._start_step + 1, self._oracle.trained_steps + 1)) - self._heard_steps
+        demand(self._plan.only_evaluates or not untold, f"{effect.outcome}, and nobody told of the steps {untold}")
         pauses = [asked for asked in self._asked.values() if isinstance(asked.request, PauseAsked)]
         is_paused = effect.outcome == "paused"
         demand(all(asked.is_acknowledged == is_paused for asked in pauses), f"{effect.outcome} with {pauses}")

@@ -1,7 +1,7 @@
 """The outbox of a process: its messages to the driver, which fetches them call by call.
 
 Invariants: messages of one process arrive in their order, late and perhaps twice; between two processes there is no
-order; those that have not arrived when the process dies are lost.
+order; those that have not been fetched when the process dies are lost, and who is frozen fetches nothing.
 """
 
 from functools import partial
@@ -26,5 +26,7 @@ class Outbox:
             self._kernel.at(self._last_at, partial(self._arrive, message))
 
     def _arrive(self, message: Message) -> None:
-        if self._sender.is_alive:
+        if self._driver.frozen_until > self._kernel.now:
+            self._kernel.at(self._driver.frozen_until, partial(self._arrive, message))
+        elif self._sender.is_alive:
             self._driver.hear(message)

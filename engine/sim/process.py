@@ -22,7 +22,7 @@ from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.pace import Pulse
 from engine.policy.recovery import PartKind
 from engine.sim.bodies import Done, Post
-from engine.sim.costs import Stretch
+from engine.sim.fault_costs import Stretch
 from engine.sim.kernel import Event, Kernel
 from engine.sim.relay_bodies import CarriedChunk
 from engine.sim.workers import Workers

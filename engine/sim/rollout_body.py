@@ -279,19 +279,19 @@ class RolloutBody:
 
     def _install(self, effect: InstallWeights) -> None:
         weights = effect.manifest.weights
-        over = None
-        if len(self._slots) >= self._setting.plan.weight_slots:
+        over = effect.over
+        if over is None and len(self._slots) >= self._setting.plan.weight_slots:
             over = min(self._slots.difference(effect.keeps), default=None)
             demand(over is not None, f"no slot for {weights} beside {effect.keeps}")
         in_use = {sequence.weights for sequence in self._held.values()}
-        self._oracle.on_install(over=over, in_use=in_use, weights=weights)
+        self._oracle.on_install(over=over, in_use=in_use, weights=weights, carries_on=effect.over is not None)
         if effect.payload != effect.manifest.chunk_hashes:
             refused = InstallRefused(weights=weights, reason="a chunk has another hash")
             self._hold_up(self._work("install", self._costs.install_s, lambda: refused))
             return
         for sequence in self._held.values():
             self._advance(sequence)
-            if not self._setting.plan.schedule.keeps_version:
+            if not self._setting.plan.schedule.keeps_version or sequence.weights == effect.over:
                 sequence.weights = weights
         self._slots = {weights} | self._slots - {over}
         self._weights = weights

@@ -7,7 +7,7 @@ from engine.pipeline.plan import Plan
 from engine.policy.schedule import schedule_for
 from engine.sim.chance import Chance
 from engine.sim.cluster import Brains
-from engine.sim.costs import Costs
+from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults, from_outside
 from engine.sim.world import Outcome, World
 from engine.spec.job import ScheduleSpec
@@ -16,14 +16,19 @@ from engine.spec.schedules import ScheduleName
 SCHEDULES: Final[tuple[ScheduleName, ...]] = get_args(ScheduleName)
 
 
-def plan_of(seed: int, schedule: ScheduleName) -> Plan:
+def plan_of(seed: int, schedule: ScheduleName, *, is_capped: bool = False) -> Plan:
+    """`is_capped`: laminar, with several slots and an age cap."""
     chance = Chance(seed, "plan")
     cap = chance.whole(0, 3) if chance.happens(0.3) else None
     steps = chance.whole(2, 7)
     num_replicas = num_replicas_of(seed)
-    weight_slots = Chance(seed, "slots").whole(1, 3) if schedule == "laminar" else 1
+    slots = Chance(seed, "slots")
+    weight_slots = slots.whole(1 + is_capped, 3) if schedule == "laminar" else 1
+    age_cap = slots.whole(1, 3) if is_capped else None
     return Plan(
-        schedule=schedule_for(ScheduleSpec(name=schedule, max_staleness=cap), weight_slots=weight_slots),
+        schedule=schedule_for(
+            ScheduleSpec(name=schedule, max_staleness=cap, age_cap=age_cap), weight_slots=weight_slots
+        ),
         weight_slots=weight_slots,
         steps=steps,
         groups_per_step=chance.whole(1, 6),
@@ -81,10 +86,17 @@ def faults_of(seed: int) -> Faults:
     return replace(faults, blows=(*faults.blows, *asked))
 
 
-def world_of(seed: int, schedule: ScheduleName, *, faults: Faults | None = None, brains: Brains | None = None) -> World:
+def world_of(
+    seed: int,
+    schedule: ScheduleName,
+    *,
+    faults: Faults | None = None,
+    brains: Brains | None = None,
+    is_capped: bool = False,
+) -> World:
     return World(
         seed=seed,
-        plan=plan_of(seed, schedule),
+        plan=plan_of(seed, schedule, is_capped=is_capped),
         num_replicas=num_replicas_of(seed),
         costs=costs_of(seed),
         faults=faults_of(seed) if faults is None else faults,
@@ -96,5 +108,6 @@ def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, br
     return world_of(seed, schedule, faults=faults, brains=brains).run()
 
 
-def replay_command(seed: int, schedule: ScheduleName, *, evaluates: bool = False) -> str:
-    return f"python -m engine.sim --seed {seed} --schedule {schedule}" + " --evaluation" * evaluates
+def replay_command(seed: int, schedule: ScheduleName, *, evaluates: bool = False, is_capped: bool = False) -> str:
+    asked = " --evaluation" * evaluates + " --age-cap" * is_capped
+    return f"python -m engine.sim --seed {seed} --schedule {schedule}{asked}"

@@ -7,7 +7,7 @@ from typing import Final
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import SampleKey
 from engine.sim.checks import Oracle
-from engine.sim.costs import Costs
+from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults
 from engine.sim.hosts import Hosts
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.policy.pace import Piece, Pulse
-from engine.sim.costs import Stretch
+from engine.sim.fault_costs import Stretch
 from engine.sim.kernel import Event, Kernel
 
 

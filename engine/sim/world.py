@@ -36,8 +36,8 @@ from engine.pipeline.plan import Plan
 from engine.sim.chance import Chance
 from engine.sim.checks import InvariantBroken, Oracle
 from engine.sim.cluster import PATIENCE, START_S, Brains, Cluster
-from engine.sim.costs import Costs
 from engine.sim.driver_oracle import DriverOracle
+from engine.sim.fault_costs import Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.hosts import Hosts
 from engine.sim.kernel import Kernel

@@ -5,6 +5,7 @@ spool          facts on disk, numbered
 http_shipper   the way from the spool to the control plane
 control_plane  its calls, and the meaning of its answers
 lines          log lines on their way into facts
+tracing        spans of what happens, for a collector
 jsonl          facts in a file
 memory         facts kept for tests
 """

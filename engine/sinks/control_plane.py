@@ -92,6 +92,12 @@ class ControlPlane:
         return Gap(acked=acked)
 
     def _parsed(self, kind: type[Answer], response: httpx.Response) -> Answer:
+        if response.is_redirect:
+            elsewhere = response.headers.get("Location", "")[:200]
+            raise Unreachable(
+                f"{response.status_code}, a redirect to {elsewhere}, where no token is sent: "
+                f"LAMINAR_CONTROL_URL must be an address that answers itself, got {self._client.base_url}"
+            )
         if response.status_code != httpx.codes.OK:
             raise Unreachable(f"{response.status_code}: {response.text[:500]}")
         try:

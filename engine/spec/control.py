@@ -2,18 +2,22 @@
 
 The driver is the only client: it ships facts, sends heartbeats, and learns what is wanted of it from the
 heartbeat's answer. Every message carries the attempt and its fence; an old fence is answered 409 `stale_fence`.
+Either side may be of a later release: what it tells beyond this is passed over, and what is told here stays told.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from engine.spec.asset_manifest import Sha256
 from engine.spec.facts import Fact
 from engine.spec.job import ACCEPTED, JobSpec
-from engine.spec.strict import BigCount, Count, Ordinal, Strict, Text
+from engine.spec.labels import LabelSelector
+from engine.spec.strict import BigCount, Count, Ordinal, Strict, Text, Told
 
 MAX_FACTS_PER_BATCH = 200
+CPUS_OF_A_DEVICE = 0.1
+"""In a pool of CPUs, where a device is a process of the trainer or a replica that shares a core with others."""
 
 Id = Annotated[Text, Field(min_length=1, max_length=64)]
 
@@ -40,6 +44,17 @@ class OrderedAssets(Strict):
     assets: list[OrderedAsset] = Field(max_length=10)
 
 
+class PoolTerms(Strict):
+    """Of a cluster's hosts, those that a pool's jobs may use, and what of them."""
+
+    labels: LabelSelector = Field(default_factory=dict)
+    """Of Ray; empty: every host."""
+    device: Literal["gpu", "cpu"] | None = None
+    """`gpu`: nothing runs without; `cpu`: none is asked for, and none is seen. None: GPUs where there are some."""
+    autoscales: bool = False
+    """The cluster gets hosts while somebody asks for what it has not."""
+
+
 class AttemptOrder(Strict):
     """`order.json` in the package that the Ray Jobs API hands to the driver."""
 
@@ -57,10 +72,12 @@ class AttemptOrder(Strict):
     """Of max_runtime_s, less what earlier attempts took. None: all of it."""
     assets: OrderedAssets | None = None
     """All that the spec names. None: it names none, or was taken in when names led into the shared folder."""
+    pool: PoolTerms = Field(default_factory=PoolTerms)
 
     def document(self) -> str:
         """Without what it has not, so that an engine of the release before reads it too."""
-        return self.model_dump_json(exclude=None if self.assets else {"assets"})
+        left_out = {name for name in ("assets", "pool") if getattr(self, name) in (None, PoolTerms())}
+        return self.model_dump_json(exclude=left_out)
 
     @classmethod
     def read(cls, text: bytes) -> Self:
@@ -68,7 +85,7 @@ class AttemptOrder(Strict):
         return cls.model_validate_json(text, context=ACCEPTED)
 
 
-class FactBatch(Strict):
+class FactBatch(Told):
     """POST {control_url}/internal/engine/facts, bearer token of the attempt."""
 
     attempt: Ordinal
@@ -76,14 +93,14 @@ class FactBatch(Strict):
     facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
 
 
-class FactAck(Strict):
+class FactAck(Told):
     """Facts up to and including `acked` are stored. A batch that starts beyond acked + 1 is answered 409
     `gap` with the same field, and the driver sends again from there."""
 
     acked: BigCount
 
 
-class Heartbeat(Strict):
+class Heartbeat(Told):
     """POST {control_url}/internal/engine/heartbeat, every few seconds."""
 
     attempt: Ordinal
@@ -94,7 +111,7 @@ class Heartbeat(Strict):
     loop that stands still. None: of a driver that does not count."""
 
 
-class ControlRequest(Strict):
+class ControlRequest(Told):
     """A request to a running attempt, from the row of the control plane to the driver.
 
     `cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so
@@ -112,7 +129,24 @@ class ControlRequest(Strict):
         return self
 
 
-class HeartbeatReply(Strict):
-    """All requests that no fact has acknowledged yet; seeing one twice is harmless."""
+class HeartbeatReply(Told):
+    """All requests that no fact has acknowledged yet; seeing one twice is harmless. One of a kind that came with a
+    later release is passed over: the control plane sees that nobody acknowledges it."""
 
     requests: list[ControlRequest] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_came_later(cls, told: object) -> object:
+        match told:
+            case {"requests": list(requests), **others}:
+                known = get_args(ControlRequest.model_fields["kind"].annotation)
+                return {**others, "requests": [one for one in requests if _kind_of(one) in (None, *known)]}
+        return told
+
+
+def _kind_of(request: object) -> str | None:
+    match request:
+        case {"kind": str(kind)}:
+            return kind
+    return None

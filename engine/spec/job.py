@@ -22,7 +22,7 @@ from engine.spec.misfits import misfits
 from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
 from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
-from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds
+from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds, own_leads
 from engine.spec.strict import Strict, Text, Whole
 
 log = logging.getLogger(__name__)
@@ -231,6 +231,22 @@ class ScheduleSpec(Strict):
         ge=0,
         le=1_000,
         description=f"Older trajectories are dropped, with a reason. Empty: the schedule's own, {own_bounds()}.",
+    )
+    lead_steps: float | None = knob(
+        None,
+        "schedule.lead_steps",
+        "How far generation runs ahead of training, in steps. More hides longer answers and adds as much staleness. "
+        f"Empty: the schedule's own, {own_leads()}.",
+        ge=0,
+        le=100,
+    )
+    age_cap: int | None = knob(
+        None,
+        "schedule.age_cap",
+        "An answer whose weights are more versions old than this goes on on the newest, with what it has cached; so "
+        "does one on the oldest weights of a replica without a slot for newer ones. Empty: each ends on its own.",
+        ge=1,
+        le=1_000,
     )
     repack: bool = knob(True, "schedule.repack", "Move the last few answers together, so that others can go on.")
 

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, Field
 
+from engine.spec.schedules import SCHEDULES
+from engine.spec.slots import num_weight_slots
+
 if TYPE_CHECKING:
     from engine.spec.job import JobSpec
 
@@ -109,9 +112,23 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "optimizer.offload",
     ),
     **_of(
+        "Not with the schedules sync, one_step and stream, where a barrier decides.",
+        lambda spec: SCHEDULES[spec.schedule.name].lead_steps is not None,
+        "schedule.lead_steps",
+    ),
+    **_of(
+        "Only with the schedule laminar, where a replica holds several versions (rollout.weight_slots).",
+        lambda spec: spec.schedule.name == "laminar" and num_weight_slots(spec) > 1,
+        "schedule.age_cap",
+    ),
+    **_of(
+        "Only with the schedules laminar and paper.",
+        lambda spec: SCHEDULES[spec.schedule.name].repacks,
+        "schedule.repack",
+    ),
+    **_of(
         "Only with the schedule laminar.",
         lambda spec: spec.schedule.name == "laminar",
-        "schedule.repack",
         "rollout.weight_slots",
     ),
     **_of(
@@ -159,6 +176,11 @@ def idle_knobs(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
         if value != default and not effect.acts(spec):
             instead = "leave it empty" if default in (None, "") else f"leave it at {default}"
             yield path, f"{path} has no effect in this job. {effect.only} Got {_short(value)}; {instead}.", value
+
+
+def without_effect(spec: "JobSpec") -> dict[str, str]:
+    """By path, when it would have one: of each setting that would do nothing in this job, whatever it were given."""
+    return {path: effect.only for path, effect in KNOB_EFFECTS.items() if not effect.acts(spec)}
 
 
 def _given(spec: BaseModel, path: str) -> tuple[Any, Any]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from engine.spec.environment_params import wrong_params
 from engine.spec.knob_effects import idle_knobs
+from engine.spec.schedules import SCHEDULES
 from engine.spec.slots import VLLM_RANKS, share_an_engine
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         whose = f"which holds several of an adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
         rule = f"must be 1 with vllm, {whose}; got {slots}"
         yield _misfit("rollout.weight_slots", rule, slots)
+    lead, bound = spec.schedule.lead_steps, spec.schedule.staleness_bound
+    if lead is not None and lead > bound and SCHEDULES[spec.schedule.name].lead_steps is not None:
+        rule = f"must not exceed schedule.max_staleness, which is {bound}: what is begun so far ahead would be dropped"
+        yield _misfit("schedule.lead_steps", rule, lead)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
         yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)
@@ -43,6 +49,9 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if spec.environment.functions and not spec.environment.code:
         rule = f"must be a Python file with the environment {spec.environment.name}"
         yield _misfit("environment.code", rule, "")
+    params = spec.environment.params
+    for name, wrong in wrong_params(spec.environment.name, params):
+        yield _told(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
 
 

@@ -12,7 +12,13 @@ from typing import Any, Final, Literal
 from engine.spec.job import JobSpec
 
 AssetKind = Literal["data", "model"]
-BUILT_IN_MODELS: Final = ("demo",)
+BUILT_IN_MODELS: Final[Mapping[str, str]] = {
+    "demo": "Adds up, one sum after the other, and makes mistakes. 0.2 million weights; it was made for trying things.",
+}
+BUILT_IN_DATA: Final[Mapping[str, str]] = {
+    "demo/sums": "600 sums with their results, in the words of the model demo.",
+}
+"""With a slash, which no name of a team's has: whatever a team uploads, its name leads to it."""
 FILE_PARAMS: Final = ("data", "held_out_data", "corpus")
 READ_BY: Final = ("jsonl", "graded", "tools")
 """Environments of which those are files; for the others they are parameters like any other."""
@@ -40,7 +46,7 @@ def named_assets(spec: JobSpec) -> list[NamedAsset]:
         found += [
             NamedAsset(pointer=f"/environment/params/{key}", kind="data", said=str(params[key]))
             for key in FILE_PARAMS
-            if params.get(key, "") != ""
+            if params.get(key, "") not in ("", *BUILT_IN_DATA)
         ]
     return found
 

@@ -8,9 +8,12 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.policy.lineage import WeightsId
 from engine.spec.checkpoint_manifest import CheckpointPart
@@ -25,6 +28,8 @@ class StepResult:
     metrics: dict[str, float]
     advantages: tuple[float, ...]
     """One for each trajectory, in the order given."""
+    begun_logprobs: tuple[NDArray[np.float32], ...] = field(default=(), compare=False)
+    """Of each trajectory, its first written tokens' by the weights that the step began with; empty where not known."""
 
 
 Allocate = Callable[[int], memoryview]

@@ -2,13 +2,17 @@
 
 One process alone would leave a second core idle, and whoever waits for a browser or a server leaves the first one idle
 too. Two Rays at once would be too much, so all that starts one is in the same part; vLLM's own tests are in it too,
-which would make the engine's last longest, as two of the engine's rooms are with what is around it. The other parts
-print when the first one is done, so that none breaks another's lines. At the end stands how long each part and each
-room took.
+which would make the engine's last longest, as what needs no page and little of the platform is with the engine, so that
+no part lasts longest by far. The other parts print when the first one is done, so that none breaks another's lines. At
+the end stands how long each part and each room took.
 
-Invariant: each test but the soaking ones is in exactly one part.
+Invariants:
+- each test but the soaking ones is in exactly one part;
+- the part with Ray or vLLM reads only files that name a mark of its own: to import all tests takes four times as long
+  and twice the memory. tests/conftest.py holds whoever is marked to naming it in the test's own file.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,28 +25,24 @@ from typing import IO, Final
 from infra.local.test_times import table_of
 
 WITHOUT_RAY: Final = "not ray and not e2e and not vllm and not soak"
-WITH_WHAT_IS_AROUND: Final = ("environments", "spec")  # rooms of the engine, so that no part lasts longest by far
+WITH_THE_ENGINE: Final = ("engine", "infra", "verdict", "frontend/client", "frontend/programs", "backend/telemetry")
+MARKED: Final = re.compile(r"\bmark\.(ray|e2e|vllm)\b")
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def parts(root: Path = ROOT) -> Mapping[str, Sequence[str]]:
     """How pytest is called for each, from this folder."""
-    engine = root / "tests" / "engine"
-    own = sorted(each.name for each in engine.iterdir() if each.is_dir() or each.suffix == ".py")
-    ignored = {name: f"--ignore=tests/engine/{name}" for name in own if name != "conftest.py"}
+    beside = [f"tests/{name}" for name in WITH_THE_ENGINE]
     return {
-        "around the engine": [
-            "-m",
-            WITHOUT_RAY,
-            *(ignored[name] for name in ignored if name not in WITH_WHAT_IS_AROUND),
-        ],
-        "of the engine": ["-m", WITHOUT_RAY, "tests/engine", *(ignored[name] for name in WITH_WHAT_IS_AROUND)],
-        "with Ray or vLLM": ["-m", "(ray or e2e or vllm) and not soak"],
+        "of pages and platform": ["-m", WITHOUT_RAY, "tests", *(f"--ignore={folder}" for folder in beside)],
+        "of the engine": ["-m", WITHOUT_RAY, *beside],
+        "with Ray or vLLM": ["-m", "(ray or e2e or vllm) and not soak", *_files_with_marks(root)],
     }
 
 
-def _ignoring(names: Sequence[str]) -> list[str]:
-    return [f"--ignore=tests/engine/{name}" for name in names]
+def _files_with_marks(root: Path) -> list[str]:
+    files = sorted((root / "tests").rglob("test_*.py"))
+    return [str(file.relative_to(root)) for file in files if MARKED.search(file.read_text())]
 
 
 def main(arguments: Sequence[str]) -> int:

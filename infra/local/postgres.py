@@ -81,6 +81,7 @@ class Postgres:
             "fsync": "on" if self.is_durable else "off",
             "synchronous_commit": "on" if self.is_durable else "off",
             "log_min_messages": "warning",
+            "max_slot_wal_keep_size": "4GB",  # of backups that nobody takes any more
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         server = [str(binaries() / "postgres"), "-D", str(self.data), "-p", str(self.port), *options]
@@ -117,6 +118,11 @@ class Postgres:
         if made is not None:
             return "nobody" if made.stat().st_uid == _nobody().pw_uid else "namespace"
         return "nobody" if _is_reachable(self.home.folder) and _is_reachable(binaries()) else "namespace"
+
+
+def owner_of_data(home: Home) -> int | None:
+    """The user whom a data folder that is put into this home must belong to; None: whoever makes it."""
+    return _nobody().pw_uid if Postgres(home=home, port=0)._runs_as() == "nobody" else None
 
 
 def binaries() -> Path:

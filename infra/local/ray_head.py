@@ -12,9 +12,12 @@ from infra.local.home import Home, taken_from_the_shell
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
 PASSED_ON = (  # if somebody has set them
-    *("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX"),
+    *("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_STORE_REGION", "LAMINAR_STORE_ADDRESSING"),
+    *("LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX", "LAMINAR_LOG_FORMAT", "LAMINAR_OTLP_URL"),
     *("LAMINAR_NODE_CACHE_DIR", "LAMINAR_NODE_CACHE_GB"),
 )
+NICENESS = "RAY_worker_niceness"
+"""Of jobs, if somebody has set it. Ray's own is 15: they yield to the site on the same machine, and to all else."""
 OBJECT_STORE_BYTES = 300 * 1024 * 1024
 
 
@@ -55,7 +58,8 @@ class RayHead:
         }
         words = [f"--{name}={value}" for name, value in options.items()]
         python = self.home.alias_of(sys.executable)
-        return [python, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats", *words]
+        ray = [python, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats", *words]
+        return [python, "-m", "engine.node", "--", *ray]
 
     def environment(self) -> dict[str, str]:
         python = Path(self.home.alias_of(sys.executable))
@@ -72,7 +76,7 @@ class RayHead:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "LAMINAR_STORE_DIR": str(self.home.store),
-            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            **{name: os.environ[name] for name in (*PASSED_ON, NICENESS) if name in os.environ},
         }
 
     def is_healthy(self) -> bool:

@@ -87,6 +87,7 @@ class Site:
             "LAMINAR_DEBUG": "0",
             **{name: os.environ[name] for name in sorted((OPTIONAL | RENAMED.keys()) & os.environ.keys())},
             "LAMINAR_SITE_DIR": str(self.home.site),
+            "LAMINAR_DATABASE_DIRECT_URL": "",  # the shell's is of another database than this one
         }
 
     def marked(self, service: Service) -> dict[str, str]:
@@ -129,9 +130,9 @@ class Site:
             "web": ["uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", port, "--no-access-log",
                     "--http", "backend.api.connections:BoundedHttp", "--ws-max-size", "65536",
                     "--no-proxy-headers", "--log-level", "warning", "--timeout-graceful-shutdown", "5"],
-            "worker": ["celery", "-A", "backend.celery", "worker", "--concurrency", "2", "--loglevel", "INFO",
-                       "--without-gossip", "--without-mingle"],
-            "beat": ["celery", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",
+            "worker": ["celery", "--quiet", "-A", "backend.celery", "worker", "--concurrency", "2",
+                       "--loglevel", "INFO", "--without-gossip", "--without-mingle"],
+            "beat": ["celery", "--quiet", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",
                      "--schedule", str(self.home.run / "beat-schedule")],
         }  # fmt: skip
         healthy = {

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ import psutil
 import psycopg
 
 from engine.policy.awake import AwakeTime
-from engine.spec.printable import escaped
+from engine.spec.log_text import FORMS, OneLine
 from infra.local.demo_accounts import write_local_json
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, write_private
@@ -48,6 +49,9 @@ TRY_AGAIN_S = 1.0  # what could not even be tried costs next to nothing
 MAX_FAILED_MIGRATIONS = 3
 # A full or read-only disk, a machine without memory or processes to spare: what could not be done is done later.
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EAGAIN}
+# Another word than these two is for the services to refuse, whose setting it is.
+_FORM = FORMS.get(os.environ.get("LAMINAR_LOG_FORMAT", ""), OneLine)
+_LINE = _FORM("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
 
 
 @dataclass(slots=True)
@@ -270,5 +274,6 @@ def _take_lock(home: Home) -> IO[str]:
 
 
 def _say(text: str) -> None:
+    said = {"name": __name__, "levelname": "INFO", "msg": text}
     with contextlib.suppress(OSError):  # a log that cannot be written is no reason to stop
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escaped(text)}", flush=True)
+        print(_LINE.format(logging.makeLogRecord(said)), flush=True)

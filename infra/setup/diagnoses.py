@@ -35,6 +35,10 @@ DIAGNOSES = (
         "A package had to be compiled and that failed: install Python's headers and a compiler (on Debian and Ubuntu "
         "`apt-get install build-essential python3-dev`), or use Python 3.11 to 3.13.",
     ),
+    (
+        r"libnuma\.so",
+        "vLLM on a CPU needs libnuma: on Debian and Ubuntu `apt-get install libnuma1`, then run the command again.",
+    ),
     ("[Pp]ermission denied", "A folder cannot be written: has another user set this copy of Laminar up?"),
     ("Killed|MemoryError", "The memory ran out: close something large (2 GB must be free) and run it again."),
 )

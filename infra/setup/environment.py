@@ -36,6 +36,13 @@ TITLES = {
     "vllm-cuda": "vLLM for CUDA, packages",
 }
 
+VLLM_ENGINE = "import ray, vllm.v1.engine.llm_engine"
+# Of vLLM for CPUs: without libnuma it is imported, warns that its kernels are not, and fails once a job begins.
+VLLM_KERNELS = (
+    "import torch; from vllm.platforms.cpu import CpuPlatform as c; c.import_kernels(); "
+    "torch.ops._C.init_cpu_memory_env"
+)
+
 
 def set_up(paths: Paths, lock: str) -> None:
     if is_finished(paths, lock):
@@ -116,9 +123,10 @@ def pip_install(paths: Paths, lock: str) -> list[str]:
 
 def check_command(paths: Paths, lock: str) -> list[str]:
     """vLLM names torchvision and its kin, which this environment leaves out because they break it on a CPU: what is
-    asked of it is that its engine can be imported."""
+    asked of it is that its engine can be imported, and on a CPU that its kernels are there: it only warns of those."""
     if lock.startswith("vllm"):
-        return [str(paths.python), "-c", "import ray, vllm.v1.engine.llm_engine"]
+        kernels = f"; {VLLM_KERNELS}" if lock == "vllm" else ""
+        return [str(paths.python), "-c", f"{VLLM_ENGINE}{kernels}"]
     return [*pip(paths), "check"]
 
 

@@ -36,7 +36,7 @@ def server(settings: Any, transactional_db: None) -> Iterator[str]:
     port = web.servers[0].sockets[0].getsockname()[1]
     yield f"ws://127.0.0.1:{port}/ws/live"
     web.should_exit = True
-    thread.join(20)
+    thread.join(120)
 
 
 class Watcher:
@@ -54,7 +54,7 @@ class Watcher:
     def say(self, frame: object) -> None:
         self.socket.send(json.dumps(frame))
 
-    def hear(self, timeout_s: float = 10.0) -> dict[str, Any]:
+    def hear(self, timeout_s: float = 60.0) -> dict[str, Any]:
         frame: dict[str, Any] = json.loads(self.socket.recv(timeout=timeout_s))
         return frame
 

@@ -1,8 +1,12 @@
-"""Ray's Jobs API as a dict: it knows what it was told, and everything else is missing."""
+"""Ray's Jobs API as a dict: it knows what it was told, all else is missing. Called with any pool it is its Ray."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
-from backend.jobs.attempts.launcher import RayUnreachable, SubmissionStatus
+from backend.jobs.attempts.launcher import SubmissionStatus
+from backend.pools.clusters.dashboard import RayUnreachable
+from backend.pools.clusters.looks import RayHost
+from backend.pools.models import ResourcePool
 from engine.spec.control import AttemptOrder
 
 
@@ -12,6 +16,10 @@ class FakeRay:
     away: bool = False
     orders: list[AttemptOrder] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
+    nodes: list[RayHost] = field(default_factory=list)
+
+    def __call__(self, pool: ResourcePool) -> Self:
+        return self
 
     def launch(self, order: AttemptOrder, submission_id: str) -> None:
         self._answer()
@@ -33,6 +41,10 @@ class FakeRay:
     def log_tail(self, submission_id: str, max_chars: int) -> str:
         self._answer()
         return "last \0words, lam_run_secret and Bearer abc"
+
+    def hosts(self) -> list[RayHost]:
+        self._answer()
+        return self.nodes
 
     def _answer(self) -> None:
         if self.away:

@@ -92,3 +92,5 @@ class Page:
     form: Body | None = None
     may: frozenset[str] = EVERYBODY
     """Who of the team; the others are refused."""
+    asks: bool = False
+    """It is posted to, and looked at as well: it asks once more."""

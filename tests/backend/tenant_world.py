@@ -3,24 +3,37 @@ routes and pages."""
 
 import hashlib
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from backend.accounts.models import Invitation, Membership, Project, Role, ServiceAccount, Team, User
 from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetFile, AssetKind
-from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
+from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState, ModelVersion, RegisteredModel
+from backend.ids import new_id
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.submit import Submitter, submit_job
-from backend.pools.models import Budget, ResourcePool, TeamQuota
+from backend.pages.job.checkpoint_acts import ACTS
+from backend.pages.job.controls import CONTROLS
+from backend.pages.job.tabs import TABS
+from backend.pools.models import Budget, Maintenance, ResourcePool, TeamQuota
+from backend.quota_requests.models import QuotaRequest
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
+from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from engine.spec.control import FactBatch
 from engine.spec.facts import Fact, TrajectoriesSampled, TrajectorySample
 from engine.spec.job import JobSpec
 from tests.backend.tenant_callers import OUTSIDER, RULERS, WORKERS, Page, Row, World, row
 
+NEXT_CENTURY: Final = {
+    "text": "New disks",
+    "begins_at": "2101-01-01T00:00:00Z",
+    "ends_at": "2101-01-01T04:00:00Z",
+    "stops_from": "2100-12-31T23:00:00Z",
+}
 SECRET_WORDS = "only ants may read this"
 
 
@@ -47,6 +60,12 @@ def make_world(now: datetime, *, label: str = "") -> World:
     TeamQuota.objects.create(pool=pool, team=team, nominal=8)
     TeamQuota.objects.create(pool=pool, team=others, nominal=8)
     Budget.objects.create(team=team, gpu_seconds=10_000_000)
+    terms = PriceTerms(per_device_second=Decimal(1), valid_from=now, currency="EUR")
+    price = set_price(pool, terms, actor="user:1", now=now)
+    notice = Maintenance.objects.create(
+        text="New disks", begins_at=now, ends_at=now + timedelta(days=3_650), created_at=now
+    )
+    question = QuotaRequest.objects.create(team=others, pool=pool, wanted=9, reason="For the hive", asked_at=now)
     job = _job(team, project, pool, people["owner"], now)
     schedule_pool(pool.pk, now=now)
     trajectory = _trajectory(job, now)
@@ -56,6 +75,10 @@ def make_world(now: datetime, *, label: str = "") -> World:
     ModelVersion.objects.create(
         model=model, number=1, checkpoint=promoted, created_at=now, created_by="user:1", lineage={"job": job.pk}
     )
+    CheckpointEvaluation.objects.create(
+        job=_job(team, project, pool, people["owner"], now), checkpoint=promoted, at=now, environment="running_sums",
+        num_prompts=4, reward_mean=0.5, reward_std=0.1, length_mean=3.0,
+    )  # fmt: skip
     asset = _asset(team, now)
     endpoint = WebhookEndpoint.objects.create(
         team=team, url="https://example.org/hook", events=["*"], secret="sealed", created_at=now
@@ -91,6 +114,9 @@ def make_world(now: datetime, *, label: str = "") -> World:
         "user_id": people["viewer"].public_id,
         "key_id": key.pk,
         "name": "running_sums",
+        "price_id": str(price.pk),
+        "question_id": question.pk,
+        "notice_id": notice.pk,
         "request_id": "req_x",
     }
     return World(now=now, ids=ids, people=people)
@@ -154,10 +180,14 @@ ROWS: Final[dict[str, Row]] = {
     "GET /jobs/{job_id}/metrics/names": row(),
     "GET /jobs/{job_id}/attempts": row(),
     "GET /jobs/{job_id}/metrics": row(),
+    "GET /jobs/{job_id}/verdict": row(),
     "GET /jobs/{job_id}/trajectories": row(),
+    "GET /trajectories": row(query="?q=ants"),
     "GET /jobs/{job_id}/trajectories/{trajectory_id}": row(),
     "GET /jobs/{job_id}/distributions": row(query="?name=reward"),
     "GET /jobs/{job_id}/timeline": row(),
+    "GET /jobs/{job_id}/replicas": row(),
+    "GET /jobs/{job_id}/ledger": row(),
     "GET /jobs/{job_id}/logs": row(),
     "GET /jobs/{job_id}/logs/stream": row(),
     "GET /jobs/{job_id}/events": row(),
@@ -172,10 +202,35 @@ ROWS: Final[dict[str, Row]] = {
     "GET /quota": row(),
     "GET /pools/{pool_id}/quotas": row(),
     "GET /pools/{pool_id}/queue": row(is_shared=True),
+    "POST /pools": row(lambda world: {"name": "another", "flavor": "H100", "capacity": 4}),
+    "GET /pools/{pool_id}/settings": row(),
+    "PATCH /pools/{pool_id}/settings": row(lambda world: {"capacity": 17}),
+    "GET /operator/pools": row(),
+    "POST /pools/{pool_id}/hosts:drain": row(lambda world: {"host": "box-7", "reason": "a fan"}, 409),
+    "POST /pools/{pool_id}/hosts:give-back": row(lambda world: {"host": "box-7"}),
+    "GET /maintenance": row(is_shared=True),
+    "POST /maintenance": row(lambda world: NEXT_CENTURY),
+    "PUT /maintenance/{notice_id}": row(lambda world: NEXT_CENTURY | {"text": "Newer disks"}, is_shared=True),
+    "DELETE /maintenance/{notice_id}": row(is_shared=True),
+    "GET /operator/teams": row(),
+    "POST /operator/teams": row(lambda world: {"name": f"Wasps {new_id('x')}", "owner": "ina@example.org"}),
+    "GET /operator/people": row(),
+    "POST /operator/people/{user_id}/close": row(),
+    "POST /operator/people/{user_id}/open": row(),
+    "POST /operator/people/{user_id}/end-sessions": row(),
     "GET /jobs/{job_id}/explain": row(),
     "PUT /pools/{pool_id}/quotas/{team_id}": row(lambda world: {"nominal": 7}),
+    "GET /pools/{pool_id}/prices": row(is_shared=True),
+    "POST /pools/{pool_id}/prices": row(
+        lambda world: {"per_device_second": "0.000555555556", "currency": "EUR"},
+    ),
+    "DELETE /pools/{pool_id}/prices/{price_id}": row(None, 409),
     "GET /budgets": row(),
     "PUT /budgets/{team_id}": row(lambda world: {"gpu_seconds": 5_000_000}),
+    "PUT /budgets/{team_id}/money": row(lambda world: {"amount": "2500"}),
+    "GET /budgets/limits": row(),
+    "PUT /budgets/projects/{project_id}": row(lambda world: {"amount": "7200"}),
+    "PUT /budgets/people/{user_id}": row(lambda world: {"amount": "12.5", "unit": "money"}),
     "GET /me": row(),
     "GET /teams": row(),
     "PATCH /team": row(lambda world: {"name": "Bigger ants"}),
@@ -239,16 +294,47 @@ ROWS: Final[dict[str, Row]] = {
     "DELETE /api-keys/{key_id}": row(speaks_of_itself=True),
 }
 
+OPERATOR: Final = frozenset({"operator"})
 PAGES: Final[dict[str, Page]] = {
+    "home": Page(),
     "jobs": Page(),
+    "several_jobs": Page(
+        method="POST", form=lambda world: {"act": "cancel", "job": world.ids["job_id"]}, may=WORKERS, asks=True
+    ),
     "new_job": Page(may=WORKERS),
-    "job": Page(),
-    "cancel_job": Page(method="POST", may=WORKERS),
+    **{tab.page: Page() for tab in TABS},
+    **{each.page: Page(method="POST", may=RULERS if each.verb == "kill" else WORKERS, asks=True) for each in CONTROLS},
+    "retry_job": Page(method="POST", form=lambda world: {"token": "a" * 24, "from": "start"}, may=WORKERS, asks=True),
+    "change_job": Page(method="POST", form=lambda world: {"name": "another"}, may=WORKERS, asks=True),
+    "job_retention": Page(
+        method="POST",
+        form=lambda world: {"keep_last": "3", "keep_best": "1", "metric": "reward/mean"},
+        may=WORKERS,
+        asks=True,
+    ),
+    "download_checkpoint": Page(method="POST"),
+    **{each.page: Page(method="POST", form=lambda world: {"name": "adder"}, may=WORKERS, asks=True) for each in ACTS},
     "job_live": Page(),
+    "job_series": Page(),
+    "job_trajectory": Page(),
     "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
+    "environments": Page(),
     "queue": Page(),
+    "ask_for_quota": Page(
+        method="POST",
+        form=lambda world: {"pool": world.ids["pool_id"], "wanted": "9", "reason": "A sweep"},
+        may=WORKERS,
+    ),
     "usage": Page(),
+    "set_limit": Page(
+        method="POST",
+        form=lambda world: {"whose": f"project:{world.ids['project_id']}", "amount": "5", "unit": "device_seconds"},
+        may=RULERS,
+    ),
+    "evaluations": Page(),
     "assets": Page(),
+    "model": Page(),
+    "change_model": Page(method="POST", form=lambda world: {"act": "note", "number": "1", "note": "ours"}, may=WORKERS),
     "keys": Page(),
     "revoke_key": Page(method="POST", may=RULERS),
     "members": Page(),
@@ -263,6 +349,37 @@ PAGES: Final[dict[str, Page]] = {
     "change_webhook": Page(method="POST", form=lambda world: {"act": "disable"}, may=RULERS),
     "renew_webhook_secret": Page(method="POST", may=RULERS),
     "redeliver": Page(method="POST", may=RULERS),
+    "status": Page(may=frozenset({"operator"})),
+    "operator_pools": Page(may=OPERATOR),
+    "operator_new_pool": Page(
+        method="POST", form=lambda world: {"name": "second", "flavor": "cpu", "capacity": "4"}, may=OPERATOR
+    ),
+    "operator_pool": Page(may=OPERATOR),
+    "operator_change_pool": Page(
+        method="POST", form=lambda world: {"name": "small", "flavor": "cpu", "capacity": "20"}, may=OPERATOR
+    ),
+    "operator_quota": Page(
+        method="POST", form=lambda world: {"team": world.ids["team_id"], "nominal": "3"}, may=OPERATOR
+    ),
+    "operator_priority": Page(method="POST", form=lambda world: {"priority": "5"}, may=OPERATOR),
+    "operator_change_host": Page(method="POST", form=lambda world: {"act": "give_back", "host": "box-7"}, may=OPERATOR),
+    "operator_make_way": Page(method="POST", may=OPERATOR),
+    "operator_set_price": Page(method="POST", form=lambda world: {"price": "2", "per": "hour"}, may=OPERATOR),
+    "operator_withdraw_price": Page(method="POST", may=OPERATOR),
+    "operator_teams": Page(may=OPERATOR),
+    "operator_budget": Page(method="POST", form=lambda world: {"hours": "100"}, may=OPERATOR),
+    "operator_money": Page(method="POST", form=lambda world: {"amount": "2500"}, may=OPERATOR),
+    "operator_invite_owner": Page(method="POST", form=lambda world: {"owner": "ina@example.org"}, may=OPERATOR),
+    "operator_maintenance": Page(may=OPERATOR),
+    "operator_announce": Page(method="POST", form=lambda world: NEXT_CENTURY, may=OPERATOR),
+    "operator_change_maintenance": Page(method="POST", form=lambda world: {"act": "end"}, may=OPERATOR),
+    "operator_questions": Page(may=OPERATOR),
+    "operator_answer": Page(
+        method="POST", form=lambda world: {"act": "refuse", "answer": "Not this month"}, may=OPERATOR
+    ),
+    "operator_people": Page(may=OPERATOR),
+    "operator_change_person": Page(method="POST", form=lambda world: {"act": "close"}, may=OPERATOR),
+    "operator_reset_person": Page(method="POST", may=OPERATOR),
 }
-OPEN_PAGES: Final = {"home", "help", "accept_invitation"}
-"""Home only leads on. Whoever holds an invitation's link may look; test_invitations.py says who may accept."""
+OPEN_PAGES: Final = {"help", "api_guide", "client", "client_wheel", "accept_invitation"}
+"""Whoever holds an invitation's link may look; test_invitations.py says who may accept."""

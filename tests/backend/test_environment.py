@@ -6,12 +6,18 @@ import sys
 
 import pytest
 
-from backend.environment import RENAMED, MissingSetting, read_environment
+from backend.environment import RENAMED, read_environment
+from backend.missing import MissingSetting
 
 
 def test_what_is_not_set_is_named() -> None:
     with pytest.raises(MissingSetting, match="LAMINAR_SECRET_KEY"):
         read_environment({})
+
+
+def test_what_is_printed_of_it_has_no_secret() -> None:
+    values = {name: value for name, value in os.environ.items() if name.startswith("LAMINAR_")}
+    assert repr(read_environment(values)) == f"<the settings of {values['LAMINAR_PUBLIC_URL']}>"
 
 
 @pytest.mark.parametrize("former", RENAMED)

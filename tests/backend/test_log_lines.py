@@ -1,9 +1,10 @@
-"""The log of every process of ours is one line a record, whatever a stranger is called.
+"""The log of every process of ours is one line a record, whatever a stranger is called, in words or as JSON.
 
 Each process sets its logging up as it does when it starts, in a process of its own, and then names what is hostile.
 """
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -29,8 +30,9 @@ names = ["celery.worker", "celery.app.trace", "celery.beat", "celery.redirected"
 """
 DRIVER: Final = """
 import logging
+from engine.live.process.settings import log_form
 from engine.spec.log_text import log_to
-log_to(fmt="%(asctime)s %(levelname)s %(message)s")
+log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=log_form())
 names = ["engine.live.run.attempt", "httpx"]
 """
 SUPERVISOR: Final = """
@@ -69,6 +71,33 @@ def test_nobody_writes_a_line_into_the_log_of(setup: str, num_names: int) -> Non
     assert all(escaped in line for line in named), named
     others = [line for line in lines if "root forged" in line and line not in named]
     assert all(line.startswith("    ") for line in others), "in a traceback it is indented"
+
+
+ASKED: Final = """
+import warnings
+warnings.warn(said)
+from django.test import Client
+Client(headers={"host": "127.0.0.1", "X-Request-Id": "req_of_ours"}).post("/healthz/nothing/here")
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "num_records"),
+    [(WEB + SAY + ASKED, 20), (WORKER + SAY, 18), (DRIVER + SAY, 6), (SUPERVISOR, 1)],
+    ids=["web", "worker", "driver", "local"],
+)
+def test_as_json_every_line_is_an_object_in_which_nothing_is_forged(setup: str, num_records: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"said = {HOSTILE!r}\n{setup}"],
+        cwd=ROOT, env=os.environ | {"LAMINAR_LOG_FORMAT": "json"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in (done.stdout + done.stderr).split("\n") if line]
+    assert len(told) >= num_records and {"time", "level", "logger", "message"} <= set.intersection(*map(set, told))
+    assert not [each for each in told if not each["message"].isprintable() or each["message"].startswith("2026")]
+    if ASKED in setup:
+        (refused,) = [each for each in told if "/healthz/nothing" in each["message"]]
+        assert refused["request_id"] == "req_of_ours"
 
 
 FORMATTING: Final = ("basicConfig", "Formatter", "StreamHandler", "FileHandler")

@@ -1,17 +1,20 @@
 """The API describes itself, and what it says is true: every route, every status, every scope, every name."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.test import Client
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from pydantic import BaseModel
 
 from backend.accounts.bearer import ApiKeyAuth
 from backend.accounts.scopes import SCOPES
 from backend.api.handlers import _BY_STATUS
 from backend.errors import Refusal
+from backend.pages.programs.shapes import field_of, parts_of
 from backend.rest import api as rest_api
 from backend.rest import operation_id
 
@@ -39,6 +42,23 @@ def with_references(document: dict[str, Any], schema: dict[str, Any]) -> Draft20
 def test_the_document_is_openapi_3_1_with_one_security_scheme(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1")
     assert document["components"]["securitySchemes"] == {"ApiKeyAuth": {"type": "http", "scheme": "bearer"}}
+
+
+def test_no_two_shapes_have_one_name(document: dict[str, Any]) -> None:
+    """The document has one entry a name: of two shapes, one would be described as the other."""
+    ours = defaultdict[str, set[str]](set)
+    for model in all_models(BaseModel):
+        if model.__module__.startswith(("backend.", "engine.")):
+            ours[model.__name__].add(model.__module__)
+    named = {name: modules for name, modules in ours.items() if name in document["components"]["schemas"]}
+    assert len(named) > 100
+    assert {name: modules for name, modules in named.items() if len(modules) > 1} == {}
+
+
+def all_models(above: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for model in above.__subclasses__():
+        yield model
+        yield from all_models(model)
 
 
 def test_every_operation_names_every_status_that_can_happen(document: dict[str, Any]) -> None:
@@ -142,6 +162,29 @@ def test_no_address_stands_in_two_routers() -> None:
 def test_the_page_needs_no_other_host() -> None:
     page = Client().get("/api/v1/docs").content.decode()
     assert "openapi.json" in page and "cdn." not in page and "https://" not in page
+
+
+def test_every_route_and_shape_is_told_on_the_page_with_the_scope_that_it_asks_for(document: dict[str, Any]) -> None:
+    page = Client().get("/api/v1/docs").content.decode()
+    places = re.findall(r' id="([^"]+)"', page)
+    assert len(set(places)) == len(places)
+    routes = {operation["operationId"] for methods in document["paths"].values() for operation in methods.values()}
+    assert routes | {f"shape-{name}" for name in document["components"]["schemas"]} <= set(places)
+    assert {place for place in re.findall(r'href="#([^"]+)"', page) if place != "main"} <= set(places)
+    [paused] = re.findall(r'id="post_job_pause">.*?</details>', page, re.S)
+    assert "<code>jobs:write</code>" in paused and "/api/v1/jobs/{job_id}/pause" in paused
+
+
+def test_types_are_told_in_words() -> None:
+    def words(schema: dict[str, Any]) -> str:
+        return "".join(part.text for part in parts_of(schema))
+
+    assert words({"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "null"}]}) == "Job or null"
+    assert words({"type": "array", "items": {"type": "integer"}}) == "list of whole number"
+    assert words({"prefixItems": [{"type": "integer"}, {"type": "number"}]}) == "[whole number, number]"
+    assert words({"type": "string", "enum": ["a", "b"]}) == "“a” or “b”"
+    told = field_of("n", {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}, required=False)
+    assert told.bounds == "at least 1, at most 9, 3 unless said"
 
 
 def test_a_whole_spec_is_described(document: dict[str, Any]) -> None:

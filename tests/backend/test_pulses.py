@@ -1,17 +1,23 @@
 """A pulse is work that was begun or came to its end; where one is missing, pages and /readyz say so."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from celery.signals import before_task_publish
-from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
 from backend import health, site_notices
 from backend.api.background_times import note_background
+from backend.aside import Heard
 from backend.celery import _note_tick, app
+from backend.disks import Room
+from backend.environment import Environment
+from backend.listening import CannotHear, silence_of
 from backend.pulses import BEAT, CANARY, LATE_AFTER_S, ages
 
 
@@ -52,14 +58,49 @@ def test_ready_warns_of_background_work_that_stands_still_and_serves_on(
     assert [warning.partition(":")[0] for warning in response.json()["warnings"]] == ["beat", "worker"]
 
 
-def test_a_containers_health_check_goes_by_the_pulse(db: None) -> None:
-    with pytest.raises(CommandError, match="beat was heard of never"):
-        call_command("check_pulse", "beat")
+@pytest.fixture
+def ours(settings: Any, transactional_db: None) -> Environment:
+    """This test's own database, as whoever connects to it by themselves reaches it."""
+    url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
+    environment: Environment = settings.ENVIRONMENT
+    return replace(environment, database_url=url)
+
+
+def test_a_containers_health_check_goes_by_the_pulse(ours: Environment) -> None:
+    assert silence_of("beat", ours).startswith("beat was heard of never")
     beaten(BEAT, ago_s=LATE_AFTER_S + 1)
-    with pytest.raises(CommandError, match="31 s ago"):
-        call_command("check_pulse", "beat")
+    assert re.match(r"beat was heard of \d+ s ago", silence_of("beat", ours))
+    for name in (BEAT, CANARY):
+        beaten(name, ago_s=1)
+    assert silence_of("beat", ours) == silence_of("worker", ours) == ""
+    beaten(CANARY, ago_s=LATE_AFTER_S + 1)
+    assert re.match(r"worker was heard of \d+ s ago", silence_of("worker", ours))
+
+
+def test_who_was_heard_of_is_not_silent_whatever_letters_the_database_is_in(ours: Environment) -> None:
+    """Names are bytes to who connects to one in SQL_ASCII: nobody was found, and beat was ended every five minutes."""
     beaten(BEAT, ago_s=1)
-    call_command("check_pulse", "beat")
+    assert silence_of("beat", replace(ours, database_url=f"{ours.database_url}?client_encoding=sql_ascii")) == ""
+
+
+def test_nobody_is_called_silent_who_could_not_have_been_heard(ours: Environment) -> None:
+    """Whoever ends what is silent would end all of it with a database that is away."""
+    beaten(CANARY, ago_s=LATE_AFTER_S + 1)
+    for part, lacks in (
+        ("worker", ours),  # and no beat asks it
+        ("beat", replace(ours, broker_url="redis://127.0.0.1:1/0")),
+        ("beat", replace(ours, database_url="postgresql://x:x@127.0.0.1:1/x")),
+    ):
+        with pytest.raises(CannotHear):
+            silence_of(part, lacks)
+
+
+def test_to_listen_loads_no_django() -> None:
+    """Twice a minute and container, on a machine that may have no time to spare."""
+    script = (
+        "import backend.environment, backend.listening, sys; print([name for name in sys.modules if 'django' in name])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 class TestBanner:
@@ -77,7 +118,8 @@ class TestBanner:
         assert "what is done at intervals" not in page
 
     def test_a_full_disk_is_said(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(site_notices, "free_bytes", lambda: 3_000_000)
+        full = Heard(last=Room(free_bytes=3_000_000, num_bytes=10**9, may_write=True))
+        monkeypatch.setattr(site_notices, "room_at", lambda _: full)
         assert [*site_notices.notices()] == [
             "The disk of this site is full (3 MB left). Jobs wait until there is room again."
         ]

@@ -17,6 +17,7 @@ from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.models import Job, JobAttempt, OutboxMessage
+from backend.pools.models import ResourcePool
 from backend.reconcile.round import reconcile, sweep_zombies
 from backend.telemetry.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
@@ -36,6 +37,9 @@ class Beat:
     def now(self) -> datetime:
         return self.began + self.passed
 
+    def ray_of(self, pool: ResourcePool) -> FakeRay:
+        return self.ray
+
     def tick(self, job: Job, state: str, *, within_s: int = 90) -> None:
         """Until the job has come there. The beat goes on; its own ticks are all that runs."""
         for _ in range(within_s // 5):
@@ -43,8 +47,8 @@ class Beat:
             background.validate_waiting()
             background.schedule_all_pools()
             background.dispatch_outbox()
-            reconcile(self.ray, self.now)
-            sweep_zombies(self.ray, self.now)
+            reconcile(self.ray_of, self.now)
+            sweep_zombies(self.ray_of, self.now)
             job.refresh_from_db()
             if job.state == state:
                 return
@@ -73,7 +77,7 @@ def beat(db: None, monkeypatch: pytest.MonkeyPatch) -> Beat:
     beat = Beat(began=database_now())
     monkeypatch.setattr(background, "publish_now", beat.lost.append)
     monkeypatch.setattr(Task, "apply_async", lambda *args, **kwargs: beat.lost.append(args))
-    monkeypatch.setattr(background, "ray", lambda: beat.ray)
+    monkeypatch.setattr(background, "ray_of", beat.ray_of)
     for module in (background, launching):
         monkeypatch.setattr(module, "database_now", beat.now)
     return beat
@@ -120,7 +124,7 @@ def test_what_is_cancelled_is_stopped_and_the_outbox_is_empty_in_the_end(beat: B
     cancel_job(job.pk, actor="user:1", now=beat.now())
     for _ in range(8):  # a driver that does not listen
         beat.passed += timedelta(seconds=5)
-        reconcile(beat.ray, beat.now)
+        reconcile(beat.ray_of, beat.now)
     assert attempt.submission_id in beat.ray.stopped
     beat.ray.known[attempt.submission_id] = SubmissionStatus.STOPPED
     beat.tick(job, "cancelled")

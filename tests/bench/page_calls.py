@@ -69,7 +69,7 @@ def addresses() -> list[Address]:
 
 def names_asked_for() -> tuple[str, ...]:
     """Of queries and forms, by the source of the pages; forms of allauth and of a job's spec have others."""
-    found = {name for path in (ROOT / "backend/pages").glob("*.py") for name in _ASKED.findall(path.read_text())}
+    found = {name for path in (ROOT / "backend/pages").rglob("*.py") for name in _ASKED.findall(path.read_text())}
     return (*sorted(found), "login", "password", "next", "code", "training.steps", "name", "q", "page", "check", "part")
 
 

@@ -184,8 +184,6 @@ def _assembled(home: Home, site: Site, seed: int) -> RaceSite:
     environment = site.control_environment() | {
         "LAMINAR_RAY_URL": engine_url,
         "LAMINAR_RATE_SCALE": "10000",  # the race is for devices, not for a place in the rate limits
-        # Whoever was killed must be back before the next one is: modules are compiled once, wherever the race runs.
-        "PYTHONPYCACHEPREFIX": str(home.folder / "pycache"),
     }
     postgres, valkey = site.services()[:2]
     python = [sys.executable, "-m"]

@@ -76,10 +76,13 @@ def laminar(*, workers: int = 1) -> Iterator[Site]:
     )
     made = _made_a_job()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--no-access-log", "--log-level", "warning", "--ws-max-size", "65536", "--workers", str(workers)]
-    with served(command, f"{url}/healthz", environment=dict(os.environ)) as process:
+    with served(uvicorn(port, workers), f"{url}/healthz", environment=dict(os.environ)) as process:
         yield Site(url=url, process=process, **made)
+
+
+def uvicorn(port: int, workers: int = 1) -> list[str]:
+    command = [sys.executable, "-m", "uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    return [*command, "--no-access-log", "--log-level", "warning", "--ws-max-size", "65536", "--workers", str(workers)]
 
 
 def _made_a_job() -> dict[str, Any]:

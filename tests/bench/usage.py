@@ -5,9 +5,6 @@
 Each job holds two reservations for some hours, spread over the month; most are settled, the last ones are not.
 """
 
-import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -15,26 +12,11 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
-import django
+from tests.bench.figures import told
 
 START, DAY = datetime(2026, 1, 1, tzinfo=UTC), timedelta(days=1)
 RUNS = 5
 UNSETTLED = 20
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
-    django.setup()
-    figures = measured(arguments.jobs)
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        print("\n".join(f"{name:>20} {value:10.1f}" for name, value in figures.items()))
-    return 0
 
 
 def measured(num_jobs: int) -> dict[str, float]:
@@ -121,4 +103,4 @@ def median_ms(call: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(told(__doc__, measured, of="jobs", many=10_000))

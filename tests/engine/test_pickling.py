@@ -23,6 +23,7 @@ from engine.pipeline.records import (
     SampleProgress,
     Trajectory,
     TrajectoryContent,
+    Utterance,
     VersionRun,
 )
 from engine.policy.lineage import WeightsId
@@ -37,6 +38,8 @@ CONTENT = TrajectoryContent(
     prompt_text="1 + 2 =",
     response_text=" 3.",
     remark="right",
+    utterances=(Utterance(is_own=True, start=0, num_letters=3, first_token=0, num_tokens=1, seconds=0.5),),
+    parts=(("right", 1.0),),
 )
 TRAJECTORY = Trajectory(key=KEY, weights=WeightsId(0, 2), reward=1.0, num_tokens=1, content=CONTENT)
 

@@ -1,6 +1,7 @@
 """A seeded world, people signed in, and, for the browser, a real server process on the test database."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,8 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings
+from django.db import connection
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from backend.accounts.models import User
 from tests.frontend.seed import World, make_world
@@ -33,7 +35,13 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SERVER_STARTS_WITHIN_S = 40.0
+SERVER_STARTS_WITHIN_S = 180.0
+COMES_TO_REST_WITHIN_S = 60.0
+LEFT_EARLY = "WebSocket is closed before the connection is established"
+"""Chromium's word for a page that is left before its socket has opened: on a busy machine, any page."""
+GIVES_UP_AFTER_MS = 60_000  # of a busy machine: a load of twenty has been seen
+NAME_OF_THE_SERVER = "the pages under test"
+expect.set_options(timeout=GIVES_UP_AFTER_MS)
 
 
 @pytest.fixture
@@ -111,6 +119,7 @@ class Server:
         )  # pytest-django has put the test one there
         return os.environ | {
             "LAMINAR_DATABASE_URL": database.geturl(),
+            "PGAPPNAME": NAME_OF_THE_SERVER,
             "LAMINAR_PUBLIC_URL": self.url,
             "LAMINAR_ALLOWED_HOSTS": "127.0.0.1",
             "DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"],
@@ -158,12 +167,26 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass(slots=True)
 class Visitor:
-    """A person at a browser. Whatever the page complains about is collected, and must be nothing."""
+    """A person at a browser. Whatever any of their pages complains about is collected, and must be nothing at the end
+    of the test but what it said that it provokes."""
 
     context: BrowserContext
     page: Page
     server: Server
     complaints: list[str] = field(default_factory=list)
+    provoked: list[str] = field(default_factory=list)
+
+    def hear(self, kind: str, said: str) -> None:
+        if kind in {"error", "warning"} and LEFT_EARLY not in said:
+            self.complaints.append(said)
+
+    def provokes(self, pattern: str) -> None:
+        """The browser itself reports it: an answer that this test makes the server refuse, a connection it cuts."""
+        self.provoked.append(pattern)
+
+    @property
+    def unexpected(self) -> list[str]:
+        return [said for said in self.complaints if not any(re.search(each, said) for each in self.provoked)]
 
     def open(self, path: str) -> Page:
         self.page.goto(self.server.url + path)
@@ -175,12 +198,15 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
     """`visit(user, width=390, dark=True)`: signed in, on an empty page."""
     visitors: list[Visitor] = []
 
-    def arrive(user: User | None = None, *, width: int = 1280, dark: bool = False, scripts: bool = True) -> Visitor:
+    def arrive(
+        user: User | None = None, *, width: int = 1280, dark: bool = False, scripts: bool = True, zone: str = "UTC"
+    ) -> Visitor:
         context = chromium.new_context(
             viewport={"width": width, "height": 844},
             color_scheme="dark" if dark else "light",
             base_url=server.url,
             java_script_enabled=scripts,
+            timezone_id=zone,
         )
         if user is not None:
             client = Client()
@@ -188,15 +214,29 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
             value = client.cookies[settings.SESSION_COOKIE_NAME].value
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": value, "url": server.url}])
         visitor = Visitor(context=context, page=context.new_page(), server=server)
-        visitor.page.set_default_timeout(10_000)
-        visitor.page.on(
-            "console", lambda said: visitor.complaints.append(said.text) if said.type in {"error", "warning"} else None
-        )
-        visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
-        visitor.page.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
+        context.set_default_timeout(GIVES_UP_AFTER_MS)
+        context.on("console", lambda said: visitor.hear(said.type, said.text))
+        context.on("weberror", lambda told: visitor.complaints.append(str(told.error)))
+        context.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
         visitors.append(visitor)
         return visitor
 
     yield arrive
+    complaints = [said for visitor in visitors for said in visitor.unexpected]
     for visitor in visitors:
         visitor.context.close()
+    come_to_rest()
+    assert not complaints, "the browser complained of what this test did not provoke"
+
+
+def come_to_rest() -> None:
+    """What the pages had still asked for is answered: emptying the tables would lock them the other way round."""
+    deadline = time.monotonic() + COMES_TO_REST_WITHIN_S
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND xact_start IS NOT NULL"
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(busy, [NAME_OF_THE_SERVER])
+            if cursor.fetchone() == (0,):
+                return
+        assert time.monotonic() < deadline, "a request of the pages never ends"
+        time.sleep(0.02)

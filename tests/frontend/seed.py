@@ -6,6 +6,7 @@ names, to look at every page; tests call the builders.
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,17 +21,19 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
-from backend.telemetry.models import Trajectory
 from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.trajectories import store_trajectories
+from backend.verdicts.judging import judge_job
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from backend.webhooks.services import create_endpoint
 from engine.spec.control import FactBatch
+from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 from engine.spec.job import JobSpec
+from tests.frontend.seed_samples import samples_of_step
 
 PASSWORD = "still-waters-run-deep"
 HELD_OUT_BEFORE, HELD_OUT_AFTER = 0.27, 0.78
 SECONDS_A_STEP = 1.1
-SAMPLES_A_STEP = 6
 
 
 @dataclass(slots=True)
@@ -72,7 +75,9 @@ def may_sign_in(user: User) -> User:
     return user
 
 
-def submitted(world: World, *, at: datetime | None = None, user: User | None = None, **changes: Any) -> Job:
+def submitted(
+    world: World, *, at: datetime | None = None, user: User | None = None, start_from: str = "", **changes: Any
+) -> Job:
     spec = JobSpec.model_validate({"name": "Running sums", "tags": ["demo"], "training": {"steps": 120}} | changes)
     user = user or world.owner
     return submit_job(
@@ -82,6 +87,7 @@ def submitted(world: World, *, at: datetime | None = None, user: User | None = N
         spec=spec,
         pool=world.pool,
         now=at or datetime.now(UTC),
+        start_from=start_from,
     )
 
 
@@ -100,6 +106,21 @@ def running(world: World, *, steps_done: int = 64, at: datetime | None = None, *
     with transaction.atomic():  # one commit for all of it: ten times as fast
         for step in range(1, steps_done + 1):
             trained(world, job, step, at=begun + timedelta(seconds=13 + step * SECONDS_A_STEP))
+    return job
+
+
+def doubted(world: World, **changes: Any) -> Job:
+    """A job that is ill: its environment trusts half of its own rewards."""
+    job = running(world, steps_done=20, **changes)
+    for step in range(21, 33):
+        trained(world, job, step, untrusted=0.5)
+    return judged(job)
+
+
+def judged(job: Job) -> Job:
+    job.refresh_from_db()
+    judge_job(job, now=datetime.now(UTC))
+    job.refresh_from_db()
     return job
 
 
@@ -132,6 +153,11 @@ def trained(
         "length/p99": length * 4.2 + rng.gauss(0, 9),
         "throughput/tokens_per_s": 4_800 + 500 * learnt + rng.gauss(0, 260),
         "trainer/step_s": SECONDS_A_STEP + rng.gauss(0, 0.06),
+        "train/clip_fraction": abs(rng.gauss(0.03, 0.01)),
+        "train/tokens": float(round(16 * length)),
+        "trainer/wait_fraction": min(1.0, abs(rng.gauss(0.3, 0.08))),
+        "rollout/kv_used": min(1.0, abs(rng.gauss(0.55, 0.1))),
+        "reward/groups_without_signal": max(0.0, 0.4 - 0.3 * learnt + rng.gauss(0, 0.05)),
         "staleness/mean": stale,
         "staleness/max": float(math.ceil(stale) + (rng.random() < 0.15)),
     }
@@ -140,16 +166,24 @@ def trained(
         Job.objects.filter(pk=job.pk).update(step=step)
         job.step = step
         _store(job, step, values, at=at, cursor=next_cursor(job))
-        cursor = next_cursor(job)
-        Trajectory.objects.bulk_create(
-            _sample(world, job, step, sample, mean, cursor=cursor) for sample in range(SAMPLES_A_STEP)
-        )
+        _store_samples(job, step, samples_of_step(step, mean, rng), at=at)
         if step % 40 == 0 or step == job.steps:
             data = {"step": step, "version": step, "num_bytes": 2_140_000}
             record_event(job, "checkpoint_saved", actor="engine:1", now=at, data=data)
         if step == 52:
             told = {"component": "rollout/1", "action": "its prompts go back to the pool; a new replica is started"}
             record_event(job, "fault_detected", actor="engine:1", now=at, message="no word for 5 s", data=told)
+
+
+def sampled(job: Job, step: int, samples: Sequence[TrajectorySample]) -> None:
+    """As ingest would store them, beside those that are there."""
+    with transaction.atomic():
+        _store_samples(locked_job(job.pk), step, samples, at=datetime.now(UTC))
+
+
+def _store_samples(job: Job, step: int, samples: Sequence[TrajectorySample], *, at: datetime) -> None:
+    told = TrajectoriesSampled(step=step, trajectories=list(samples))
+    store_trajectories(job, max(1, job.num_attempts), told, cursor=next_cursor(job), now=at)
 
 
 def evaluated(job: Job, *, version: int, reward: float, at: datetime) -> None:
@@ -198,39 +232,6 @@ def _store(job: Job, step: int, values: dict[str, float], *, at: datetime, curso
     store_points(job, max(1, job.num_attempts), points)
 
 
-def _sample(world: World, job: Job, step: int, sample: int, mean: float, *, cursor: int) -> Trajectory:
-    rng = world.rng
-    num_terms = min(40, max(2, round(6 * rng.lognormvariate(0, 0.8))))
-    terms = [rng.randint(1, 9) for _ in range(num_terms)]
-    sums = [sum(terms[: i + 1]) % 100 for i in range(num_terms)]
-    right = rng.random() < mean
-    said = list(sums)
-    if not right:
-        slip = rng.randrange(num_terms)
-        said[slip:] = [(each + 1) % 100 for each in said[slip:]]
-    remark = (
-        f"right: {sums[-1]} in {num_terms} steps"
-        if right
-        else f"step {slip + 1} said {said[slip]}, should be {sums[slip]}"
-    )
-    return Trajectory(
-        job=job,
-        attempt=max(1, job.num_attempts),
-        step=step,
-        prompt_ordinal=step * 16 + sample // 2,
-        sample=sample % 2,
-        version=max(0, step - rng.choice((1, 1, 2))),
-        staleness=rng.choice((0, 1, 1, 2)),
-        num_tokens=num_terms * 3,
-        reward=float(right),
-        advantage=(1 - mean if right else -mean) * 1.8,
-        prompt=" + ".join(map(str, terms)) + " =",
-        response=" " + " → ".join(map(str, said)) + ".",
-        remark=remark,
-        cursor=cursor,
-    )
-
-
 def gallery(world: World) -> dict[str, Job]:
     """One job of every kind that a page shows differently."""
     now = datetime.now(UTC)
@@ -252,22 +253,26 @@ def gallery(world: World) -> dict[str, Job]:
     }
 
 
-def failed_with_evidence(world: World, *, at: datetime) -> Job:
-    """As ingest would leave it: log lines of its parts, then the last fact."""
+TRACE = 'ZeroDivisionError: division by zero\n  File "grader.py", line 41, in score\n    return right / len(said)'
+
+
+def failed_with_evidence(world: World, *, at: datetime, trace: str = "") -> Job:
+    """As ingest would leave it: log lines of its parts, then the last fact. With a trace, all of them bring it."""
     job = running(world, steps_done=12, at=at, name="Sums with a broken grader", tags=["sweep"])
     end, attempt = at + timedelta(seconds=30), job.attempts.get()
-    trace = 'ZeroDivisionError: division by zero\n  File "grader.py", line 41, in score\n    return right / len(said)'
     said = (
-        ("environment", "error", "the grader raised for prompt 4183: " + trace),
+        ("environment", "error", "the grader raised for prompt 4183: " + (trace or TRACE)),
         ("environment", "error", "its worker was replaced for the third time within a minute"),
-        ("trainer", "error", "no batch for 60 s; giving up"),
+        ("trainer", "error", f"no batch for 60 s; giving up\n{trace}".strip()),
     )
     bodies: list[dict[str, Any]] = [
         {"type": "log_lines", "component": part, "lines": [{"at": end, "level": level, "message": message}]}
         for part, level, message in said
     ]
-    bodies.append({"type": "fault_detected", "component": "environment", "message": "it dies", "action": "replaced"})
-    message = "The environment keeps dying: division by zero in grader.py, line 41."
+    bodies.append(
+        {"type": "fault_detected", "component": "environment", "message": trace or "it dies", "action": "replaced"}
+    )
+    message = trace or "The environment keeps dying: division by zero in grader.py, line 41."
     bodies.append({"type": "run_finished", "outcome": "failed", "failure_class": "user_code", "message": message})
     facts = [{"seq": seq, "at": end, "body": body} for seq, body in enumerate(bodies, start=1)]
     batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
@@ -314,6 +319,8 @@ def fill() -> None:
     may_sign_in(world.owner)
     print(f"{'broken':10} /jobs/{failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=30)).pk}/")
     team_affairs(world)
-    for kind, job in gallery(world).items():
+    for kind, job in {**gallery(world), "doubted": doubted(world, name="A judge that doubts")}.items():
+        if job.step:
+            judged(job)
         print(f"{kind:10} /jobs/{job.pk}/")
     print(f"sign in as {world.owner.email} with {PASSWORD}")

@@ -2,13 +2,19 @@
 
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from typing import Any
 
 from django.test import Client
 
+from backend.accounts.models import Team, User
 from backend.assets.models import Asset, AssetFile, AssetPart
 from backend.assets.storage import set_storage
+from backend.operating.found_assets import keep_found
 from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.node_report import NodeReport
 from tests.backend.conftest import given_asset
+from tests.frontend.html_reading import text_of
+from tests.frontend.job_form import filled, send
 from tests.frontend.seed import World
 
 
@@ -39,3 +45,33 @@ def test_a_viewer_is_shown_the_list_and_no_way_to_upload(world: World, viewer: C
     given_asset(world.team, "model", "tiny")
     page = page_of(viewer)
     assert "tiny@1" in page and "laminar upload" not in page
+
+
+def node(**lies: Any) -> NodeReport:
+    return NodeReport.model_validate({"node_id": "n", "address": "10.0.0.1"} | lies)
+
+
+def test_it_tells_on_how_many_nodes_each_lies_and_names_no_other_teams(world: World, owner: Client) -> None:
+    now = datetime.now(UTC)
+    given_asset(world.team, "model", "tiny")
+    given_asset(Team.objects.get(name="Another team"), "model", "theirs")
+    assert "No node has told yet" in page_of(owner)
+    lies = {"models": [{"name": "tiny", "kind": "qwen3", "num_bytes": 9}, {"name": "theirs"}, {"name": "stray"}]}
+    keep_found([node(**lies), node(models=[]), node(), node(silent="gone")], now=now)
+    page = page_of(owner)
+    assert "lies on 1 of 2 nodes" in page and "theirs" not in page and "stray" not in page
+    User.objects.filter(pk=world.owner.pk).update(is_staff=True)
+    page = page_of(owner)
+    assert "models/tiny" in page and "qwen3" in page and "on 1 of 2 nodes · not registered" in page
+
+
+def test_the_form_warns_of_a_name_that_no_node_has_and_refuses_nothing(world: World, owner: Client) -> None:
+    now = datetime.now(UTC)
+    given_asset(world.team, "data", "sums")
+    form = filled(world, environment__name="jsonl", environment__params="data = sums") | {"part": "judged"}
+    assert "whether it does now, no node has told within a day" in text_of(send(owner, form))
+    keep_found([node(models=[], data=[])], now=now)
+    assert "sums@1 was found on no node" in (judged := text_of(send(owner, form)))
+    assert "your team has no data set" not in judged
+    keep_found([node(models=[], data=[{"name": "sums"}])], now=now)
+    assert "notice warning" not in text_of(send(owner, form))

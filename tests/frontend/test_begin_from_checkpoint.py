@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
+from backend.jobs.submitting.templates import gallery
 from backend.pages.charts import HELD_OUT
 from backend.telemetry.models import MetricPoint
 from tests.frontend.html_reading import text_of
@@ -37,9 +38,9 @@ def box(checkpoint: Checkpoint, *, ticked: bool) -> str:
 def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
     owner: Client, checkpoint: Checkpoint
 ) -> None:
-    assert f"/jobs/new?checkpoint={checkpoint.pk}" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+    assert f"/jobs/new?checkpoint={checkpoint.pk}" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
     page = shown(owner, f"checkpoint={checkpoint.pk}")
-    assert box(checkpoint, ticked=True) in page and 'value="Earlier"' in page
+    assert box(checkpoint, ticked=True) in page and f'value="Earlier (from step {STEPS})"' in page
     assert f'name="training.steps" value="{2 * STEPS}"' in page
     assert f'"start_from": "{checkpoint.pk}"' in page, "and so does the same as curl"
 
@@ -123,3 +124,14 @@ def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
     assert "not measured before training" in told and "before training;" not in told
     assert tile.locator("[data-value='held_out.first']").inner_text() == "–"
     assert tile.locator("[data-value='held_out.last']").inner_text() != "–"
+
+
+def test_the_gallery_offers_every_template_and_the_newest_checkpoint_of_ones_own(
+    owner: Client, outsider: Client, checkpoint: Checkpoint
+) -> None:
+    page = shown(owner, "")
+    for template in gallery():
+        assert f'href="?template={template.name}"' in page and template.about in page
+    assert f'href="?checkpoint={checkpoint.pk}"' in page
+    theirs = shown(outsider, "")
+    assert checkpoint.pk not in theirs and 'aria-disabled="true"><b>Go on from a checkpoint' in theirs

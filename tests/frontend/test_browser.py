@@ -3,22 +3,26 @@
 Every test ends with the same demand: no error in the console, no violation of the content security policy.
 """
 
-import json
-import re
-import signal
 import time
 from collections.abc import Callable
-from html import unescape
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.urls import reverse
 from playwright.sync_api import Page, expect
 
+from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
 from backend.pages.charts import CHARTS, HELD_OUT
+from backend.pages.job.tabs import TABS
+from backend.telemetry.models import MetricSeries
+from engine.spec.facts import TrajectorySample
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
+from tests.frontend.curves import pointing
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -69,7 +73,7 @@ def test_a_jobs_page_draws_every_chart(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=30)
     visitor = visit(world.owner)
-    page = visitor.open(f"/jobs/{job.pk}/")
+    page = visitor.open(f"/jobs/{job.pk}/metrics/")
     see_everything(page)
     expect(page.locator(".plot .main-svg").first).to_be_attached()
     eventually(page, "[...document.querySelectorAll('[data-plot]')].every((p) => p.data?.length > 0)")
@@ -85,7 +89,7 @@ def test_charts_that_nobody_sees_are_not_drawn(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=5)
     visitor = visit(world.owner, width=390)
-    page = visitor.open(f"/jobs/{job.pk}/")
+    page = visitor.open(f"/jobs/{job.pk}/metrics/")
     eventually(page, "document.querySelector('[data-plot]').data?.length > 0")
     assert page.evaluate("[...document.querySelectorAll('[data-plot]')].at(-1).data") is None
     assert not visitor.complaints
@@ -101,7 +105,6 @@ def test_a_new_point_arrives_without_a_reload(visit: Visit) -> None:
     seed.trained(world, job, 13, reward=0.97)
     expect(page.locator("[data-value=done]").first).to_have_text("13", timeout=ARRIVES_WITHIN_MS)
     expect(page.locator("[data-value=reward]")).to_have_text("0.97")
-    expect(page.locator("[data-reading-step]")).to_have_text("Step 13")
     eventually(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.at(-1) === 13")
     assert page.evaluate("window.sameDocument")
     assert page.title().startswith("13/120")
@@ -112,15 +115,37 @@ def test_whoever_reads_an_older_step_is_not_pulled_away(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=6)
     visitor = visit(world.owner)
-    page = visitor.open(f"/jobs/{job.pk}/")
+    page = visitor.open(f"/jobs/{job.pk}/trajectories/")
     expect(page.locator("[data-connection-words]")).to_have_text("live")
-    page.get_by_role("button", name="Older").click()
+    page.get_by_role("link", name="Older").focus()
+    page.keyboard.press("Enter")
     expect(page.locator("[data-reading-step]")).to_have_text("Step 5")
+    expect(page.get_by_role("link", name="Older")).to_be_focused()
     seed.trained(world, job, 7)
     expect(page.locator("[data-value=done]").first).to_have_text("7", timeout=ARRIVES_WITHIN_MS)
     expect(page.locator("[data-reading-step]")).to_have_text("Step 5")
     page.get_by_label("follow the newest").check()
     expect(page.locator("[data-reading-step]")).to_have_text("Step 7")
+    assert not visitor.complaints
+
+
+def test_a_point_that_is_clicked_opens_its_own_step(visit: Visit) -> None:
+    world = seed.make_world()
+    job = seed.running(world, steps_done=40)
+    job.trajectories.filter(step=17).delete()
+    visitor = visit(world.owner)
+    page = visitor.open(f"/jobs/{job.pk}/")
+    for step, told in ((9, "Question"), (17, "No trajectory of step 17 was kept")):
+        page.goto(f"/jobs/{job.pk}/metrics/")
+        eventually(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
+        page.mouse.click(*pointing.place_of(page, "reward", step))
+        expect(page.locator("[data-reading-step]")).to_have_text(f"Step {step}")
+        expect(page.locator("[data-reading-part]")).to_contain_text(told)
+    page.get_by_label("Another step").fill("3")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-reading-step]")).to_have_text("Step 3")
+    page.reload()
+    expect(page.locator("[data-reading-step]")).to_have_text("Step 3")
     assert not visitor.complaints
 
 
@@ -138,21 +163,55 @@ def test_the_state_and_its_event_arrive_too(visit: Visit) -> None:
     assert not visitor.complaints
 
 
-def test_after_the_server_was_gone_the_page_catches_up(visit: Visit) -> None:
+def test_the_timeline_grows_between_events(visit: Visit) -> None:
     world = seed.make_world()
-    job = seed.running(world, steps_done=4)
+    job = seed.running(world, steps_done=3)
+    visitor = visit(world.owner)
+    page = visitor.open(f"/jobs/{job.pk}/")
+    bar = "[...document.querySelectorAll('[data-track] rect')].map((each) => parseFloat(each.getAttribute('width')))"
+    mark = "parseFloat(document.querySelector('[data-track] circle').getAttribute('cx'))"
+    widths, at, lasted = page.evaluate(bar), page.evaluate(mark), page.locator("[data-lasted]").text_content()
+    eventually(page, f"document.querySelector('[data-lasted]').textContent !== {lasted!r}")
+    later = page.evaluate(bar)
+    assert later[-1] > widths[-1] and later[0] < widths[0] and page.evaluate(mark) < at
+    assert sum(later) == pytest.approx(100, abs=0.1)
+    assert not visitor.complaints
+
+
+def test_every_metric_is_listed_though_the_page_came_before_the_first(visit: Visit) -> None:
+    world = seed.make_world()
+    job = seed.running(world, steps_done=0)
+    MetricSeries.objects.all().delete()
+    visitor = visit(world.owner)
+    page = visitor.open(f"/jobs/{job.pk}/metrics/")
+    page.get_by_text("Every metric").click()
+    expect(page.get_by_text("No metric yet.")).to_be_visible()
+    expect(page.locator("[data-connection-words]")).to_have_text("live")
+    seed.trained(world, job, 1, reward=0.5)
+    seed.ended(job, JobState.SUCCEEDED, message="Done.")
+    expect(page.get_by_role("row", name="reward/mean 1 0.50")).to_be_visible(timeout=ARRIVES_WITHIN_MS)
+    expect(page.get_by_text("No metric yet.")).to_be_hidden()
+    names = page.locator("[data-metrics] tbody code").all_text_contents()
+    assert names == sorted(names) and len(names) > 10
+    assert not visitor.complaints
+
+
+def test_focus_stays_when_what_it_was_on_is_renewed_or_gone(visit: Visit) -> None:
+    world = seed.make_world()
+    job = seed.running(world, steps_done=3)
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/")
     expect(page.locator("[data-connection-words]")).to_have_text("live")
-    visitor.server.stop(signal.SIGKILL)
-    expect(page.locator("[data-connection-words]")).to_have_text("offline since", timeout=ARRIVES_WITHIN_MS)
-    seed.trained(world, job, 5)
-    seed.trained(world, job, 6)
-    visitor.server.start()
-    expect(page.locator("[data-value=done]").first).to_have_text("6", timeout=40_000)
-    expect(page.locator("[data-connection-words]")).to_have_text("live")
-    eventually(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.join() === '1,2,3,4,5,6'")
-    visitor.complaints.clear()  # the browser itself reports the refused connections
+    page.get_by_role("link", name="Run again").focus()
+    with transaction.atomic():
+        advance(locked_job(job.pk), JobState.RECOVERING, actor="engine:1", now=datetime.now(UTC))
+    expect(page.locator(".job-head .chip")).to_have_text("recovering", timeout=ARRIVES_WITHIN_MS)
+    expect(page.get_by_role("link", name="Run again")).to_be_focused()
+    page.get_by_role("link", name="Cancel job").focus()
+    seed.ended(job, JobState.FAILED, message="reward: division by zero", failure_class="reward")
+    expect(page.locator(".job-head .chip")).to_have_text("failed", timeout=ARRIVES_WITHIN_MS)
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    assert not visitor.complaints
 
 
 def test_the_list_follows_by_itself(visit: Visit) -> None:
@@ -175,10 +234,11 @@ def test_a_page_whose_session_has_ended_says_so(visit: Visit, path: str) -> None
     visitor = visit(world.owner)
     page = visitor.open(path.format(job=job.pk))
     expect(page.locator("[data-connection-words]")).to_have_text("live")
+    visitor.provokes("401|403")
     Session.objects.all().delete()
     seed.trained(world, job, 3)
     expect(page.locator("[data-connection-words]")).to_have_text("signed out: reload", timeout=ARRIVES_WITHIN_MS)
-    assert not [said for said in visitor.complaints if not re.search("401|403", said)]  # the browser's own reports
+    assert not visitor.unexpected
 
 
 def test_cancelling_by_keyboard(visit: Visit) -> None:
@@ -195,6 +255,7 @@ def test_cancelling_by_keyboard(visit: Visit) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(cancel).to_be_focused()
     page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".job-head .chip")).to_have_text("stopping")
@@ -209,11 +270,11 @@ def test_every_error_at_once_and_then_one_job(visit: Visit) -> None:
     page.get_by_label("Name").fill("")
     page.get_by_label("Steps", exact=True).fill("many")
     page.locator("#f-optimizer-learning_rate").fill("7")
-    expect(page.locator("#curl")).to_contain_text('"learning_rate": 7')
+    expect(page.locator("#f-optimizer-learning_rate-error")).to_contain_text("Must be at most 1; got 7.")
     page.get_by_role("button", name="Submit job").click()
     expect(page.locator("#summary")).to_be_focused()
     expect(page.locator(".field.wrong")).to_have_count(3)
-    visitor.complaints = [said for said in visitor.complaints if "422" not in said]  # the browser reports the answer
+    visitor.provokes("422")
     page.get_by_role("link", name="Steps", exact=True).click()
     expect(page.get_by_label("Steps", exact=True)).to_be_focused()
     page.keyboard.type("40")
@@ -223,20 +284,58 @@ def test_every_error_at_once_and_then_one_job(visit: Visit) -> None:
     page.get_by_role("button", name="Submit job").dblclick()
     expect(page.get_by_role("heading", name="It's <b>mine</b>")).to_be_visible()
     assert Job.objects.get().spec["training"]["steps"] == 40
+    assert not visitor.unexpected
+
+
+def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
+    visitor = visit(seed.make_world().owner)
+    page = visitor.open("/jobs/new")
+    curl = page.locator("#curl")
+    for typed, read in {"1,024": "1024", "4 096": "4096"}.items():
+        page.locator("#f-training-steps").fill(typed)
+        expect(curl).to_contain_text(f'"steps": {read}')
+    page.get_by_text("Python", exact=True).click()
+    page.locator("#f-training-steps").fill("77")
+    expect(page.locator("#python")).to_contain_text('"steps": 77')
+    expect(page.locator("#python")).to_be_visible()
+    page.locator("#f-training-steps").fill("2.048")
+    expect(page.locator("[data-calls]")).to_contain_text("Put the form right")
     assert not visitor.complaints
 
 
-def test_the_curl_of_the_page_is_the_curl_of_the_server(visit: Visit) -> None:
-    world = seed.make_world()
+def test_what_is_wrong_or_without_effect_is_told_beside_its_field_while_typing(visit: Visit) -> None:
+    visitor = visit(seed.make_world().owner)
+    page = visitor.open("/jobs/new")
+    wrong = page.locator("#f-model-source-error")
+    page.locator("#f-model-source").fill("nobody-has-it")
+    expect(wrong).to_contain_text("your team has no model", ignore_case=True)
+    page.locator("#f-model-source").fill("demo")
+    expect(wrong).to_have_count(0)
+    page.get_by_text("Everything else").click()
+    page.get_by_label("Find a setting").fill("critic gamma")
+    expect(page.locator(".section .field:visible")).to_have_count(1)
+    expect(page.locator("#f-algorithm-critic-gamma")).to_be_disabled()
+    page.get_by_label("Find a setting").fill("")
+    page.locator("#f-algorithm-name").select_option("ppo")
+    expect(page.locator("#f-algorithm-critic-gamma")).to_be_enabled()
+    page.locator("#f-environment-params").fill("depth = 3")
+    expect(page.locator("#f-environment-params-error")).to_contain_text("nknown parameter 'depth'; choose from")
+    assert not Job.objects.exists() and not visitor.complaints
+
+
+def test_the_outlook_is_of_what_is_typed(visit: Visit) -> None:
+    world = seed.make_world(capacity=8)
     visitor = visit(world.owner)
-    typed = visitor.open("/jobs/new").locator("#curl").text_content() or ""
-    served = re.search(r'id="curl">(.*?)</code>', visitor.page.request.get("/jobs/new").text(), re.S)
-    assert served
-    calls = [typed, unescape(served[1])]
-    bodies = [json.loads(call.split("-d '")[1].removesuffix("'")) for call in calls]
-    assert bodies[0] == bodies[1]
-    assert calls[0].split("\n")[1:4] == calls[1].split("\n")[1:4]
-    assert not visitor.complaints
+    page = visitor.open("/jobs/new")
+    outlook = page.locator("[data-outlook]")
+    expect(outlook).to_contain_text("would start at once")
+    for typed, told in {"7": "With 8 devices it would start", "30": "would wait: asks for more than there is"}.items():
+        page.locator("#f-rollout-replicas").fill(typed)
+        expect(outlook).to_contain_text(told)
+    page.locator("#f-rollout-replicas").fill("many")
+    expect(outlook).to_contain_text("not a job yet")
+    expect(page.locator("#f-rollout-replicas")).to_have_value("many")
+    assert not Job.objects.exists() and not visitor.complaints
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -244,15 +343,19 @@ def test_nothing_is_wider_than_a_phone(visit: Visit, dark: bool) -> None:
     world = seed.make_world()
     running = seed.running(world, steps_done=6, name="<i>" + "w" * 90, tags=["x" * 40, "مرحبا"])
     running.trajectories.update(response="w" * 3_000, remark="<img src=x onerror=alert(1)>" + "y" * 300)
+    wide = {"prompt": "w" * 900, "response": "y" * 900, "version": 1, "staleness": 0, "num_tokens": 1, "reward": 1.0}
+    seed.sampled(running, 7, [TrajectorySample(prompt_ordinal=1, sample=0, advantage=0.5, **wide)])
     failed = seed.failed(world, name="Short", message="/very/long/path/" * 40)
     visitor = visit(world.owner, width=390, dark=dark)
     for path in (
         "/jobs/",
         "/jobs/new",
-        f"/jobs/{running.pk}/",
+        *(reverse(tab.page, args=[running.pk]) for tab in TABS),
+        reverse("job_trajectory", args=[running.pk, running.trajectories.latest("pk").trajectory_id]),
         f"/jobs/{running.pk}/cancel",
         f"/jobs/{failed.pk}/",
         "/help/",
+        "/docs/api",
     ):
         page = visitor.open(path)
         see_everything(page)
@@ -266,10 +369,10 @@ def test_hostile_samples_are_text(visit: Visit) -> None:
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     job.trajectories.update(response=hostile, prompt=hostile, remark=hostile)
     visitor = visit(world.owner)
-    page = visitor.open(f"/jobs/{job.pk}/")
-    page.get_by_role("button", name="Older").click()
-    expect(page.locator(".sample .response").first).to_have_text(hostile)
-    assert page.locator(".samples img, .samples script").count() == 0
+    page = visitor.open(f"/jobs/{job.pk}/trajectories/")
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator(".sample .beginning").first).to_have_text(hostile)
+    assert page.locator(".reading img, .reading script").count() == 0
     assert not visitor.complaints
 
 

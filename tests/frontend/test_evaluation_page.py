@@ -14,7 +14,7 @@ from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.validation import validate_job
-from backend.pages.checkpoint_views import FORM
+from backend.pages.job.making import FORM
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from tests.frontend.seed import World, finished, make_world
@@ -53,7 +53,7 @@ def checkpoint(world: World) -> Checkpoint:
 
 def button_of(browser: Client, checkpoint: Checkpoint) -> str:
     """The token in the form that starts an evaluation."""
-    page = text_of(browser.get(f"/jobs/{checkpoint.job_id}/"))
+    page = text_of(browser.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
     found = re.search(rf'action="/checkpoints/{checkpoint.pk}/evaluate">.*?name="token" value="([^"]+)"', page, re.S)
     assert found, "there is no button"
     return found[1]
@@ -93,7 +93,7 @@ class TestWhoMay:
     ) -> None:
         job = evaluation_of(owner, checkpoint)
         assert (job.steps, job.step, job.devices, job.created_by) == (0, STEPS, 1, world.owner)
-        page = text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        page = text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert f'<a href="/jobs/{job.pk}/">{job.state}</a> 0 of {PROMPTS} prompts' in page
         assert ONLY_MEMBERS not in page
 
@@ -108,7 +108,7 @@ class TestWhoMay:
     ) -> None:
         job = evaluation_of(owner, checkpoint)
         Engine(job).say(READY, answered(PROMPTS), EVALUATED, FINISHED)
-        page = text_of(viewer.get(f"/jobs/{checkpoint.job_id}/"))
+        page = text_of(viewer.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert ONLY_MEMBERS in page and "/evaluate" not in page
         assert f'<a href="/jobs/{job.pk}/">0.75</a> ± 0.25 over {PROMPTS} prompts of running_sums' in page
         assert f'value="{PROMPTS}" data-progress' in text_of(viewer.get(f"/jobs/{job.pk}/"))
@@ -138,9 +138,9 @@ class TestWhoMay:
     ) -> None:
         token = button_of(owner, checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
-        assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert press(owner, checkpoint, token).status_code == 302
-        assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert not Job.objects.filter(start_from=checkpoint.pk).exists()
 
     def test_the_evaluation_leads_back_and_is_not_run_again_without_its_weights(
@@ -148,7 +148,7 @@ class TestWhoMay:
     ) -> None:
         """The form for a new job starts from the model, not from a checkpoint."""
         page = text_of(owner.get(f"/jobs/{evaluation_of(owner, checkpoint).pk}/"))
-        assert f'href="/jobs/{checkpoint.job_id}/#{checkpoint.pk}"' in page and "Run again" not in page
+        assert f'href="/jobs/{checkpoint.job_id}/checkpoints/#{checkpoint.pk}"' in page and "Run again" not in page
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,7 +1,9 @@
 """A new job: errors beside their fields, nothing typed is lost, and nothing is made twice."""
 
+import ast
 import json
 import re
+import shlex
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -9,16 +11,20 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from pydantic import ValidationError
 
 from backend.api.rate_limit import Rate
 from backend.assets.registering import register_asset
 from backend.clock import database_now
 from backend.jobs.models import Job
+from backend.pages.as_code import calls
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import spec_fields
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import KNOB_EFFECTS
+from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
+from engine.spec.stored import as_stored
+from tests.backend.conftest import given_asset
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send
@@ -30,9 +36,8 @@ def test_the_form_submits_what_it_shows(world: World, owner: Client) -> None:
     response = send(owner, filled(world, name="A name", training__steps="60", schedule__name="sync"))
     job = Job.objects.get()
     assert response["Location"] == f"/jobs/{job.pk}/"
-    assert job.spec == JobSpec.model_validate(
-        {"name": "A name", "training": {"steps": 60}, "schedule": {"name": "sync"}}
-    ).model_dump(mode="json")
+    typed = {"name": "A name", "training": {"steps": 60}, "schedule": {"name": "sync"}}
+    assert job.spec == as_stored(JobSpec.model_validate(typed))
     assert (job.created_by, job.team, job.project) == (world.owner, world.team, world.project)
 
 
@@ -59,9 +64,11 @@ WRONG = {
     "rollout__replicas": ("1.5", "Must be a whole number; got 1.5."),
     "schedule__name": (
         "turbulent",
-        "Must be one of 'laminar', 'sync', 'one_step', 'stream', 'partial' or 'bounded'; got turbulent.",
+        "Must be one of 'laminar', 'sync', 'one_step', 'stream', 'partial', 'bounded', 'inflight' or 'paper'; "
+        "got turbulent.",
     ),
     "rollout__temperature": ("NaN", "Must be a number; got NaN."),
+    "algorithm__kl__coefficient": ("0,05", "0,05 can be read as 0.05 or as 5: write one of these."),
     "environment__params": ("No Equals", "Must be lower-case letters, digits and _, a letter first; got No Equals."),
     "tags": ("a, a", "Tags must not repeat."),
 }
@@ -160,9 +167,11 @@ def test_odd_names_are_refused_or_kept_but_never_break(world: World, owner: Clie
 
 
 def test_another_job_is_started_from_an_earlier_ones_spec(world: World, owner: Client, outsider: Client) -> None:
-    job = seed.submitted(world, name="Earlier", environment={"params": {"median_terms": 9, "note": "12"}})
+    job = seed.submitted(
+        world, name="Earlier", environment={"name": "reasoning_gym", "params": {"median_terms": 9, "note": "12"}}
+    )
     page = unescape(text_of(owner.get(f"/jobs/new?from={job.pk}")))
-    assert 'value="Earlier"' in page
+    assert 'value="Earlier (again)"' in page
     assert 'note = "12"\nmedian_terms = 9' in page
     assert "Earlier" not in text_of(outsider.get(f"/jobs/new?from={job.pk}"))
 
@@ -172,7 +181,7 @@ def test_every_setting_of_a_spec_survives_being_shown_and_sent() -> None:
         {
             "name": "n",
             "tags": ["a", "b c"],
-            "environment": {"params": {"a": True, "b": 1.5, "c": "true", "d": "x = y"}},
+            "environment": {"name": "reasoning_gym", "params": {"a": True, "b": 1.5, "c": "true", "d": "x = y"}},
             "schedule": {"name": "sync", "max_staleness": 3},
             "optimizer": {"learning_rate": 1e-7},
         }
@@ -208,3 +217,104 @@ def test_nothing_is_said_to_be_without_effect_because_another_field_is_wrong() -
 
 def test_every_field_says_what_it_is() -> None:
     assert not [each.path for each in spec_fields() if not each.description]
+
+
+def judged(client: Client, form: dict[str, str]) -> str:
+    """What the page is told while it is typed in."""
+    answer = send(client, {**form, "part": "judged"})
+    assert answer.status_code == 200 and not Job.objects.exists()
+    return unescape(text_of(answer))
+
+
+def test_what_nobody_has_is_told_beside_its_field_before_it_is_sent(world: World, owner: Client) -> None:
+    typed = {"model__source": "nobody-has-it", "algorithm__teacher__source": "nor-this"}
+    page = judged(owner, filled(world, **typed))
+    for place, name in (("model-source", "nobody-has-it"), ("algorithm-teacher-source", "nor-this")):
+        assert re.search(rf'data-field="f-{place}"><span dir="auto">Your team has no model .{name}', page)
+    page = judged(owner, filled(world, environment__name="jsonl", environment__params="data = sums"))
+    assert re.search(r'data-field="f-environment-params"><span dir="auto">Your team has no data set .sums', page)
+    page = judged(owner, filled(world, environment__name="tool_sums", environment__params="turns = 0\ndepth = 3"))
+    assert "Turns: a whole number from 1 to 63; got 0." in page
+    assert "Data: a data set, which is required." in judged(owner, filled(world, environment__name="jsonl"))
+    assert "Unknown parameter 'depth'; choose from turns, waits" in page
+
+
+def test_what_belongs_to_no_field_is_told_above_the_outlook(world: World, owner: Client) -> None:
+    assert "The checkpoint is gone" in judged(owner, filled(world, start_from="ckpt_0", offered="ckpt_0"))
+
+
+def test_rest_refuses_a_wrong_parameter_in_the_words_of_the_page(world: World, owner: Client) -> None:
+    with pytest.raises(ValidationError, match="unknown parameter 'depth'; choose from turns, waits") as refused:
+        JobSpec.model_validate({"name": "n", "environment": {"name": "tool_sums", "params": {"depth": 3}}})
+    assert refused.value.errors()[0]["loc"] == ("environment", "params", "depth")
+
+
+def test_what_would_do_nothing_cannot_be_changed_and_says_why_until_something_makes_it_act(
+    world: World, owner: Client
+) -> None:
+    page = unescape(text_of(owner.get("/jobs/new")))
+    for path in without_effect(JobSpec(name="n")):
+        place = "f-" + path.replace(".", "-")
+        assert re.search(rf'id="{place}"[^>]* disabled', page), path
+        assert re.search(rf'id="{place}-acts"><b>Off in this job.</b> {re.escape(KNOB_EFFECTS[path].only)}', page)
+    assert '<li data-field="f-algorithm-critic-gamma" data-idle>' in judged(owner, filled(world))
+    with_ppo = judged(owner, filled(world, algorithm__name="ppo"))
+    assert "f-algorithm-critic-gamma" not in with_ppo and '"f-algorithm-critic-value_clip" data-idle' in with_ppo
+
+
+def test_a_setting_that_says_something_stays_open_so_that_it_can_be_mended(world: World, owner: Client) -> None:
+    page = judged(owner, filled(world, trainer__zero_stage="3", training__steps="many"))
+    assert "f-trainer-zero_stage" not in page, "it is told once the other is right, and stays open meanwhile"
+    page = judged(owner, filled(world, trainer__zero_stage="3"))
+    assert re.search(r'data-field="f-trainer-zero_stage"><span dir="auto">trainer.zero_stage has no effect', page)
+
+
+def test_what_a_browser_does_not_send_has_its_default(world: World, owner: Client) -> None:
+    idle = without_effect(JobSpec(name="n"))
+    form = {name: value for name, value in filled(world).items() if name not in idle}
+    assert send(owner, form).status_code == 302
+    assert Job.objects.get().spec == as_stored(JobSpec(name="Sums"))
+
+
+def test_as_code_all_three_say_the_same_body(world: World, owner: Client) -> None:
+    hostile = "'); __import__('os') # \"SPEC\"\nSPEC"
+    body = {"project": "proj_1", "pool": "a pool", "start_from": "ckpt_1"}
+    spec = {"name": hostile, "training": {"steps": 7}, "environment": {"code": "a = 1\nSPEC\n" * 9}}
+    by = {call.key: call.text for call in calls({**body, "spec": spec})}
+    sent = shlex.split(by["curl"].replace("\\\n", " "))
+    assert json.loads(sent[sent.index("-d") + 1]) == {**body, "spec": spec}
+    head, _, rest = by["command"].partition("\n")
+    assert shlex.split(head)[:-1] == [
+        "laminar",
+        "submit",
+        "-",
+        "--project",
+        "proj_1",
+        "--pool",
+        "a pool",
+        "--from",
+        "ckpt_1",
+    ]
+    document, end = rest.rsplit("SPEC\n", 1)
+    assert end == "" and json.loads(document) == spec and "SPEC" not in document.split("\n")
+    [call] = [node for node in ast.walk(ast.parse(by["python"])) if isinstance(node, ast.Call) and node.keywords]
+    assert ast.literal_eval(call.args[0]) == spec
+    assert {each.arg: ast.literal_eval(each.value) for each in call.keywords} == body
+
+
+def test_the_form_completes_names_of_what_is_here_for_these_teams_and_of_nothing_else(
+    world: World, owner: Client, outsider: Client
+) -> None:
+    for name, version in (("tiny", 1), ("tiny", 2)):
+        given_asset(world.team, "model", name, version=version)
+    given_asset(world.team, "data", "ours")
+    given_asset(None, "data", "everybodys")
+    page = unescape(text_of(owner.get("/jobs/new")))
+    names = re.findall(
+        r'<option value="([^"]+)"></option>', page.split('<datalist id="models">')[1].split("</datalist>")[0]
+    )
+    assert names == ["demo", "tiny", "tiny@2", "tiny@1"]
+    told = page.split("Data sets here:")[1].split("</p>")[0]
+    assert re.findall(r"<code>([^<]+)</code>", told) == ["demo/sums", "everybodys", "everybodys@1", "ours", "ours@1"]
+    theirs = unescape(text_of(outsider.get("/jobs/new")))
+    assert "tiny" not in theirs and ">ours" not in theirs

@@ -4,7 +4,9 @@ from html.parser import HTMLParser
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
+from backend.pages.job.tabs import TABS
 from tests.frontend import seed
 from tests.frontend.html_reading import Answer, text_of
 from tests.frontend.job_form import filled, send
@@ -34,7 +36,7 @@ class Markup(HTMLParser):
             self.ids.append(str(given["id"]))
 
 
-PAGES = ["/jobs/", "/jobs/new", "/help/", "/nothing/here"]
+PAGES = ["/jobs/", "/jobs/new", "/help/", "/docs/api", "/client/", "/nothing/here"]
 PAGES += [f"/accounts/{page}/" for page in ("login", "logout", "password/change", "signup")]
 
 
@@ -42,7 +44,13 @@ def all_pages(world: World, client: Client) -> dict[str, Answer]:
     job = seed.running(world, steps_done=3, name=HOSTILE.replace("\u202e", "")[:120], tags=["<b>x</b>"])
     job.trajectories.update(response=HOSTILE, prompt="</script><img src=x onerror=alert(1)>", remark=HOSTILE)
     failed = seed.failed(world, name="'\"><svg onload=alert(1)>", message="</pre>" + HOSTILE)
-    paths = [*PAGES, f"/jobs/{job.pk}/", f"/jobs/{job.pk}/cancel", f"/jobs/{failed.pk}/", f"/jobs/new?from={failed.pk}"]
+    paths = [
+        *PAGES,
+        *(reverse(tab.page, args=[job.pk]) for tab in TABS),
+        f"/jobs/{job.pk}/cancel",
+        f"/jobs/{failed.pk}/",
+        f"/jobs/new?from={failed.pk}",
+    ]
     answers = {path: client.get(path, follow=False) for path in paths}
     wrong = filled(world, name=HOSTILE * 2, tags="<b>,<b>", training__steps="<script>")
     return answers | {"form": send(client, wrong), "search": client.get("/jobs/", {"q": "<script>alert(1)"})}
@@ -76,7 +84,7 @@ def test_an_error_of_ours_is_a_calm_page(world: World, monkeypatch: pytest.Monke
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("secret inside")
 
-    monkeypatch.setattr("backend.pages.views.rows_of", broken)
+    monkeypatch.setattr("backend.pages.jobs.list_views.rows_of", broken)
     client = Client(raise_request_exception=False)
     client.force_login(world.owner)
     response = client.get("/jobs/")

@@ -72,7 +72,7 @@ def test_my_place_the_one_reason_and_what_would_help(owner: Client, busy: dict[s
     assert "Pool is full.</b> The job needs 5 devices; fewer are free in pool local-cpu right now." in page
     assert "<dt>Place in line</dt><dd><b>1</b> of 2</dd>" in page
     assert "at the latest, if nobody else comes" in page
-    assert "no smaller size starts now either" in page and "it would wait all the same" in page
+    assert "no smaller new job starts now either" in page and "it would wait all the same" in page
 
 
 def test_what_would_start_now_is_said(owner: Client, world: World, busy: dict[str, Job]) -> None:
@@ -80,7 +80,7 @@ def test_what_would_start_now_is_said(owner: Client, world: World, busy: dict[st
     busy["theirs"].refresh_from_db()
     seed.ended(busy["runs"], JobState.SUCCEEDED, message="done")
     page = page_of(owner)
-    assert "it would start <b>now</b> with 4: 3 replicas, 1 device fewer" in page
+    assert "a new job in its stead would start <b>now</b> with 4: 3 replicas, 1 device fewer" in page
     assert f"/jobs/new?from={busy['waits'].pk}" in page
 
 

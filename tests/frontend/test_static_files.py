@@ -1,5 +1,6 @@
 """Files that pages load: what is vendored, colours, the size of modules, and formats on both sides."""
 
+import gzip
 import hashlib
 import json
 import re
@@ -7,9 +8,14 @@ import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from posixpath import dirname, join, normpath
 
 import pytest
+from django.template.loader import render_to_string
+from django.test import Client
 
+from backend.jobs.models import Job
+from backend.pages.job.tabs import TABS, tab_of
 from backend.pages.templatetags import laminar
 
 FRONTEND = Path(__file__).resolve().parents[2] / "frontend"
@@ -20,6 +26,46 @@ def test_what_is_vendored_is_what_the_list_says() -> None:
     for bundle in (FRONTEND / "static/vendor").rglob("*.js"):
         assert hashlib.sha256(bundle.read_bytes()).hexdigest() in listed, bundle.name
     assert (FRONTEND / "static/vendor/plotly/LICENSE").is_file()
+
+
+def test_what_a_page_loads_is_small_kept_a_year_and_named_by_its_content(db: None) -> None:
+    client, seen, sizes = Client(), set[str](), 0
+    page = client.get("/help/").content.decode() + _job_page()
+    wanted = set(re.findall(r"(?:href|src)=[\"'](/static/[^\"']+\.(?:js|css|svg))[\"']", page))
+    assert any("/plotly-basic.min." in each for each in wanted)
+    while wanted - seen:
+        address = (wanted - seen).pop()
+        seen.add(address)
+        plain = client.get(address)
+        small = client.get(address, headers={"Accept-Encoding": "gzip, br"})
+        assert plain.status_code == 200 and re.search(r"\.[0-9a-f]{10}\.\w+$", address), address
+        assert small["Cache-Control"] == "max-age=31536000, public, immutable"
+        assert small["X-Content-Type-Options"] == "nosniff" and "default-src 'none'" in small["Content-Security-Policy"]
+        assert gzip.decompress(small.content) == plain.content and len(small.content) < len(plain.content)
+        assert hashlib.sha256(plain.content).hexdigest()[:10] in address
+        sizes += len(small.content)
+        told = plain.content.decode()
+        found = re.findall(r"(?:from|import)\s*[\"'](\.[^\"']+)[\"']", told) if address.endswith(".js") else []
+        found += re.findall(r"url\([\"']?((?!data:|#)[^\"')]+)", told) if address.endswith(".css") else []
+        wanted |= {normpath(join(dirname(address), each)) for each in found}
+    assert {"part", "streamlines"} <= {each.split("/")[-1].split(".")[0] for each in seen}
+    assert sizes <= 600_000, "of the first load of a job's page, compressed"
+
+
+def _job_page() -> str:
+    """Its first tab, which has charts."""
+    return render_to_string(
+        "pages/job/tabs/overview.html", {"job": Job(steps=1), "tab": tab_of(""), "charts": [("", "")]}
+    )
+
+
+def test_another_releases_name_is_answered_and_kept_by_nobody(db: None) -> None:
+    answer = Client().get("/static/js/lib/part.0123456789.js")
+    assert answer.status_code == 200 and answer["Cache-Control"] == "no-store"
+    assert Client().get("/static/js/lib/none.0123456789.js").status_code == 404
+    assert Client().get("/static/js/../../../pyproject.0123456789.toml").status_code == 404
+    refused = Client().get("/static/js/lib/part.0123456789.js", headers={"Accept-Encoding": "gzip;q=0"})
+    assert "Content-Encoding" not in refused
 
 
 def test_text_is_readable_on_what_it_stands_on() -> None:
@@ -48,6 +94,20 @@ def contrast(one: str, other: str) -> float:
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+def test_every_module_of_a_tab_is_asked_for_at_once() -> None:
+    """One that only an import names is asked for when its importer has come: a trip later."""
+    scripts = FRONTEND / "static/js"
+    for tab in TABS:
+        found, left = set[str](), [f"pages/{tab.script}"]
+        while left:
+            name = left.pop()
+            text = (scripts / f"{name}.js").read_text()
+            told = [normpath(join(dirname(name), each)) for each in re.findall(r"from \"(\.[^\"]+)\.js\"", text)]
+            left += [each for each in told if each not in found]
+            found |= set(told)
+        assert found == set(tab.modules), tab.title
 
 
 def test_our_modules_are_small() -> None:

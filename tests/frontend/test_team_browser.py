@@ -9,12 +9,21 @@ from playwright.sync_api import expect
 from backend.accounts.models import ApiKey, Membership, User
 from backend.jobs.line.scheduling import schedule_pool
 from backend.pages.urls import urlpatterns
-from backend.webhooks.models import WebhookEndpoint
+from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-FORMS = {"team_rules", "new_service_account"}
+NO_PAGES = {
+    "client_wheel",
+    "several_jobs",  # of those that were chosen
+    "team_rules",
+    "new_service_account",
+    "set_limit",
+    "ask_for_quota",
+    "operator_new_pool",
+    "operator_announce",
+}
 """Addresses that only take what a page sends."""
 Visit = Callable[..., Visitor]
 
@@ -63,6 +72,7 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
 def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None:
     """Empty and full; the top bar with all its words too."""
     world = seed.make_world()
+    User.objects.filter(pk=world.owner.pk).update(is_staff=True)
     visitor = visit(world.owner, width=390, dark=dark)
 
     def fits(*paths: str) -> None:
@@ -73,13 +83,15 @@ def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None
             bar = "(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('.topbar nav'))"
             assert page.evaluate(bar), f"{path}: a word of the top bar is out of sight"
 
-    paths = [f"/{page.pattern}" for page in urlpatterns if "<" not in str(page.pattern) and page.name not in FORMS]
+    paths = [f"/{page.pattern}" for page in urlpatterns if "<" not in str(page.pattern) and page.name not in NO_PAGES]
     fits(*paths, "/accounts/2fa/")
     broken = seed.failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=2))
     seed.team_affairs(world)
     seed.submitted(world, name="w" * 100, rollout={"replicas": 60})
     webhook = WebhookEndpoint.objects.latest("created_at")
-    fits(*paths, f"/webhooks/{webhook.pk}/", f"/jobs/{broken.pk}/", "/usage/?by=job")
+    fits(
+        *paths, f"/webhooks/{webhook.pk}/", f"/jobs/{broken.pk}/", "/usage/?by=job", f"/operator/pools/{world.pool.pk}/"
+    )
     assert not visitor.complaints
 
 
@@ -114,7 +126,7 @@ def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) 
     assert not visitor.complaints
 
 
-def test_a_webhook_is_made_tested_and_deleted_by_keyboard(visit: Visit) -> None:
+def test_a_webhook_is_made_tested_answered_and_deleted_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
     page = visitor.open("/members/")
@@ -125,6 +137,12 @@ def test_a_webhook_is_made_tested_and_deleted_by_keyboard(visit: Visit) -> None:
     page.get_by_role("button", name="Send a test message").press("Enter")
     expect(page.get_by_text("A test message is on its way")).to_be_visible()
     expect(page.locator("#secret")).to_have_count(0)
+    expect(page.get_by_text("not tried yet")).to_be_visible()
+    answer = {"at": datetime.now(UTC).isoformat(), "status": 204, "error": "", "ms": 31}
+    WebhookDelivery.objects.update(
+        state="delivered", due_at=None, finished_at=datetime.now(UTC), num_attempts=1, attempts=[answer]
+    )
+    expect(page.get_by_text("204", exact=True)).to_be_visible()
     page.locator("summary", has_text="Delete").press("Enter")
     page.get_by_role("button", name="Delete it now").press("Enter")
     expect(page.get_by_role("heading", name="No webhook yet")).to_be_visible()

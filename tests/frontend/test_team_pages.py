@@ -18,7 +18,9 @@ KEY = re.compile(r"lam_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}")
 
 
 def make_key(client: Client, **typed: Any) -> Any:
-    return client.post("/keys/", {"name": "laptop", "scopes": ["jobs:read", "jobs:write"], "lasts": "30"} | typed)
+    return client.post(
+        "/keys/", {"name": "laptop", "scopes": ["jobs:read", "jobs:write"], "lasts": "30"} | typed, follow=True
+    )
 
 
 @pytest.mark.parametrize("path", ["/keys/", "/members/"])
@@ -32,9 +34,23 @@ def test_a_new_key_is_shown_once_and_works(world: World, owner: Client) -> None:
     assert "no-store" in made["Cache-Control"]
     caller = recognise_api_key(secret, now=datetime.now(UTC))
     assert caller is not None and caller.user == world.owner and caller.scopes == {"jobs:read", "jobs:write"}
+    again = owner.get(made.redirect_chain[-1][0])
+    assert not KEY.search(text_of(again)) and ApiKey.objects.count() == 1, "a reload makes none and shows none"
     page = text_of(owner.get("/keys/"))
     assert not KEY.search(page) and secret[:17] in page
     assert not any(secret[18:] in str(row.get_decoded()) for row in Session.objects.all()), "not in the session either"
+
+
+def test_a_secret_on_its_way_to_its_page_is_sealed_and_for_its_maker_alone(
+    world: World, owner: Client, viewer: Client
+) -> None:
+    sent = owner.post("/keys/", {"name": "laptop", "scopes": ["jobs:read"], "lasts": "30"})
+    assert sent.status_code == 302
+    kept = str([row.get_decoded() for row in Session.objects.all()])
+    assert ApiKey.objects.get().pk in kept and not KEY.search(kept)
+    assert not KEY.search(text_of(viewer.get("/keys/", {"made": ApiKey.objects.get().pk})))
+    assert KEY.search(text_of(owner.get(sent["Location"])))
+    assert ApiKey.objects.get().pk not in str([row.get_decoded() for row in Session.objects.all()])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +112,7 @@ def test_another_teams_pages_do_not_exist(world: World, outsider: Client, owner:
 
 
 def test_an_owner_invites_and_the_link_is_shown_once(world: World, owner: Client) -> None:
-    made = text_of(owner.post("/members/", {"email": "new@example.org", "role": "admin"}))
+    made = text_of(owner.post("/members/", {"email": "new@example.org", "role": "admin"}, follow=True))
     (link,) = set(re.findall(r"/invitations/[0-9A-Za-z_-]{43}", made))
     assert link not in text_of(owner.get("/members/"))
     assert "new@example.org" in text_of(owner.get("/members/"))

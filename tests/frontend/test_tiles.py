@@ -98,6 +98,16 @@ def test_the_page_and_its_pull_say_the_same(world: World, owner: Client, state: 
     assert (shown["elapsed"] != "–") == has_begun and shown["title"].endswith(f" · {job.name}")
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", JobState.values)
+def test_only_what_runs_counts_down(world: World, state: str) -> None:
+    job = job_in(world, state, only_evaluates=False)
+    job.refresh_from_db()
+    left = tiles_of(job, now=database_now()).left
+    assert left.startswith("about ") == (state == JobState.RUNNING)
+    assert bool(left) == (state == JobState.RUNNING or state in TERMINAL_STATES)
+
+
 class TestHeldOut:
     @pytest.fixture
     def job(self, world: World) -> Job:

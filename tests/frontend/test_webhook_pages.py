@@ -19,7 +19,7 @@ URL = "https://hooks.example.org/laminar"
 
 
 def make(client: Client, **typed: Any) -> Any:
-    return client.post("/webhooks/", {"url": URL, "everything": "yes"} | typed)
+    return client.post("/webhooks/", {"url": URL, "everything": "yes"} | typed, follow=True)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_secret_is_shown_once_and_is_the_one_that_signs(world: World, owner:
 
 def test_a_new_secret_is_shown_once_and_the_former_signs_for_a_day(owner: Client, endpoint: WebhookEndpoint) -> None:
     before = unseal(endpoint.secret)
-    page = words_of(owner.post(f"/webhooks/{endpoint.pk}/secret"))
+    page = words_of(owner.post(f"/webhooks/{endpoint.pk}/secret", follow=True))
     (secret,) = set(SECRET.findall(page))
     endpoint.refresh_from_db()
     assert secret != before and unseal(endpoint.secret) == secret and unseal(endpoint.previous_secret) == before
@@ -68,6 +68,11 @@ def test_a_new_secret_is_shown_once_and_the_former_signs_for_a_day(owner: Client
         ({"url": ""}, "Write an address"),
         ({"url": "http://example.org/x"}, "https"),
         ({"url": "https://127.0.0.1/x"}, "127.0.0.1"),
+        *(
+            ({"url": f"https://{host}/x"}, "the machine that Laminar runs on")
+            for host in ("localhost", "LocalHost.:8443", "a.localhost", "127.1", "2130706433", "0x7f.0.0.1", "[::1]")
+        ),
+        ({"url": "https://10.1/x"}, "not on the public internet"),
         ({"url": "https://ada:pw@example.org/"}, "leave the user name out"),
         ({"everything": ""}, "Choose one kind"),
         ({"everything": "", "events": ["job.failed", "weather"]}, "Choose one kind"),

@@ -33,7 +33,7 @@ class Keeper:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "infra.local", "--home", str(self.home.folder), *arguments]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300)
 
     def up(self) -> str:
         done = self.run("up", *SERVICES)
@@ -104,7 +104,7 @@ def test_a_second_up_finds_the_first(running: Keeper) -> None:
 def test_two_ups_at_once_end_with_one_site(keeper: Keeper) -> None:
     command = [sys.executable, "-m", "infra.local", "--home", str(keeper.home.folder), "up", *SERVICES]
     both = [subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [process.communicate(timeout=120)[1] for process in both] == [b"", b""]
+    assert [process.communicate(timeout=300)[1] for process in both] == [b"", b""]
     supervisors = [process for process in psutil.process_iter(["cmdline"]) if _supervises(process, keeper.home)]
     assert len(supervisors) == 1
 
@@ -144,7 +144,7 @@ def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
         with suppress(psutil.NoSuchProcess):  # Postgres's children end with their parent
             process.kill()
     # One that waits for the disk dies later than it is killed; no power cut leaves such a one.
-    _, left = psutil.wait_procs(running, timeout=30)
+    _, left = psutil.wait_procs(running, timeout=120)
     assert not left
     keeper.up()
     assert keeper.kept() == [3]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOR_PEOPLE = {"demo", "test", "soak", "vllm", "up", "down", "status", "logs"}
+FOR_PEOPLE = {"demo", "test", "soak", "rehearse", "vllm", "up", "down", "status", "logs", "backup", "restore"}
 FOR_PEOPLE |= {"lint", "lock", "migration", "format", "help"}
 
 

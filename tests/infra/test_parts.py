@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.home import Home
-from infra.local.parts import WITH_WHAT_IS_AROUND, parts
+from infra.local.parts import WITH_THE_ENGINE, parts
 from infra.local.services import Site
 from infra.local.testing import environment_of_tests
 
@@ -37,11 +37,10 @@ MARKS = ("ray", "e2e", "vllm", "sandbox", "soak")
 
 
 def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> None:
-    folders = [tmp_path / "tests", tmp_path / "tests" / "engine", tmp_path / "tests" / "engine" / "live"]
-    folders.append(tmp_path / "tests" / "backend")
-    folders += [tmp_path / "tests" / "engine" / room for room in WITH_WHAT_IS_AROUND]
+    rooms = {"", "backend", "backend/jobs", "engine/live", "frontend", *WITH_THE_ENGINE}
+    folders = [tmp_path / "tests" / room for room in rooms]
     for folder in folders:
-        folder.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"test_{folder.name}.py").write_text(MARKED)
     ini = tmp_path / "pytest.ini"
     ini.write_text("[pytest]\ntestpaths = tests\nmarkers =" + "".join(f"\n    {mark}" for mark in MARKS))

@@ -8,15 +8,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from django.conf import settings
 
-from backend.jobs.attempts.launcher import RayLauncher, RayRefused, SubmissionStatus
+from backend.jobs.attempts.launcher import RayLauncher, SubmissionStatus
+from backend.operating.checks.nodes import look_at_nodes
+from backend.operating.ray_cluster import dashboard_of, devices_of, takes_strangers
+from backend.pools.clusters.addresses import RayAddress
+from backend.pools.clusters.dashboard import RayRefused
+from engine.node import sandbox_here
 from engine.spec.control import AttemptOrder
 from engine.spec.job import JobSpec
+from engine.spec.sandbox import SANDBOX_LABEL
 from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings, end_belongings
 from infra.local.services import Service, Site
@@ -69,11 +77,18 @@ def _submit(site: Site, token: str) -> httpx.Response:
 
 
 def test_it_takes_jobs_with_the_token_and_listens_on_loopback_only(site: Site) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (answer := _submit(site, site.home.secret("ray"))).status_code != 200:
         assert time.monotonic() < deadline, answer.text[-1000:]
         time.sleep(0.5)
     assert _listening(site.home) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_its_node_says_whether_the_sandbox_starts_there(site: Site) -> None:
+    headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}
+    answer = httpx.get(f"{site.ray.url}/api/v0/nodes", headers=headers, timeout=30)
+    [node] = answer.json()["data"]["result"]["result"]
+    assert node["labels"][SANDBOX_LABEL] == sandbox_here()
 
 
 @pytest.mark.parametrize("token", ["none", "guessed-but-well-formed-enough-to-be-one"])
@@ -91,7 +106,7 @@ def _launcher(site: Site, entrypoint: str) -> RayLauncher:
     return RayLauncher(site.ray.url, site.home.secret("ray"), entrypoint=entrypoint)
 
 
-def _settled(launcher: RayLauncher, submission: str, *, within_s: float = 60.0) -> SubmissionStatus:
+def _settled(launcher: RayLauncher, submission: str, *, within_s: float = 300.0) -> SubmissionStatus:
     deadline = time.monotonic() + within_s
     while (status := launcher.status(submission)).is_live and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -153,3 +168,21 @@ def test_a_wrong_token_is_refused_and_not_worth_retrying(site: Site) -> None:
     assert not refusal.value.retryable
     with pytest.raises(RayRefused):
         launcher.launch(ORDER, "job_x-1-1")
+
+
+@pytest.mark.django_db
+def test_it_tells_an_operator_its_version_and_devices_and_is_looked_at_from_within(site: Site) -> None:
+    """Nothing listens where its drivers would report, and that alone is found, if this machine has a sandbox."""
+    ours = replace(
+        settings.ENVIRONMENT, ray_url=site.ray.url, ray_token_file=site.ray.token_file, store_dir=site.home.store,
+        control_url="http://127.0.0.1:9",
+    )  # fmt: skip
+    ray = dashboard_of(RayAddress(), ours)
+    assert f"ray=={ray.version()} " in (PROJECT / "infra/locks/engine.txt").read_text()
+    assert devices_of(ray.hosts()) == (8, "cpu") and not takes_strangers(site.ray.url)
+    found = list(look_at_nodes(ours))
+    assert {finding.fault for finding in found} - {"nodes.sandbox"} == {"nodes.control"}, found
+    assert not list((site.home.store / "jobs").glob("doctor-*"))
+    headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}
+    listed = httpx.get(f"{site.ray.url}/api/jobs/", headers=headers, timeout=60).json()
+    assert not [row for row in listed if str(row["submission_id"]).startswith("doctor-")]

@@ -13,7 +13,14 @@ import pytest
 import infra.setup
 from infra.setup import __main__ as command
 from infra.setup import environment
-from infra.setup.environment import FIRST_INSTALL_BYTES, NEEDS_CUDA, check_command, set_up
+from infra.setup.environment import (
+    FIRST_INSTALL_BYTES,
+    NEEDS_CUDA,
+    VLLM_ENGINE,
+    VLLM_KERNELS,
+    check_command,
+    set_up,
+)
 from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, check_python, lock_of_vllm
 from infra.setup.paths import Paths
 from infra.setup.stages import explain_failure, run_stage
@@ -239,6 +246,11 @@ def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: 
     """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
     for lock in ("vllm", "vllm-cuda"):
         assert check_command(Paths(paths.state.parent, "vllm"), lock)[1] == "-c"
+    assert check_command(paths, "vllm")[2].endswith(VLLM_KERNELS), "on a CPU it may warn of those, and be imported"
+    dockerfile = Path(infra.setup.__file__).parents[1] / "images" / "engine" / "Dockerfile"
+    assert VLLM_ENGINE in dockerfile.read_text() and VLLM_KERNELS in dockerfile.read_text(), (
+        "the image asks for no less"
+    )
     assert check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
 
 

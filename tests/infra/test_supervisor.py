@@ -43,7 +43,7 @@ class Kept:
     def __init__(self, home: Home) -> None:
         self.home, self.supervisor = home, Supervisor(home)
 
-    def until(self, condition: Callable[[], bool], *, within_s: float = 20.0) -> bool:
+    def until(self, condition: Callable[[], bool], *, within_s: float = 120.0) -> bool:
         deadline = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > deadline:
@@ -54,7 +54,7 @@ class Kept:
 
     def for_s(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        assert self.until(lambda: time.monotonic() > until, within_s=seconds + 5)
+        assert self.until(lambda: time.monotonic() > until, within_s=seconds + 60)
 
     def status(self, name: str) -> Mapping[str, Any]:
         status = read_json(self.home.status_file)

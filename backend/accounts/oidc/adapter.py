@@ -18,11 +18,13 @@ from allauth.socialaccount.models import SocialApp, SocialLogin
 from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import render
+from requests import RequestException, Session
 
 from backend.accounts.addresses.claims import claim
 from backend.accounts.addresses.proved import is_taken, person_at
 from backend.accounts.invitations import is_invited
 from backend.accounts.models import User
+from backend.accounts.oidc.asking import note_silence, trusting
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 
@@ -63,6 +65,13 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
     def list_apps(self, request: HttpRequest, provider: Any = None, client_id: Any = None) -> list[SocialApp]:
         apps: list[SocialApp] = super().list_apps(request, provider=provider, client_id=client_id)
         return [app for app in apps if app.pk is None]
+
+    def get_requests_session(self) -> Session:
+        return trusting(super().get_requests_session())
+
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **told: Any) -> None:
+        if isinstance(told.get("exception"), RequestException):
+            note_silence(told["exception"])
 
     def _refuse(self, request: HttpRequest, why: str, address: str = "") -> None:
         refused(address, f"OpenID: {why}")

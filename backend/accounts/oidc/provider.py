@@ -24,10 +24,15 @@ from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOA
 from django.conf import settings
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from requests import RequestException
+
+from backend.accounts.oidc.asking import note_silence
 
 ALGORITHMS: Final = ("RS256", "ES256")
 _LEEWAY_S = 60  # clocks differ
 _NONCE = "oidc_nonce"
+_SILENT = "Your provider cannot be asked right now. Try again; if it fails again, tell whoever runs this service."
 
 
 class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth ships no types
@@ -123,6 +128,9 @@ def _view(kind: type[Any], request: HttpRequest, provider_id: str) -> HttpRespon
         answer: HttpResponseBase = kind.adapter_view(VerifyingAdapter(request, provider_id))(request)
     except SocialApp.DoesNotExist:
         raise Http404 from None
+    except RequestException as error:
+        note_silence(error)
+        answer = render(request, "socialaccount/refused.html", {"why": _SILENT}, status=503)
     return answer
 
 

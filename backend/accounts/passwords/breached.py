@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from django.conf import settings
 from django.core.exceptions import ValidationError
 
-from backend.environment import MissingSetting
+from backend.missing import MissingSetting
 
 _DIGITS: Final = 40
 _LINE: Final = re.compile(rb"[0-9A-Fa-f]{40}:[0-9]+\r?\n?")

@@ -55,7 +55,7 @@ def record_tried(
         return
     told = dict(data or {}) | ({} if allowance.remaining else {"not_written": "more of this within the hour"})
     with transaction.atomic():
-        chains = [team_id] if team_id else _chains_of(user) if user else [_site()]
+        chains = [team_id] if team_id else _chains_of(user) if user else [site_chain()]
         _record(chains, user, action, now=now, data=told, actor=actor)
 
 
@@ -70,10 +70,10 @@ def _record(
 def _chains_of(user: User) -> list[str]:
     """In one order, so that two that write into the same ones do not wait for each other."""
     teams = Membership.objects.filter(user_id=user.pk).order_by("team_id").values_list("team_id", flat=True)
-    return list(teams) or [_site()]
+    return list(teams) or [site_chain()]
 
 
-def _site() -> str:
+def site_chain() -> str:
     """Made when there is first something to write in it."""
     Team.objects.get_or_create(pk=SITE, defaults={"name": "This site"})
     return SITE

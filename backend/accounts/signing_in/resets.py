@@ -42,8 +42,8 @@ def may_reset(user: User, *, by_operator: bool) -> bool:
 
 
 @transaction.atomic
-def make_reset(user: User, *, now: datetime, by_operator: bool = False) -> str:
-    """The token of a new link; older ones are dead."""
+def make_reset(user: User, *, now: datetime, by_operator: bool = False, actor: str = "") -> str:
+    """The token of a new link; older ones are dead. `actor`: the operator, if it is known who."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     user.reset_links.filter(used_at=None).delete()
     token = secrets.token_urlsafe(32)
@@ -54,7 +54,7 @@ def make_reset(user: User, *, now: datetime, by_operator: bool = False) -> str:
         made_at=now,
         expires_at=now + (BY_HAND_LASTS if by_operator else BY_MAIL_LASTS),
     )
-    record_done(user, "password.reset_asked", now=now, actor="operator" if by_operator else "stranger")
+    record_done(user, "password.reset_asked", now=now, actor=actor or ("operator" if by_operator else "stranger"))
     return token
 
 

@@ -9,4 +9,5 @@ resume_points  the checkpoint from which the next attempt goes on
 evidence       the traces kept of one that failed
 failures       classes of failure, and what to do about each
 ending         its end, and what becomes of its job then
+tracing        the way of a job as a trace, for a collector
 """

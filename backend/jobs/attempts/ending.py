@@ -33,6 +33,8 @@ LOST: Final = "lost"
 START_FAILED: Final = "start_failed"
 CLASS_OF_SILENCE: Final[Mapping[str, str]] = {LOST: "infrastructure", START_FAILED: "capacity"}
 PREEMPTED: Final = "preempted"
+KILLED: Final = "killed"
+"""By somebody, without waiting for its engine."""
 NOT_UNDERSTOOD: Final = "This release does not understand the job's spec any more; submit it again."
 
 

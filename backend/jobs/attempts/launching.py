@@ -2,11 +2,14 @@
 
 Invariants:
 - what is launched is the job's live attempt and nothing else; an attempt that was ended meanwhile is stopped again;
+- an attempt is launched on its pool's Ray, and asked after and stopped there;
 - nothing is locked while the engine is called;
-- launching, and stopping, twice is the same as once.
+- launching, and stopping, twice is the same as once;
+- what the cluster answered of a job that was killed is in its event log: no engine says how it ended.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -14,16 +17,21 @@ from django.db import transaction
 from pydantic import ValidationError
 
 from backend.clock import database_now
-from backend.jobs.attempts.ending import NOT_UNDERSTOOD, end_unlaunchable
+from backend.jobs.attempts.ending import KILLED, NOT_UNDERSTOOD, end_unlaunchable
 from backend.jobs.attempts.evidence import LONGEST_TAIL
 from backend.jobs.attempts.failures import add_log_tail
-from backend.jobs.attempts.launcher import Launcher, LauncherError
+from backend.jobs.attempts.launcher import Rays
 from backend.jobs.attempts.library import library
-from backend.jobs.attempts.tokens import attempt_token
-from backend.jobs.lifecycle import locked_job, next_cursor
+from backend.jobs.attempts.tokens import token_of
+from backend.jobs.generation.left_behind import was_begun
+from backend.jobs.lifecycle import locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 from backend.jobs.selectors import replicas_granted, runtime_used_s
+from backend.pools.clusters.addresses import terms_of
+from backend.pools.clusters.dashboard import LauncherError
+from backend.pools.clusters.drains import drained_of, ids_to_avoid
+from backend.pools.models import ResourcePool
 from engine.spec.control import AttemptOrder
 from engine.spec.job import ACCEPTED, JobSpec
 
@@ -35,12 +43,20 @@ ENGINE_AWAY = "The engine cannot be reached right now; the job starts as soon as
 ENGINE_HAS_IT = "The engine has the job and is setting it up."
 
 
-def launch_attempt(job_id: str, launcher: Launcher) -> None:
+def launch_attempt(job_id: str, rays: Rays) -> None:
     attempt = _awaiting_launch(job_id)
     if attempt is None:
         return
+    if was_begun(attempt):  # before the database was put back: a second driver must not get the same fence
+        _mark_submitted(attempt)
+        return
     try:
-        order = order_for(attempt)
+        avoiding = _hosts_to_avoid(attempt.job.pool, rays)
+    except LauncherError:
+        _tell(job_id, ENGINE_AWAY)
+        raise  # the outbox tries again
+    try:
+        order = order_for(attempt, avoiding=avoiding)
     except ValidationError as failure:
         log.error("no order job=%s attempt=%d: %s", job_id, attempt.n, failure)
         with transaction.atomic():
@@ -49,7 +65,7 @@ def launch_attempt(job_id: str, launcher: Launcher) -> None:
                 end_unlaunchable(job, attempt, NOT_UNDERSTOOD, now=database_now())
         return
     try:
-        launcher.launch(order, attempt.submission_id)
+        rays(attempt.job.pool).launch(order, attempt.submission_id)
     except LauncherError:
         _tell(job_id, ENGINE_AWAY)
         raise  # the outbox tries again
@@ -57,23 +73,44 @@ def launch_attempt(job_id: str, launcher: Launcher) -> None:
     _mark_submitted(attempt)
 
 
-def stop_superseded(job_id: str, launcher: Launcher) -> None:
+def stop_superseded(job_id: str, rays: Rays) -> None:
     """Asks the engine to stop every submission of the job whose attempt has ended."""
+    stopped: list[int] = []
     ended = JobAttempt.objects.filter(job_id=job_id, ended_at__isnull=False)
-    for submission_id in ended.values_list("submission_id", flat=True):
+    for attempt in ended.select_related("job__pool"):
+        launcher, submission_id = rays(attempt.job.pool), attempt.submission_id
         if launcher.status(submission_id).is_live:
             launcher.stop(submission_id)
+            stopped.append(attempt.n)
             log.info("stopped superseded job=%s submission=%s", job_id, submission_id)
+    _tell_if_killed(job_id, stopped)
 
 
-def gather_evidence(job_id: str, launcher: Launcher) -> None:
+def _tell_if_killed(job_id: str, stopped: Sequence[int]) -> None:
+    """Nobody waited for its engine, so what the cluster answered is all that is known of its end."""
+    with transaction.atomic():
+        job = locked_job(job_id)
+        if not job.is_terminal or job.reason != KILLED or job.events.filter(type="cluster_stopped").exists():
+            return
+        numbers = " and ".join(str(n) for n in stopped)
+        message = f"It was told to stop attempt {numbers}." if stopped else "Nothing of it ran any more."
+        record_event(job, "cluster_stopped", actor="launcher", now=database_now(), message=message)
+
+
+def gather_evidence(job_id: str, rays: Rays) -> None:
     """The last lines of a failed attempt's log, while Ray still has them."""
-    last = JobAttempt.objects.filter(job_id=job_id).exclude(failure_class="").order_by("-n").first()
+    failed = JobAttempt.objects.filter(job_id=job_id).exclude(failure_class="").select_related("job__pool")
+    last = failed.order_by("-n").first()
     if last is not None and not last.evidence.get("log_tail"):
-        add_log_tail(last, launcher.log_tail(last.submission_id, max_chars=LONGEST_TAIL))
+        add_log_tail(last, rays(last.job.pool).log_tail(last.submission_id, max_chars=LONGEST_TAIL))
 
 
-def order_for(attempt: JobAttempt) -> AttemptOrder:
+def _hosts_to_avoid(pool: ResourcePool, rays: Rays) -> Sequence[str]:
+    """By the ids that they have at this moment; where none is being taken out, nobody is asked."""
+    return ids_to_avoid(pool, rays(pool).hosts()) if drained_of(pool) else ()
+
+
+def order_for(attempt: JobAttempt, *, avoiding: Sequence[str] = ()) -> AttemptOrder:
     spec = JobSpec.accepted(attempt.job.spec)
     used_s = runtime_used_s(attempt.job, before=attempt.n)
     order: dict[str, Any] = {
@@ -82,18 +119,19 @@ def order_for(attempt: JobAttempt) -> AttemptOrder:
         "fence": attempt.fence,
         "spec": spec,
         "control_url": settings.ENVIRONMENT.control_url,
-        "token": attempt_token(attempt.job_id, attempt.n, attempt.fence),
+        "token": token_of(attempt),
         "resume_from": attempt.resume_from or None,
         "replicas": replicas_granted(attempt.job, spec),
         "assets": library().order_for(attempt.job, attempt=attempt.n, fence=attempt.fence),
         "runtime_left_s": max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
+        "pool": terms_of(attempt.job.pool, avoiding=avoiding),
     }
     return AttemptOrder.model_validate(order, context=ACCEPTED)
 
 
 def _awaiting_launch(job_id: str) -> JobAttempt | None:
     waiting = JobAttempt.objects.filter(job_id=job_id, submitted_at__isnull=True, ended_at__isnull=True)
-    return waiting.filter(job__state__in=LAUNCHABLE).select_related("job").first()
+    return waiting.filter(job__state__in=LAUNCHABLE).select_related("job__pool").first()
 
 
 def _mark_submitted(attempt: JobAttempt) -> None:

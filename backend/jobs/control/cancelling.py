@@ -7,16 +7,20 @@ Invariants:
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from django.db import transaction
 
-from backend.accounts.models import Team
+from backend.accounts.models import Role, Team
 from backend.audit.services import record_action
 from backend.errors import InvalidState
+from backend.jobs.attempts.ending import KILLED
 from backend.jobs.control_requests import ask_driver
 from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job
 from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.jobs.outbox import enqueue
+
+MAY_KILL: Final = frozenset({Role.ADMIN, Role.OWNER})
 
 
 def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
@@ -69,10 +73,10 @@ def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
         if job.state in HOLDING_STATES:
             if job.state != JobState.STOPPING:
                 target = JobState.CANCELLED
-                advance(job, JobState.STOPPING, actor=actor, now=now, reason="killed", target_state=target)
+                advance(job, JobState.STOPPING, actor=actor, now=now, reason=KILLED, target_state=target)
             enqueue("stop", job.pk, now)
         target = JobState(job.target_state or JobState.CANCELLED)
-        advance(job, target, actor=actor, now=now, reason="killed", message=message)
+        advance(job, target, actor=actor, now=now, reason=KILLED, message=message)
         record_action(team_id=job.team_id, actor=actor, action="job.kill", target=job.pk, now=now, data={"state": was})
     return job, True
 

@@ -36,6 +36,19 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     return job, True
 
 
+def send_back(job_id: str, *, actor: str, now: datetime) -> Job:
+    """By an operator: it pauses at a checkpoint and goes on from there, at its old place in the line, on hosts that are
+    not being taken out. Raises `InvalidState`."""
+    with transaction.atomic():
+        job = locked_job(job_id)
+        if JobState.PAUSING not in LEGAL_MOVES[job.state]:
+            raise refused(job, "sent back into the line")
+        message = "An operator needs its hosts; it goes on from its checkpoint when there are free devices."
+        begin_pause(job, reason=PREEMPTED, message=message, actor=actor, now=now)
+        record_action(team_id=job.team_id, actor=actor, action="job.sent_back", target=job.pk, now=now)
+    return job
+
+
 def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetime) -> None:
     """Of a locked job that holds devices. The driver hears of it with its next heartbeat."""
     ask_driver(job, "pause", now=now)

@@ -1,25 +1,33 @@
-"""Explanations of the line: why a job waits, when it would start, what would let it start now. They are the scheduler's
-own decision on other inputs, read without the pool's lock, so an answer may be a moment old."""
+"""Explanations of the line: why a job waits, when it would start, what would start now in its stead. They are the
+scheduler's own decision on other inputs, read without the pool's lock, so an answer may be a moment old.
+
+Invariant: advice can be followed. Devices and preemptibility of a job in line cannot be changed, so it is told of a new
+job, submitted now at the end of the line, with this one cancelled.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from backend.jobs.line.pool_snapshot import read_snapshot
 from backend.jobs.line.waiting_words import waiting_message
 from backend.jobs.models import Job, JobState
+from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.decide import decide
 from backend.pools.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
 from backend.pools.models import ResourcePool
 from backend.pools.views import PoolView, QueuedJobView, WaitingReason
 from engine.spec.job import JobSpec
+from engine.spec.sandbox import needs_sandbox
 
+_NEWCOMER: Final = "~newcomer"
 # Reasons that no wait and no smaller size changes.
-_FOR_GOOD = {WaitingReason.POOL_CLOSED}
+_FOR_GOOD = {WaitingReason.POOL_CLOSED, WaitingReason.MAINTENANCE, WaitingReason.NO_SANDBOX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """A size that would start now: its devices, and the replicas that this leaves."""
+    """A size with which a new job in its stead would start now: its devices, and the replicas that this leaves."""
 
     devices: int
     fewer: int
@@ -35,19 +43,20 @@ class WaitExplained:
     starts_at: datetime | None
     smaller: Smaller | None
     as_preemptible: bool
-    """It would start now if it might be taken back; false as well if it may be already."""
+    """A new one in its stead that might be taken back would start now; false as well if it may be already."""
 
 
 def outlook(spec: JobSpec, *, team_id: str, pool: ResourcePool, now: datetime) -> WaitingReason | None:
     """The reason why a job like this would wait if it were submitted now; None: it would start."""
     newcomer = QueuedJobView(
-        id="~newcomer",
+        id=_NEWCOMER,
         team=team_id,
         devices=spec.min_devices,
         queued_at=now,
         priority=spec.placement.priority,
         preemptible=spec.placement.preemptible,
         max_runtime_s=spec.max_runtime_s,
+        lacks_sandbox=needs_sandbox(spec.environment.name, spec.environment.params) and lacks_sandbox(pool),
     )
     view = read_snapshot(pool, now=now).view
     return decide(replace(view, queued=[*view.queued, newcomer])).reasons.get(newcomer.id)
@@ -62,15 +71,27 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
     mine = next((one for one in view.queued if one.id == job.pk), None)
     if reason is None or mine is None:
         return None
-    message = waiting_message(reason, devices=mine.devices, pool=job.pool, not_before=mine.not_before)
+    message = waiting_message(
+        reason,
+        devices=mine.devices,
+        pool=job.pool,
+        not_before=mine.not_before,
+        budget_of=verdict.budgets_of.get(job.pk, ""),
+    )
     ahead = only_ahead_of(view, job.pk, verdict)
+    anew = replace(mine, id=_NEWCOMER, queued_at=now, not_before=None)
+    without = replace(
+        view,
+        queued=[*(one for one in view.queued if one.id != job.pk), anew],
+        claims={name: devices for name, devices in view.claims.items() if name != job.pk},
+    )
     return WaitExplained(
         reason=reason,
         message=message,
         position=verdict.line.index(job.pk) + 1,
         starts_at=None if reason in _FOR_GOOD | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
-        smaller=None if reason in _FOR_GOOD else _smaller(ahead, mine, JobSpec.accepted(job.spec)),
-        as_preemptible=not mine.preemptible and would_start(ahead, replace(mine, preemptible=True)),
+        smaller=None if reason in _FOR_GOOD else _smaller(without, anew, JobSpec.accepted(job.spec)),
+        as_preemptible=not mine.preemptible and would_start(without, replace(anew, preemptible=True)),
     )
 
 

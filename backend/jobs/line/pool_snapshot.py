@@ -14,9 +14,14 @@ from django.db.models import F
 from backend.jobs.control_requests import jobs_asked
 from backend.jobs.models import Job, JobState
 from backend.pools.budgets import budget_states, budgeted
+from backend.pools.clusters.drains import devices_out
+from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.history import histories_of
+from backend.pools.maintenance import stops_starts
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool, TeamQuota
+from backend.pools.purses import Purses, purses_of
 from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
+from engine.spec.sandbox import needs_sandbox
 
 LEAVING_STATES = (JobState.PAUSING, JobState.STOPPING)
 
@@ -35,6 +40,8 @@ class Waiting(NamedTuple):
     not_before: datetime | None
     reason: str
     evaluated_at: datetime | None
+    project_id: str
+    created_by_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +56,13 @@ def read_snapshot(pool: ResourcePool, *, now: datetime, lock_budgets: bool = Fal
     names = [quota.team_id for quota in quotas]
     budgets = budget_states(budgeted(names), now=now, lock=lock_budgets)
     histories = histories_of(pool, now=now)
+    purses = purses_of()(pool, names, now, lock_budgets)
     line = _line_of(pool)
-    sizes = _replica_devices(pool)
+    sizes, lacking = _replica_devices(pool), _lacking_sandbox(pool)
     view = PoolView(
         capacity=pool.capacity,
+        drained=devices_out(pool),
+        in_maintenance=stops_starts(now),
         is_open=pool.is_open,
         teams={
             quota.team_id: TeamView(
@@ -65,22 +75,23 @@ def read_snapshot(pool: ResourcePool, *, now: datetime, lock_budgets: bool = Fal
             )
             for quota in quotas
         },
-        holders=holders_of(pool),
-        queued=[_queued(row, sizes.get(row.id, 0)) for row in line],
+        holders=holders_of(pool, purses),
+        queued=[_queued(row, sizes.get(row.id, 0), purses, lacks_sandbox=row.id in lacking) for row in line],
         claims=dict(Claim.objects.filter(pool=pool).values_list("job_id", "devices")),
         now=now,
+        purses=purses.left,
     )
     return PoolSnapshot(view=view, waiting={row.id: row for row in line}, histories=histories)
 
 
-def holders_of(pool: ResourcePool) -> list[HolderView]:
+def holders_of(pool: ResourcePool, purses: Purses = Purses()) -> list[HolderView]:  # noqa: B008  # it is frozen
     live = Reservation.objects.filter(pool=pool, released_at__isnull=True).order_by("job_id")
     rows: dict[str, list[_Held]] = defaultdict(list)
     for row in map(_Held._make, live.values_list(*_HELD_COLUMNS)):
         rows[row.job_id].append(row)
     sizes = _sizes(Job.objects.filter(pk__in=[job for job, held in rows.items() if held[0].is_elastic]))
     busy = jobs_asked(rows)
-    return [_holder(held, sizes.get(job, 0), is_busy=job in busy) for job, held in rows.items()]
+    return [_holder(held, sizes.get(job, 0), purses, is_busy=job in busy) for job, held in rows.items()]
 
 
 class _Held(NamedTuple):
@@ -98,6 +109,8 @@ class _Held(NamedTuple):
     max_runtime_s: int
     all_devices: int
     min_devices: int
+    project_id: str
+    created_by_id: int
 
     @property
     def is_elastic(self) -> bool:
@@ -106,11 +119,12 @@ class _Held(NamedTuple):
 
 _HELD_COLUMNS = (
     "job_id", "team_id", "role", "devices", "created_at", "reclaimed_at", "job__state", "job__priority",
-    "job__preemptible", "job__max_runtime_s", "job__devices", "job__min_devices",
+    "job__preemptible", "job__max_runtime_s", "job__devices", "job__min_devices", "job__project_id",
+    "job__created_by_id",
 )  # fmt: skip
 
 
-def _holder(held: list[_Held], replica_devices: int, *, is_busy: bool) -> HolderView:
+def _holder(held: list[_Held], replica_devices: int, purses: Purses, *, is_busy: bool) -> HolderView:
     row = held[0]
     core = [one for one in held if one.role != ReservationRole.ELASTIC]
     elastic = [one for one in held if one.role == ReservationRole.ELASTIC]
@@ -130,6 +144,7 @@ def _holder(held: list[_Held], replica_devices: int, *, is_busy: bool) -> Holder
         replicas_leaving=len(elastic) - kept,
         most_replicas=(row.all_devices - row.min_devices) // replica_devices if replica_devices else 0,
         ends_by=since + timedelta(seconds=row.max_runtime_s),
+        draws_on=purses.drawn_on(row.team_id, row.project_id, row.created_by_id),
     )
 
 
@@ -150,7 +165,16 @@ def _sizes(jobs: Any) -> dict[str, int]:
     return {job: size for job, size in rows if isinstance(size, int) and size > 0}
 
 
-def _queued(row: Waiting, replica_devices: int) -> QueuedJobView:
+def _lacking_sandbox(pool: ResourcePool) -> set[str]:
+    """Those in line who need a sandbox, where the pool has none."""
+    if not lacks_sandbox(pool):
+        return set()
+    line = Job.objects.filter(pool=pool, state=JobState.QUEUED)
+    rows = line.values_list("pk", "spec__environment__name", "spec__environment__params")
+    return {job for job, name, params in rows if needs_sandbox(name, params or {})}
+
+
+def _queued(row: Waiting, replica_devices: int, purses: Purses, *, lacks_sandbox: bool) -> QueuedJobView:
     return QueuedJobView(
         id=row.id,
         team=row.team_id,
@@ -162,4 +186,6 @@ def _queued(row: Waiting, replica_devices: int) -> QueuedJobView:
         not_before=row.not_before,
         replica_devices=replica_devices,
         most_replicas=(row.devices - row.min_devices) // replica_devices if replica_devices else 0,
+        draws_on=purses.drawn_on(row.team_id, row.project_id, row.created_by_id),
+        lacks_sandbox=lacks_sandbox,
     )

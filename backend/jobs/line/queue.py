@@ -42,6 +42,8 @@ class QueueSeen:
     num_waiting: int
     has_more: bool
     free: int
+    drained: int
+    """Devices of hosts that are being taken out."""
     used: int
     used_by_others: int
     share: float
@@ -72,7 +74,8 @@ def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int
         waiting=[_in_line(place, snapshot, job, mine.get(job)) for place, job in chosen[:limit]],
         num_waiting=len(ordered),
         has_more=len(chosen) > limit,
-        free=max(0, pool.capacity - balance.used),
+        free=max(0, pool.capacity - view.drained - balance.used),
+        drained=view.drained,
         used=used,
         used_by_others=balance.used - used,
         share=balance.share(team.pk) if known else 0.0,

@@ -75,7 +75,7 @@ def schedule_pool(pool_id: str, *, now: datetime) -> int:
         verdict = decide(snapshot.view)
         started = _carry_out(verdict, snapshot, pool, now=now)
         news = [(job, reason) for job, reason in verdict.reasons.items() if snapshot.waiting[job].reason != reason]
-        _explain(news[:MOST_EXPLANATIONS], snapshot, pool, now=now)
+        _explain(news[:MOST_EXPLANATIONS], verdict, snapshot, pool, now=now)
         _note_evaluation(snapshot, {job for job, _ in news}, now=now)
         if len(verdict.admissions) > MOST_STARTS or len(news) > MOST_EXPLANATIONS:
             enqueue("schedule", pool.pk, now)
@@ -117,7 +117,12 @@ def _carry_out(verdict: Verdict, snapshot: PoolSnapshot, pool: ResourcePool, *, 
 
 
 def _explain(
-    news: Sequence[tuple[str, WaitingReason]], snapshot: PoolSnapshot, pool: ResourcePool, *, now: datetime
+    news: Sequence[tuple[str, WaitingReason]],
+    verdict: Verdict,
+    snapshot: PoolSnapshot,
+    pool: ResourcePool,
+    *,
+    now: datetime,
 ) -> None:
     """No event: a job in a busy line would gather hundreds. The cursor alone moves, so open pages pull it. A job that
     somebody is changing this moment is skipped; its reason is still the old one, so the next round tells it."""
@@ -126,7 +131,15 @@ def _explain(
     messages = []
     for job_id, reason in news:
         row = snapshot.waiting[job_id]
-        messages.append(waiting_message(reason, devices=row.min_devices, pool=pool, not_before=row.not_before))
+        messages.append(
+            waiting_message(
+                reason,
+                devices=row.min_devices,
+                pool=pool,
+                not_before=row.not_before,
+                budget_of=verdict.budgets_of.get(job_id, ""),
+            )
+        )
     with connection.cursor() as db:
         db.execute(
             _EXPLAIN,

@@ -7,20 +7,34 @@ from backend.pools.views import WaitingReason
 
 
 def waiting_message(
-    reason: WaitingReason, *, devices: int, pool: ResourcePool, not_before: datetime | None = None
+    reason: WaitingReason,
+    *,
+    devices: int,
+    pool: ResourcePool,
+    not_before: datetime | None = None,
+    budget_of: str = "",
 ) -> str:
-    """`devices`: what must be free at once for the job to start."""
+    """`devices`: what must be free at once for the job to start. `budget_of`: whose budget is in the way, if it is not
+    the team's."""
     needed = f"The job needs {devices} device{'s' if devices != 1 else ''}"
     match reason:
         case WaitingReason.EXCEEDS_MAX:
             return f"{needed}: more than pool {pool.name} has or your team may ever use in it."
         case WaitingReason.POOL_CLOSED:
             return f"Pool {pool.name} is closed: what runs may end, and nothing starts until it is opened again."
+        case WaitingReason.MAINTENANCE:
+            return "The site is in maintenance: what runs goes on, and nothing starts until it is over."
+        case WaitingReason.NO_SANDBOX:
+            return (
+                "Its environment runs code in a sandbox, which starts on none of the nodes of pool "
+                f"{pool.name}: an administrator must mend them. It takes no devices until then."
+            )
         case WaitingReason.BACKOFF_UNTIL:
             when = f" at {not_before:%H:%M:%S} UTC" if not_before else " later"
             return f"Its last start failed; it may try again{when}."
         case WaitingReason.BUDGET:
-            return "Its longest run would cost more than is left of your team's budget for this month."
+            whose = f"the budget of {budget_of}" if budget_of else "your team's budget"
+            return f"Its longest run would cost more than is left of {whose} for this month."
         case WaitingReason.TEAM_CEILING:
             return f"{needed}; your team's quota in pool {pool.name} has fewer left."
         case WaitingReason.BEHIND_PRIORITY:

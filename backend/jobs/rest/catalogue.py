@@ -11,7 +11,7 @@ from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
-from backend.jobs.submitting.templates import templates
+from backend.jobs.submitting.templates import Template, gallery
 from engine.spec.job import JobSpec
 from engine.spec.presets import as_said
 
@@ -20,15 +20,15 @@ router = Router(tags=["Catalogue"])
 
 @router.get("/templates", auth=ANY_KEY, response={200: Page[TemplateOut]} | problems(), summary="Job templates")
 def list_templates(request: HttpRequest) -> Page[TemplateOut]:
-    return Page(data=[_represent(name, spec) for name, spec in templates().items()])
+    return Page(data=[_represent(each) for each in gallery()])
 
 
 @router.get("/templates/{name}", auth=ANY_KEY, response={200: TemplateOut} | problems(404), summary="One template")
 def show_template(request: HttpRequest, name: PathId) -> TemplateOut:
-    spec = templates().get(name)
-    if spec is None:
+    template = next((each for each in gallery() if each.name == name), None)
+    if template is None:
         raise NotFound("There is no template with this name; GET /templates lists them.")
-    return _represent(name, spec)
+    return _represent(template)
 
 
 @router.get("/schemas/job-spec", auth=ANY_KEY, response={200: dict[str, Any]} | problems(), summary="JSON Schema")
@@ -36,5 +36,6 @@ def job_spec_schema(request: HttpRequest) -> dict[str, Any]:
     return JobSpec.model_json_schema()
 
 
-def _represent(name: str, spec: JobSpec) -> TemplateOut:
-    return TemplateOut(name=name, title=spec.name, spec=as_said(spec))
+def _represent(template: Template) -> TemplateOut:
+    spec = template.spec
+    return TemplateOut(name=template.name, title=spec.name, about=template.about, spec=as_said(spec))

@@ -7,14 +7,13 @@ from ninja import Router, Status
 from pydantic import BaseModel, Field
 
 from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
-from backend.accounts.models import Role
 from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
 from backend.borders.types import Id, PathId
 from backend.clock import database_now
 from backend.errors import Denied
-from backend.jobs.control.cancelling import cancel_many, kill_job
+from backend.jobs.control.cancelling import MAY_KILL, cancel_many, kill_job
 from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.models import Job
 from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
@@ -26,7 +25,6 @@ from engine.spec.strict import Strict
 
 router = Router(tags=["Jobs"])
 MOST_AT_ONCE = 100
-MAY_KILL = frozenset({Role.ADMIN, Role.OWNER})
 
 
 class RetryJob(Strict):
@@ -36,7 +34,9 @@ class RetryJob(Strict):
         description='A checkpoint of the job\'s, or "start" for the beginning; left out: its newest checkpoint.',
     )
     changes: dict[str, Any] = Field(
-        default_factory=dict, description='Merged into the spec: {"training": {"steps": 200}} changes just that.'
+        default_factory=dict,
+        description='Merged into the spec: {"training": {"steps": 200}} changes just that. Its name says "(retry 2)" '
+        "unless you give one.",
     )
 
 

@@ -25,6 +25,7 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.rest.representations import (
     AttemptOut,
+    EstimateOut,
     FitOut,
     JobOut,
     PresetOut,
@@ -33,6 +34,7 @@ from backend.jobs.rest.representations import (
     represent_job,
 )
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
+from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.destination import destination_of, the_only_pool
 from backend.jobs.submitting.fitting import fit_of
 from backend.jobs.submitting.naming import looked_up
@@ -41,6 +43,7 @@ from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
 from engine.spec.job import JobSpec, Name, Tag
+from engine.spec.stored import as_stored
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
@@ -120,9 +123,10 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
     fit = fit_of(spec, pool, caller.team)
+    cost = cost_of(spec, pool, now=now)
     reason = outlook(spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(
-        spec=spec.model_dump(mode="json"),
+        spec=as_stored(spec),
         presets=[
             PresetOut(path=each.path, value=each.value, reason=each.reason) for each in in_force(spec, caller.team)
         ],
@@ -135,6 +139,14 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
         fit=None
         if fit is None
         else FitOut(fits=fit.misfit is None, message=fit.sentence, arithmetic=list(fit.arithmetic)),
+        cost=None
+        if cost is None
+        else EstimateOut(
+            currency=cost.currency,
+            an_hour=f"{cost.an_hour.normalize():f}",
+            an_hour_at_least=f"{cost.an_hour_at_least.normalize():f}",
+            at_most=f"{cost.at_most.normalize():f}",
+        ),
     )
 
 

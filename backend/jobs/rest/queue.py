@@ -55,6 +55,7 @@ class QueueOut(BaseModel):
     capacity: int
     is_open: bool
     free: int
+    drained: int = Field(description="Of the capacity, what nothing starts on: its hosts are being taken out.")
     used: int = Field(description="By the caller's team.")
     used_by_others: int
     share: float = Field(
@@ -81,8 +82,10 @@ class WaitOut(BaseModel):
     starts_at: datetime | None = Field(
         description="An estimate: if everything that runs takes its longest time and nobody else comes."
     )
-    starts_with_fewer: SmallerOut | None = Field(description="The largest smaller size that would start now.")
-    starts_as_preemptible: bool = Field(description="It would start now if it might be taken back.")
+    starts_with_fewer: SmallerOut | None = Field(
+        description="The largest smaller size with which a new job in its stead would start now."
+    )
+    starts_as_preemptible: bool = Field(description="A new job in its stead that might be taken back would start now.")
 
 
 class ExplainOut(BaseModel):
@@ -150,6 +153,7 @@ def _represent_queue(pool: ResourcePool, seen: QueueSeen, team: str) -> QueueOut
         capacity=pool.capacity,
         is_open=pool.is_open,
         free=seen.free,
+        drained=seen.drained,
         used=seen.used,
         used_by_others=seen.used_by_others,
         share=seen.share,

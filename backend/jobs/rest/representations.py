@@ -125,6 +125,15 @@ class PresetOut(BaseModel):
     reason: str
 
 
+class EstimateOut(BaseModel):
+    """By the pool's price of now, in exact decimals."""
+
+    currency: str
+    an_hour: str = Field(description="With all devices that the job may get.")
+    an_hour_at_least: str = Field(description="With those that it starts with.")
+    at_most: str = Field(description="All of them for the whole of `max_runtime_s`: a budget must have that much left.")
+
+
 class PreviewOut(BaseModel):
     spec: dict[str, Any]
     presets: list[PresetOut] = Field(
@@ -138,11 +147,13 @@ class PreviewOut(BaseModel):
     reason: str = Field(description="Why the job would wait, from the closed list.")
     message: str
     fit: FitOut | None = Field(description="Null: the pool's devices or the model's shape are not known here.")
+    cost: EstimateOut | None = Field(description="Null: the pool is free.")
 
 
 class TemplateOut(BaseModel):
     name: str
     title: str
+    about: str = Field(description="A sentence on what it shows.")
     spec: dict[str, Any]
 
 

@@ -17,6 +17,7 @@ from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, submit_job
+from backend.jobs.submitting.successors import retry_name
 from engine.spec.job import BEFORE_TEMPLATES, JobSpec
 
 FROM_START: Final = "start"
@@ -31,7 +32,8 @@ def retry_job(
     now: datetime,
 ) -> Job:
     """`start_from`: a checkpoint of this job, "start", or None for its newest. `changes` is merged into the spec as by
-    RFC 7396. Raises `InvalidState`, and what `submit_job` raises."""
+    RFC 7396; its name says that it is a retry, unless they name it. Raises `InvalidState` and what `submit_job` raises.
+    """
     with transaction.atomic():
         parent = locked_job(job.pk)
         if not parent.is_terminal:
@@ -40,7 +42,7 @@ def retry_job(
                 state=parent.state,
                 allowed=[],
             )
-        spec = _changed(parent.spec, changes)
+        spec = _changed(parent.spec, {"name": retry_name(parent), **changes})
         child = submit_job(
             by=by,
             team=parent.team,

@@ -16,7 +16,7 @@ from django.db import transaction
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
-from backend.jobs.attempts.library import library
+from backend.jobs.attempts.library import FoundAsset, library
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
@@ -28,6 +28,7 @@ from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
+from engine.spec.stored import as_stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,32 @@ class Submitter:
     @property
     def actor(self) -> str:
         return f"key:{self.key.pk}" if self.key else f"user:{self.user.pk}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A spec that is taken in, with the versions of what it names and its model's presets."""
+
+    spec: JobSpec
+    found: list[FoundAsset]
+    start: ResumePoint | None
+
+
+def look_at(
+    *,
+    team: Team,
+    project: Project,
+    spec: JobSpec,
+    pool: ResourcePool,
+    start_from: str = "",
+    quotas: Sequence[TeamQuota] | None = None,
+) -> Admitted:
+    """All that is asked of a spec before it is taken in; nothing is made. Raises `SpecRefused`, `NotFound`."""
+    assert project.team_id == team.pk, "the caller looks projects up within the team"
+    spec, found = looked_up(spec, team, project.pk)
+    spec = filled(spec, team)
+    refuse_spec(spec, team, pool, quotas=quotas)
+    return Admitted(spec=spec, found=found, start=_start(team, spec, start_from))
 
 
 def submit_job(
@@ -61,14 +88,11 @@ def submit_job(
     `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
     `SpecRefused`, `NotFound`, `Denied`, `CeilingReached`.
     """
-    assert project.team_id == team.pk, "the caller looks projects up within the team"
     if by.key is not None:
         refuse_other_project(by.key, project.pk)
         refuse_checkpoint_beyond_project(by.key, start_from)
-    spec, found = looked_up(spec, team, project.pk)
-    spec = filled(spec, team)
-    refuse_spec(spec, team, pool, quotas=quotas)
-    start = _start(team, spec, start_from)
+    admitted = look_at(team=team, project=project, spec=spec, pool=pool, start_from=start_from, quotas=quotas)
+    spec, found, start = admitted.spec, admitted.found, admitted.start
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
     is_queued = state == JobState.QUEUED
     job = Job(
@@ -78,7 +102,7 @@ def submit_job(
         created_by=by.user,
         name=spec.name,
         tags=spec.tags,
-        spec=spec.model_dump(mode="json"),
+        spec=as_stored(spec),
         devices=spec.num_devices,
         min_devices=spec.min_devices,
         priority=spec.placement.priority,

@@ -22,7 +22,7 @@ from backend.accounts.models import User
 from backend.api.counters import take
 from backend.clock import database_now
 from backend.errors import Refusal
-from backend.pages.account.limits import too_many
+from backend.pages.account.limits import links_at_most
 from backend.pages.views import user_of
 
 WISHES = ("address-wish", 5, 3_600)  # of one person; each sends two letters
@@ -62,9 +62,8 @@ def address(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @login_required
+@links_at_most(LINKS)
 def confirm(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(LINKS):
-        return render(request, "429.html", status=429)
     user, now = user_of(request), database_now()
     change = changes.change_to_confirm(token, user, now=now)
     if change is None:
@@ -82,9 +81,8 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@links_at_most(LINKS)
 def cancel(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(LINKS):
-        return render(request, "429.html", status=429)
     now = database_now()
     change = changes.change_to_cancel(token, now=now)
     if change is None:

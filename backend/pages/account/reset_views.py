@@ -22,7 +22,7 @@ from backend.accounts.signing_in.chains import record_tried
 from backend.api.counters import take
 from backend.clock import database_now
 from backend.errors import Refusal
-from backend.pages.account.limits import too_many
+from backend.pages.account.limits import links_at_most, too_many
 
 ASKED_BY_ADDRESS = ("reset-ask", 20, 3_600)  # of one network address
 ASKED_FOR_ONE = ("reset-ask-for", 4, 3_600)  # letters that one mailbox gets
@@ -66,9 +66,8 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters("password", "again")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@links_at_most(LINKS)
 def reset(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(LINKS):
-        return render(request, "429.html", status=429)
     now = database_now()
     link = resets.open_reset(token, now=now)
     if link is None:

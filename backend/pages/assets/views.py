@@ -7,6 +7,7 @@ which a form in a browser does not.
 from dataclasses import dataclass
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
@@ -16,9 +17,14 @@ from django.views.decorators.http import require_safe
 from backend.assets.representations import AssetOut
 from backend.assets.selectors import assets_of
 from backend.assets.storage import storage_of
+from backend.checkpoints.selectors import models_of
 from backend.clock import database_now
+from backend.operating.found_assets import found_on_nodes
 from backend.pages import curl
+from backend.pages.assets.on_nodes import entries_for_operators, where
 from backend.pages.team_views import acting_in, frame_of
+from backend.pages.views import user_of
+from engine.spec.named_assets import BUILT_IN_DATA, BUILT_IN_MODELS
 
 NUM_SHOWN = 200
 BEGIN = {"kind": "data", "name": "sums", "files": [{"name": "train.jsonl", "num_bytes": 1_234}]}
@@ -34,6 +40,8 @@ class Shown:
     asset: AssetOut
     size: str
     is_whole: bool
+    where: str
+    """On how many nodes, in words; empty: nobody knows."""
 
 
 @require_safe
@@ -42,17 +50,28 @@ class Shown:
 def assets(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     storage = storage_of(acting.team)
-    found = [AssetOut.of(row) for row in assets_of(acting.team)[:NUM_SHOWN]]
+    found, on_nodes = [(row, AssetOut.of(row)) for row in assets_of(acting.team)[:NUM_SHOWN]], found_on_nodes()
     context = frame_of(acting) | {
         "assets": [
-            Shown(asset=each, size=filesizeformat(each.num_bytes), is_whole=each.state == "ready") for each in found
+            Shown(
+                asset=each,
+                size=filesizeformat(each.num_bytes),
+                is_whole=each.state == "ready",
+                where=where(row, on_nodes),
+            )
+            for row, each in found
         ],
+        "on_nodes": on_nodes,
+        "entries": entries_for_operators(on_nodes) if user_of(request).is_staff else [],
+        "models": models_of(acting.team).annotate(num=Count("versions")).order_by("name")[:NUM_SHOWN],
         "used": filesizeformat(storage.used_bytes),
         "most": filesizeformat(storage.max_bytes),
         "may_upload": "data:write" in acting.scopes,
         "curl": curl.get("/assets"),
         "begin": curl.post("/assets", BEGIN),
         "put": PUT.format(curl.api_url("/assets/ASSET/files/0/parts/0")),
+        "built_in": [("model", *each) for each in BUILT_IN_MODELS.items()]
+        + [("data", *each) for each in BUILT_IN_DATA.items()],
         "now": database_now(),
     }
     return render(request, "pages/team/assets.html", context)

@@ -4,6 +4,7 @@ from django import template
 from django.conf import settings
 
 from backend.accounts.letters import has_mail as site_has_mail
+from backend.accounts.signing_in.first_person import first_person
 
 register = template.Library()
 
@@ -16,3 +17,8 @@ def has_mail() -> bool:
 @register.simple_tag
 def is_sign_up_open() -> bool:
     return bool(settings.ENVIRONMENT.open_sign_up)
+
+
+@register.simple_tag
+def has_nobody() -> bool:
+    return not first_person.is_there()

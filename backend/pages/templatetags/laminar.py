@@ -7,9 +7,10 @@ from typing import Any
 
 from django import template
 
-from backend.pages import words
+from backend.pages import undoing, words
 
 register = template.Library()
+register.filter(undoing.undo_of)
 
 MINUS, NOTHING = "−", "–"
 
@@ -129,19 +130,31 @@ def split(words_in_a_row: str) -> list[str]:
 
 
 @register.filter
-def tone(sample: Any) -> str:  # a trajectory, or nothing in the page's template of one
-    """By thirds of the usual span of a reward, 0 to 1. The browser widens the span when rewards leave it."""
-    return "high" if sample.reward > 2 / 3 else "low" if sample.reward < 1 / 3 else "middle"
-
-
-@register.filter
 def any_in(keys: Iterable[str], mapping: Mapping[str, object]) -> bool:
     return any(key in mapping for key in keys)
 
 
 @register.filter
+def ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+@register.filter
 def share(value: float) -> str:
     return f"{number(100 * value)} %"
+
+
+@register.filter
+def size(num_bytes: object) -> str:
+    if not isinstance(num_bytes, int | float):
+        return "size unknown"
+    left = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if left < 1_000:
+            return f"{left:.0f} {unit}" if unit == "B" else f"{left:.1f} {unit}"
+        left /= 1_000
+    return f"{left:.1f} TB"
 
 
 @register.filter

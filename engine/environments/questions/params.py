@@ -7,8 +7,9 @@ from typing import Final
 from engine.environments.params import ParamReader
 from engine.environments.questions.asked import Accept, HeldOut, Questions
 from engine.environments.questions.question import Columns
+from engine.spec.environment_params import ENVIRONMENTS
 
-HELD_OUT_SHARE: Final = 0.125
+HELD_OUT_SHARE: Final = float(ENVIRONMENTS["jsonl"].params["held_out_share"].default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +21,10 @@ class DataParams:
     @classmethod
     def of(cls, reader: ParamReader, *, all_to_judge: bool = False, brings_tools: bool = True) -> "DataParams":
         """`brings_tools`: rows may. Raises `ValueError`."""
-        data, held_out_data = reader.text("data", ""), reader.text("held_out_data", "")
-        share = reader.number("held_out_share", HELD_OUT_SHARE, 0.001, 0.9)
-        column = reader.text("held_out_column", "")
-        value = reader.text("held_out_value", "test")
+        data, held_out_data = reader.text("data"), reader.text("held_out_data")
+        share = reader.number("held_out_share")
+        column = reader.text("held_out_column")
+        value = reader.text("held_out_value")
         given = [
             name
             for name, is_given in (
@@ -38,9 +39,9 @@ class DataParams:
         if value != "test" and not column:
             raise ValueError(f"held_out_value: only with held_out_column, whose value it is, got {value!r}")
         columns = Columns(
-            prompt=reader.text("prompt_column", "prompt"),
-            answer=reader.text("answer_column", "answer"),
-            tools=reader.text("tools_column", "tools") if brings_tools else "",
+            prompt=reader.text("prompt_column"),
+            answer=reader.text("answer_column"),
+            tools=reader.text("tools_column") if brings_tools else "",
             all_to_judge=all_to_judge,
         )
         held_out = HeldOut(share=share, data=Path(held_out_data) if held_out_data else None, column=column, value=value)

@@ -4,8 +4,8 @@
        │  ▲ pipes: stdin, stdout, stderr, status; for workers also requests and answers
 
 - `outcome.py` says what may come of it, `run.py` runs one script, `worker.py` keeps a process warm for many calls;
-- `python_tree.py`, `command.py` and `seccomp.py` say what the process can see and do, `memory_group.py` how much memory
-  the tree of processes can hold;
+- `python_tree.py`, `command.py` and `seccomp.py` say what the process can see and do, `users.py` as whom,
+  `memory_group.py` how much memory the tree of processes can hold;
 - `gvisor.py` takes the place of bubblewrap where the operator asks for it;
 - `starting.py` starts it, `child.py` owns the pipes and the deadline.
 """

@@ -1,13 +1,16 @@
 """The command line that starts a sandbox.
 
-An engine that runs as root first becomes a user that owns nothing: the kernel does not count the processes of root, so
-a fork bomb would have no bound, and whatever leaked would be root's. Where that user may not read this Python (it lies
-under a closed home), an outer sandbox binds it for him:
+A sandbox first becomes a user that owns nothing (`users.py`): the kernel does not count the processes of root, so a
+fork bomb would have no bound, and whatever leaked would be the engine's. Where that user may not read this Python (it
+lies under a closed home), an outer sandbox binds it for him:
 
-    sh (joins its memory group)  ─>  bwrap (outer, root: binds only)  ─>  setpriv (a user of its own)
-        ─>  unshare, mount (its /tmp)  ─>  bwrap (the sandbox)  ─>  python3
+    sh (joins its memory group)  ─>  unshare (an ordinary engine: is root within)  ─>  bwrap (outer: binds only)
+        ─>  setpriv (a user of its own)  ─>  unshare, mount (its /tmp)  ─>  bwrap (the sandbox)  ─>  python3
 
 bubblewrap cannot bound the number of files, so /tmp is mounted before it, in a name space that ends with the sandbox.
+
+In a container (`is_contained`) bubblewrap is asked for less: it forbids namespaces by writing to /proc/sys, which is
+read-only there, and renames the machine by a call that containers refuse. The filter forbids namespaces in any case.
 
 Invariants:
 - the launcher's environment is empty: `--clearenv` alone leaves it readable in /proc/1/environ, and there is no /proc;
@@ -17,24 +20,27 @@ Invariants:
 """
 
 import os
-import random
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 from engine.environments.sandbox.memory_group import JOINS, MemoryGroup
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 from engine.environments.sandbox.python_tree import HOME, PACKAGES, PROGRAM, Bind, PythonTree
+from engine.environments.sandbox.starting import program_at
+from engine.environments.sandbox.users import stranger
 
 INSTALL: Final = "sudo apt-get install bubblewrap"
 BOX: Final = "/box"
 
 _PLACES: Final = ("/dev/shm", "/mnt", "/media", "/srv")
 _FURNISHES: Final = (
-    # The size of the stack decides where libraries are mapped, and the filter knows where that is.
-    'ulimit -S -s 8192 2>/dev/null; "$1" -t tmpfs -o "$2" tmpfs "$3" && shift 3 && exec "$@"'
+    # The size of the stack decides where libraries are mapped, and the filter knows where that is. A newer mount takes
+    # other calls than mount's own unless it is told so, and a container's filter allows no more than it must.
+    "ulimit -S -s 8192 2>/dev/null; "
+    'LIBMOUNT_FORCE_MOUNT2=always "$1" -t tmpfs -o "$2" tmpfs "$3" && shift 3 && exec "$@"'
 )
 ENVIRONMENT: Final = {
     "LD_LIBRARY_PATH": f"{HOME}/lib", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": f"{HOME}/bin",
@@ -42,9 +48,10 @@ ENVIRONMENT: Final = {
 }  # fmt: skip
 PYTHON: Final = (PROGRAM, "-s", "-P", "-B", "-X", "utf8", f"{BOX}/bootstrap.py")
 NOBODY: Final = 65534
-_NOBODIES: Final = (0x60000000, 0x6FFFFFFF)  # far above real users and the ranges that containers are given
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _OUTER_SEES: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
+_PROC: Final = Path("/proc")
+_BEYOND_CONTAINERS: Final = ("--disable-userns", "--hostname", "sandbox")
 
 
 def require_bubblewrap() -> str:
@@ -77,22 +84,21 @@ def _confined(
     bwrap = require_bubblewrap()
     inner = partial(_inner, bwrap, limits=limits, files=files, filter_fd=filter_fd, arguments=arguments)
     placed = [*_placed(tree), *_bind(tree.loader)]
-    if os.geteuid() != 0:
+    user = stranger()
+    if user is None:
         return inner(placed, place=_place_beside(tree))
-    user = str(random.SystemRandom().randint(*_NOBODIES))
-    becomes = [program_at("setpriv"), "--reuid", user, "--regid", user, "--clear-groups", "--"]
     if tree.is_public:
-        return [*becomes, *inner(placed, place=_place_beside(tree))]
+        return [*user.rules, *user.becomes, *inner(placed, place=_place_beside(tree))]
     loader = Bind(tree.loader.target, tree.loader.target)  # the outer sandbox sees this machine's libraries
     again = [word for bind in (Bind(HOME, HOME), Bind(PACKAGES, PACKAGES), loader) for word in _bind(bind)]
-    return [*_outer(bwrap, tree), *becomes, *inner(again, place="/tmp")]
+    return [*user.rules, *_outer(bwrap, tree), *user.becomes, *inner(again, place="/tmp")]
 
 
-def program_at(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise SandboxUnavailable(f"the sandbox needs {name} (package util-linux; sh: dash), which is not on the PATH")
-    return found
+@cache
+def is_contained() -> bool:
+    """Somebody else confines this process: by a filter of system calls, or by a /proc/sys that cannot be written."""
+    is_filtered = "\nSeccomp:\t2" in (_PROC / "self/status").read_text()
+    return is_filtered or bool(os.statvfs(_PROC / "sys").f_flag & os.ST_RDONLY)
 
 
 def _place_beside(tree: PythonTree) -> str:
@@ -140,11 +146,12 @@ def _inner(
     room = f"size={limits.disk_bytes},nr_inodes={limits.num_files},mode=0700,nosuid,nodev"
     contents = [word for name, fd in files.items() for word in ("--perms", "0444", "--file", str(fd), f"{BOX}/{name}")]
     devices = [word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")]
+    beyond = () if is_contained() else _BEYOND_CONTAINERS
     return [
         program_at("unshare"), "--user", "--map-root-user", "--mount", "--",
         program_at("sh"), "-c", _FURNISHES, "sh", program_at("mount"), room, place,
-        bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--new-session",
-        "--die-with-parent", "--clearenv", "--hostname", "sandbox", "--uid", str(NOBODY), "--gid", str(NOBODY),
+        bwrap, "--unshare-all", "--unshare-user", *beyond, "--cap-drop", "ALL", "--new-session",
+        "--die-with-parent", "--clearenv", "--uid", str(NOBODY), "--gid", str(NOBODY),
         *(word for key, value in ENVIRONMENT.items() for word in ("--setenv", key, value)),
         *placed, *devices, "--perms", "0755", "--dir", BOX, *contents,
         "--bind", place, "/tmp", "--chdir", "/tmp", "--remount-ro", "/",

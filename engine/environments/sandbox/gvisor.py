@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from engine.environments.sandbox.command import BOX, ENVIRONMENT, NOBODY, PYTHON, program_at
+from engine.environments.sandbox.command import BOX, ENVIRONMENT, NOBODY, PYTHON
 from engine.environments.sandbox.memory_group import JOINS, MemoryGroup
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 from engine.environments.sandbox.python_tree import Bind, PythonTree
+from engine.environments.sandbox.starting import program_at
 
 INSTALL: Final = "https://gvisor.dev/docs/user_guide/install/"
 _CHOICES: Final = ("", "bubblewrap", "gvisor")

@@ -1,10 +1,11 @@
-"""What a sandbox is started with: the limits of each process, our own files, and a thread that outlives callers.
+"""What a sandbox is started with: programs, the limits of each process, our files, and a thread that outlives callers.
 
 Invariant: where the kernel allows it, addresses are not drawn by chance in what is started here, and the filter
 (`seccomp.py`) knows where they are then.
 """
 
 import ctypes
+import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.environments.sandbox.outcome import Limits
+from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 
 ROOM_FOR_LIBRARIES: Final = 256 << 20
 """Address space beyond the memory limit: code and thread stacks that are mapped and mostly never touched."""
@@ -29,6 +30,13 @@ def addresses_are_fixed() -> bool:
     """What the spawner starts inherits it. A container's own filter may forbid to ask for it."""
     before: int = _SPAWNER.submit(lambda: ctypes.CDLL(None).personality(_ADDR_NO_RANDOMIZE)).result()
     return before != -1
+
+
+def program_at(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise SandboxUnavailable(f"the sandbox needs {name} (package util-linux; sh: dash), which is not on the PATH")
+    return found
 
 
 def spawned(

@@ -26,6 +26,8 @@ from engine.environments.sandbox.outcome import Finished, Limits, Outcome, Refus
 
 START_S: Final = 60.0
 """For bubblewrap (milliseconds) and the imports of what runs inside (seconds, for the large mathematical packages)."""
+HASTE_S: Final = 1.0
+"""Longer than a burst of answers that are computed in milliseconds waits for one another."""
 LIFELONG_CPU_S: Final = 10_000_000
 """A warm process has no bound on its processor time over its life; each call has its deadline."""
 
@@ -132,7 +134,8 @@ class Worker:
 
 
 class WorkerPool:
-    """Up to `size` workers, made when they are first needed and ended with the pool."""
+    """Up to `size` workers, made when they are first needed and ended with the pool; more, up to `most`, once a call
+    has waited for `HASTE_S`: whoever sleeps leaves the core to others."""
 
     def __init__(
         self,
@@ -142,12 +145,17 @@ class WorkerPool:
         packages: Sequence[str] = (),
         forks: bool = False,
         size: int = 1,
+        most: int = 0,
     ) -> None:
         """`forks`: every call in a copy of the warm process, so that none can change what the next one meets."""
         self._start = partial(Worker, files=files, limits=limits, packages=packages, forks=forks)
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(size):
             self._free.put(None)
+        self._further = queue.SimpleQueue[None]()
+        """Permits for more than `size`: each is taken once, since who needed many at once will again."""
+        for _ in range(most - size):
+            self._further.put(None)
         weakref.finalize(self, _close_all, self._free)
 
     def call(
@@ -160,10 +168,7 @@ class WorkerPool:
     ) -> object:
         """`deadline_s` bounds all of it, `call_s` what the function itself may take."""
         deadline = time.monotonic() + deadline_s
-        try:
-            worker = self._free.get(timeout=deadline_s)
-        except queue.Empty:
-            raise CallFailed(f"no sandboxed process was free within {deadline_s:g} s") from None
+        worker = self._free_within(deadline_s)
         try:
             if worker is None:
                 began = time.monotonic()
@@ -174,6 +179,22 @@ class WorkerPool:
             return worker.call(function, *arguments, deadline=deadline, ask=ask)
         finally:
             self._free.put(worker if worker is not None and worker.is_alive else None)
+
+    def _free_within(self, deadline_s: float) -> Worker | None:
+        """None: one has to be made."""
+        haste_s = min(HASTE_S, deadline_s)
+        try:
+            return self._free.get(timeout=haste_s)
+        except queue.Empty:
+            pass
+        try:
+            return self._further.get_nowait()
+        except queue.Empty:
+            pass
+        try:
+            return self._free.get(timeout=deadline_s - haste_s)
+        except queue.Empty:
+            raise CallFailed(f"no sandboxed process was free within {deadline_s:g} s") from None
 
 
 def _close_all(free: "queue.LifoQueue[Worker | None]") -> None:

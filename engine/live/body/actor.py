@@ -22,6 +22,7 @@ from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
 from engine.live.process.kernel_kills import HostKills, KillTeller
+from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
 from engine.sinks.lines import LineKeeper, LinesSaid
@@ -51,7 +52,7 @@ class BodyActor:
         built_with: Mapping[str, object] | None = None,
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
-        log_to(fmt="%(levelname)s %(message)s")
+        log_to(fmt="%(levelname)s %(message)s", form=log_form())
         self._lines, self._kills = LineKeeper(str(part)), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())

@@ -130,6 +130,11 @@ class Loop:
         """From any thread but the loop's own."""
         self._inbox.put(what)
 
+    def stop(self) -> None:
+        """After what it is at; where its process lives on without it."""
+        self._stopping.set()
+        self._inbox.put(lambda body: [])  # or it would wait for its next tick
+
     def _run(self) -> None:
         with self.signs.heard_here():
             self._build_and_serve()

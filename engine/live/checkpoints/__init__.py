@@ -4,4 +4,5 @@ resuming  the trainer's folder with the data's progress: finished, opened, gone 
 writer    writes on a thread
 apart     hosts of one trainer that share no folder
 store     a bucket, from which the next node goes on
+trial     whether this node may use that bucket
 """

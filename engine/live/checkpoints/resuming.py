@@ -8,7 +8,9 @@ Invariants:
 - a checkpoint is reported only when all parts of both manifests were read back, each by the process that wrote it:
   before its name stands in a manifest;
 - step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
-- each checkpoint of an attempt descends from the one before it.
+- each checkpoint of an attempt descends from the one before it;
+- a trainer that begins again beside its driver begins from a checkpoint that the driver was told of. Reports come in
+  order: so it was told of every step before, and what it was not told of is trained again.
 """
 
 import logging
@@ -105,9 +107,9 @@ def _opened(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[]
     return remote.open(uri, is_given_up=is_given_up)
 
 
-def go_back(folder: Path, load: Callable[[Path], None]) -> ResumePoint | None:
+def go_back(folder: Path, load: Callable[[Path], None], *, told: int) -> ResumePoint | None:
     """To the last one under this folder that is whole, and is loaded; None: there is none. `load`: it changes nothing
-    where it finds one that is not whole.
+    where it finds one that is not whole. `told`: the newest step whose checkpoint the driver was told of; 0: of none.
 
     Those passed over never count again, even if their bytes can be read the next time: what is trained from here on
     does not descend from them.
@@ -115,6 +117,8 @@ def go_back(folder: Path, load: Callable[[Path], None]) -> ResumePoint | None:
     for candidate in sorted(folder.glob("step-*"), reverse=True):
         try:
             point = open_checkpoint(str(candidate))
+            if point.step > told:
+                raise CheckpointUnverified(f"{candidate}: the driver was told of none after step {told}")
             load(point.folder)
             return point
         except CheckpointUnverified as error:

@@ -16,6 +16,7 @@ boto3 is an extra of the engine, imported only where an address of a store is co
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -29,7 +30,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from engine.live.process.settings import Settings, store_address
+from engine.live.process.settings import Settings
 from engine.signs import at_work, sign_from_anywhere, still_here
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
@@ -38,6 +39,7 @@ from engine.spec.checkpoint_manifest import (
     CheckpointManifest,
     CheckpointPart,
 )
+from engine.spec.store_address import StoreAddress
 from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     note_elsewhere,
@@ -63,6 +65,11 @@ ORIGIN_FILE: Final = "origin"
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "404", "NotFound"})
 _REFUSED: Final = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
+_WRONG_CERTIFICATE: Final = (
+    "the certificate of the server in LAMINAR_STORE_ENDPOINT is not taken here; AWS_CA_BUNDLE is the file (PEM) of the "
+    "authority that signed it"
+)
+
 
 class GivenUp(Exception):
     """Nobody waits for this checkpoint any more."""
@@ -70,14 +77,10 @@ class GivenUp(Exception):
 
 class CheckpointStore:
     def __init__(
-        self, url: str, *, endpoint: str = "", client: Any = None, wait: Callable[[float], None] = time.sleep
+        self, address: StoreAddress, *, client: Any = None, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        """`url`: s3://bucket/prefix. Raises `ValueError`."""
-        parts = urlsplit(url)
-        if parts.scheme != "s3" or not parts.netloc:
-            raise ValueError(f"LAMINAR_STORE_URL: s3://bucket/prefix, got {url!r}")
-        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
-        self._client = client or _client(endpoint)
+        self._bucket, self._prefix = address.bucket, address.prefix
+        self._client = client or _client(address)
         self._wait = wait
 
     def upload(self, folder: Path, key: str) -> str:
@@ -187,12 +190,14 @@ class CheckpointStore:
     def _try(self, call: Callable[[], T]) -> T:
         """Again and again while the store is busy or away."""
         from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
         for wait_s in _waits():
             try:
                 return call()
             except (ClientError, BotoCoreError, Boto3Error) as error:
+                if isinstance(error, SSLError) or isinstance(error.__context__, SSLError):
+                    raise ConnectionError(f"{_WRONG_CERTIFICATE}: {error}") from error
                 code = _code_of(error)
                 if code in _GONE:
                     raise CheckpointUnverified(f"the store has no such object: {error}") from error
@@ -223,11 +228,11 @@ class RemoteCheckpoints:
 
     @classmethod
     def from_environment(cls) -> "RemoteCheckpoints | None":
-        address = store_address()
+        """Raises `ValueError`."""
+        address = StoreAddress.from_environment(os.environ)
         if address is None:
             return None
-        url, endpoint = address
-        return cls(store=CheckpointStore(url, endpoint=endpoint), root=Settings.from_environment().store)
+        return cls(store=CheckpointStore(address), root=Settings.from_environment().store)
 
     def upload(self, folder: Path) -> str:
         return self.store.upload(folder, self.key_of(folder))
@@ -244,19 +249,14 @@ class RemoteCheckpoints:
         return self.store.open(uri, self.root / FETCHED, is_given_up=is_given_up)
 
 
-def _client(endpoint: str) -> Any:
+def _client(address: StoreAddress) -> Any:
     try:
         import boto3
         from botocore.config import Config
     except ImportError as error:
         raise ValueError("LAMINAR_STORE_URL: an s3 address needs the package boto3 on this node") from error
-    config = Config(
-        connect_timeout=5,
-        read_timeout=30,
-        retries={"mode": "standard", "total_max_attempts": 4},
-        s3={"addressing_style": "path"},  # as on most servers of one's own
-    )
-    return boto3.client("s3", endpoint_url=endpoint or None, config=config)
+    config = Config(retries={"mode": "standard", "total_max_attempts": 4}, **address.config_options)
+    return boto3.client("s3", config=config, **address.client_options)
 
 
 def _transfer() -> Any:

@@ -30,6 +30,7 @@ from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.kernel_kills import KillTeller
 from engine.live.process.memory import is_out_of_memory
+from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address, environment_address
 from engine.sinks.lines import LineKeeper
 from engine.spec.facts import FailureClass
@@ -47,7 +48,7 @@ class EnvironmentActor:
     def __init__(
         self, *, spec: JobSpec, worker: int, data_folder: Path | None, assets: JobAssets | None = None
     ) -> None:
-        log_to(fmt="%(levelname)s %(message)s")
+        log_to(fmt="%(levelname)s %(message)s", form=log_form())
         self._part = str(environment_address(worker))
         self._lines, self._kills = LineKeeper(self._part), KillTeller()
         logging.getLogger().addHandler(self._lines)

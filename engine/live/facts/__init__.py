@@ -2,4 +2,5 @@
 
 from_reports  one report, one fact
 recorder      facts in the order in which a job lives
+token_texts   what single tokens say
 """

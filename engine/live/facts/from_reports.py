@@ -8,8 +8,10 @@ Invariants:
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
+from engine.live.facts.token_texts import Spell, no_texts
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
@@ -19,12 +21,15 @@ from engine.pipeline.messages.to_driver import (
     ReplicaObserved,
     StepReported,
 )
-from engine.pipeline.records import Trajectory, TrajectoryContent, VersionRun
+from engine.pipeline.reading import MAX_LETTERS
+from engine.pipeline.records import Trajectory, TrajectoryContent, Utterance, VersionRun
 from engine.sinks.lines import LinesSaid
 from engine.spec.facts import (
     MAX_LINES,
+    MAX_PARTS,
     MAX_SPANS,
     MAX_TRACED,
+    MAX_TURNS,
     Evaluated,
     FactBody,
     FaultDetected,
@@ -42,9 +47,14 @@ from engine.spec.facts import (
     TokenTrace,
     TrajectoriesSampled,
     TrajectorySample,
+    Turn,
 )
 
-MAX_TEXT: Final = 20_000  # a fact may hold 100,000 a field; eight samples a step should stay pleasant to ship
+MAX_TEXT: Final = MAX_LETTERS
+MAX_SAMPLES: Final = 32
+LONGEST_TOOL: Final = 190  # and an ellipsis
+LONGEST_PART: Final = 50
+LONGEST_TEXT: Final = 190
 MAX_SAMPLES_BYTES: Final = 256 * 1024  # a fact that is alone larger than a batch may be would end its run
 MAX_REPLICAS: Final = 64
 MAX_SPANS_OF_ALL: Final = 5_000  # 300 kB; with more, each replica's newest are kept
@@ -75,25 +85,30 @@ def announced(effect: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -
             return RequestAcknowledged(request_id=effect.request_id)
 
 
-def step_trained(report: StepReported, rollout_metrics: Mapping[str, float]) -> StepTrained:
-    return StepTrained(step=report.step, metrics=finite({**report.metrics, **rollout_metrics}))
+def step_trained(
+    report: StepReported, rollout_metrics: Mapping[str, float], *, ledger: Mapping[str, int]
+) -> StepTrained:
+    metrics = finite({**report.metrics, **rollout_metrics})
+    return StepTrained(step=report.step, metrics=metrics, ledger=dict(ledger))
 
 
-def trajectories_sampled(report: StepReported) -> list[TrajectoriesSampled]:
-    """Several facts where one would be too large to ship."""
+def trajectories_sampled(
+    step: int, to_read: Sequence[ReadTrajectory], *, spell: Spell = no_texts
+) -> list[TrajectoriesSampled]:
+    """Several facts where one would be too large to ship, or hold more than one may."""
     batches: list[list[TrajectorySample]] = [[]]
     num_bytes = 0
-    for sample in map(_sample, report.to_read):
+    for sample in (_sample(read, spell) for read in to_read):
         size = len(sample.model_dump_json().encode())
-        if batches[-1] and num_bytes + size > MAX_SAMPLES_BYTES:
+        if batches[-1] and (num_bytes + size > MAX_SAMPLES_BYTES or len(batches[-1]) == MAX_SAMPLES):
             batches.append([])
             num_bytes = 0
         batches[-1].append(sample)
         num_bytes += size
-    return [TrajectoriesSampled(step=report.step, trajectories=batch) for batch in batches]
+    return [TrajectoriesSampled(step=step, trajectories=batch) for batch in batches if batch]
 
 
-def _sample(read: ReadTrajectory) -> TrajectorySample:
+def _sample(read: ReadTrajectory, spell: Spell) -> TrajectorySample:
     trajectory, content = read.trajectory, read.trajectory.content
     return TrajectorySample(
         prompt_ordinal=trajectory.key.group.ordinal,
@@ -107,8 +122,33 @@ def _sample(read: ReadTrajectory) -> TrajectorySample:
         prompt=printable(content.prompt_text) if content else "",
         response=printable(content.response_text) if content else "",
         remark=printable(content.remark) if content else "",
-        trace=None if content is None else _trace(trajectory, content),
+        trace=None if content is None else _trace(read, content, spell),
+        turns=[]
+        if content is None
+        else [_turn(each, content.response_text) for each in content.utterances[:MAX_TURNS]],
+        parts={} if content is None else _parts(content.parts),
+        end=read.end,
+        reason=printable(read.reason),
+        group_size=read.group_size,
     )
+
+
+def _turn(said: Utterance, response: str) -> Turn:
+    return Turn(
+        author="model" if said.is_own else "environment",
+        text=printable(response[said.start : said.start + said.num_letters]),
+        first_token=said.first_token,
+        num_tokens=said.num_tokens,
+        tool=printable(said.tool, LONGEST_TOOL),
+        arguments=printable(said.arguments),
+        seconds=None if said.seconds is None else round(max(0.0, said.seconds), 3),
+        error=printable(said.error),
+    )
+
+
+def _parts(named: Iterable[tuple[str, float]]) -> dict[str, float]:
+    told = ((printable(name, LONGEST_PART), value) for name, value in named if math.isfinite(value))
+    return dict(islice(told, MAX_PARTS))
 
 
 def _outcome(trajectory: Trajectory) -> Outcome:
@@ -119,18 +159,33 @@ def _outcome(trajectory: Trajectory) -> Outcome:
     return "cut" if trajectory.cut else "rewarded"
 
 
-def _trace(trajectory: Trajectory, content: TrajectoryContent) -> TokenTrace:
-    num_tokens = min(len(content.response_ids), MAX_TRACED)
-    runs = trajectory.runs or (VersionRun(weights=trajectory.weights, num_tokens=num_tokens),)
+def _trace(read: ReadTrajectory, content: TrajectoryContent, spell: Spell) -> TokenTrace:
+    trajectory = read.trajectory
+    ids = list(content.response_ids[:MAX_TRACED])
+    runs = trajectory.runs or (VersionRun(weights=trajectory.weights, num_tokens=len(ids)),)
     versions = [run.weights.version for run in runs for _ in range(run.num_tokens)]
-    written = content.written or (True,) * num_tokens
+    written = list(content.written[: len(ids)]) or [True] * len(ids)
     return TokenTrace(
-        token_ids=list(content.response_ids[:num_tokens]),
-        # Six digits behind the point are more than the trainer's own arithmetic has, and half the bytes.
-        logprobs=[round(each, 6) if math.isfinite(each) else 0.0 for each in content.logprobs[:num_tokens]],
-        versions=versions[:num_tokens],
-        written=list(written[:num_tokens]),
+        token_ids=ids,
+        logprobs=_rounded(content.logprobs[: len(ids)]),
+        versions=versions[: len(ids)],
+        written=written,
+        texts=[printable(text, LONGEST_TEXT) for text in spell(ids)],
+        trainer_logprobs=_rounded(_at_their_places(read.logprobs, written)),
     )
+
+
+def _rounded(logprobs: Iterable[float]) -> list[float]:
+    """Six digits behind the point are more than the trainer's own arithmetic has, and half the bytes."""
+    return [round(each, 6) if math.isfinite(each) else 0.0 for each in logprobs]
+
+
+def _at_their_places(logprobs: Sequence[float], written: Sequence[bool]) -> list[float]:
+    """Of tokens that the model wrote, among those that it did not; nothing where not all are known."""
+    if len(logprobs) < sum(written):
+        return []
+    own = iter(logprobs)
+    return [next(own) if is_own else 0.0 for is_own in written]
 
 
 def log_lines(said: Iterable[LinesSaid]) -> list[LogLines]:
@@ -148,10 +203,11 @@ def log_lines(said: Iterable[LinesSaid]) -> list[LogLines]:
     return told
 
 
-def replicas_observed(observed: Sequence[ReplicaObserved]) -> ReplicasObserved:
+def replicas_observed(observed: Sequence[ReplicaObserved], *, num_replicas: int) -> ReplicasObserved:
+    """`num_replicas`: that there are."""
     replicas = observed[:MAX_REPLICAS]
     most_spans = min(MAX_SPANS, MAX_SPANS_OF_ALL // max(1, len(replicas)))
-    return ReplicasObserved(replicas=[_replica(each, most_spans) for each in replicas])
+    return ReplicasObserved(replicas=[_replica(each, most_spans) for each in replicas], num_replicas=num_replicas)
 
 
 def _replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
@@ -165,6 +221,10 @@ def _replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
         num_with_environment=observed.num_with_environment,
         num_prefilled=observed.num_prefilled,
         num_decoded=observed.num_decoded,
+        num_steps=observed.num_steps,
+        decode_s=round(observed.decode_s, 6),
+        num_installs=observed.num_installs,
+        install_s=round(observed.install_s, 6),
         spans=[
             Span(
                 doing=span.doing,

@@ -2,15 +2,19 @@
 
 Invariants:
 - a report that repeats the one before (data repeats it after a recovery) is one fact;
-- the parts' log lines are told before the fact that ends a part or the run.
+- the parts' log lines are told before the fact that ends a part or the run, and before the latter what replicas did.
 """
 
 import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from engine.live.facts import from_reports as facts
+from engine.live.facts.token_texts import Spell, no_texts
 from engine.live.process.code_version import code_version
+from engine.pipeline.data.ledger import ENDS
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
     ActivitySpan,
@@ -20,8 +24,10 @@ from engine.pipeline.messages.to_driver import (
     FaultReported,
     LedgerReported,
     PartFinished,
+    ReadTrajectory,
     ReplicaObserved,
     RunBroken,
+    SamplesEnded,
     StepReported,
     ToDriver,
     WeightsTaken,
@@ -29,7 +35,7 @@ from engine.pipeline.messages.to_driver import (
 from engine.pipeline.messages.to_manager import ReplicaReported
 from engine.sinks.lines import LinesSaid
 from engine.sinks.port import EventSink
-from engine.spec.facts import CheckpointSaved
+from engine.spec.facts import MAX_SPANS, CheckpointSaved
 
 # A page draws a replica's time by the second; ten facts a minute are cheap to ship and to keep.
 TELL_EVERY_S: Final = 5.0
@@ -39,10 +45,24 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    def __init__(self, sink: EventSink, *, start_step: int) -> None:
-        self._sink = sink
+    def __init__(
+        self,
+        sink: EventSink,
+        *,
+        start_step: int,
+        spell: Spell = no_texts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`spell`: the texts of tokens."""
+        self._sink, self._spell, self._clock = sink, spell, clock
         self._loads: dict[int, ReplicaReported] = {}
         self._observed: dict[int, ReplicaObserved] = {}
+        """All that a replica did since it was told."""
+        self._heard_at: dict[int, float] = {}
+        """By this clock, as no other host's says when that was."""
+        self._heard: set[int] = set()
+        """Since the fact about replicas before."""
+        self._last_told = -1
         self._seconds: dict[str, float] = {}
         self._taken: list[WeightsTaken] = []
         """By relays, since the step before."""
@@ -51,10 +71,14 @@ class Recorder:
         self._counted: AnswersCounted | None = None
         self._said: list[LinesSaid] = []
         self.step = start_step
+        self.checkpoint: CheckpointReported | None = None
+        """The last that was told: since the parts report in order, so was every step before it."""
         self.ledger: dict[str, int] = {}
+        self._told_ends: dict[str, int] | None = dict.fromkeys(ENDS, 0) if start_step == 0 else None
+        """By the step before. None: it began with a checkpoint, whose counts are not this attempt's."""
 
     def announce(self, announced: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> None:
-        log.info("%s step=%d", announced, self.step)
+        log.info("%s step=%d", _words(announced), self.step)
         self._sink.record(facts.announced(announced))
 
     def on_load(self, load: ReplicaReported) -> None:
@@ -86,6 +110,8 @@ class Recorder:
                 self.tell_lines()
             case LedgerReported():
                 self.ledger = report.counts
+            case SamplesEnded():
+                self._tell_samples(report.step, report.to_read)
             case WeightsTaken():
                 self._taken.append(report)
             case PartFinished() | RunBroken():
@@ -99,6 +125,7 @@ class Recorder:
         log.info("evaluated version=%d reward_mean=%.3f", report.weights.version, report.reward_mean)
 
     def _on_checkpoint(self, report: CheckpointReported) -> None:
+        self.checkpoint = report
         self._sink.record(
             CheckpointSaved(
                 step=report.step,
@@ -117,10 +144,14 @@ class Recorder:
 
     def _on_step(self, report: StepReported) -> None:
         self.step = report.step
-        self._sink.record(facts.step_trained(report, {**self._rollout_metrics(), **self._weights_metrics()}))
-        for sampled in facts.trajectories_sampled(report):
-            self._sink.record(sampled)
+        metrics = {**self._rollout_metrics(), **self._weights_metrics(), **self._sample_metrics()}
+        self._sink.record(facts.step_trained(report, metrics, ledger=self.ledger))
+        self._tell_samples(report.step, report.to_read)
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
+
+    def _tell_samples(self, step: int, to_read: Sequence[ReadTrajectory]) -> None:
+        for sampled in facts.trajectories_sampled(step, to_read, spell=self._spell):
+            self._sink.record(sampled)
 
     def _on_observed(self, observed: ReplicaObserved) -> None:
         """Gathered until every replica has said something, so that a fact is a picture of all."""
@@ -130,11 +161,35 @@ class Recorder:
         if known is not None and known.incarnation == observed.incarnation:
             observed = replace(observed, spans=_joined(known, observed))
         self._observed[observed.replica] = observed
+        self._heard_at[observed.replica] = self._clock()
+        self._heard.add(observed.replica)
         if observed.observed_at - self._told_at >= TELL_EVERY_S:
             self._told_at = observed.observed_at
-            self._sink.record(facts.replicas_observed([self._observed[key] for key in sorted(self._observed)]))
-            self._observed = {}
+            self._tell_replicas()
             self.tell_lines()
+
+    def _tell_replicas(self) -> None:
+        """Of more than a fact may hold each has its turn, with all that it did since the one before."""
+        heard = sorted(self._heard)
+        in_turn = sorted(heard, key=lambda replica: replica <= self._last_told)
+        told = in_turn[: facts.MAX_REPLICAS]
+        num_replicas = max(len(self._loads), len(heard))
+        observed = [self._as_of_now(self._observed[each]) for each in sorted(told)]
+        self._sink.record(facts.replicas_observed(observed, num_replicas=num_replicas))
+        self._observed = {each: self._observed[each] for each in in_turn[facts.MAX_REPLICAS :]}
+        self._heard, self._last_told = set(), told[-1]
+
+    def _as_of_now(self, observed: ReplicaObserved) -> ReplicaObserved:
+        """A fact tells how long ago its spans were."""
+        age_s = self._clock() - self._heard_at[observed.replica]
+        return replace(observed, observed_at=observed.observed_at + age_s)
+
+    def tell_rest(self) -> None:
+        """What was gathered and not told yet: nobody will hear of it after the end."""
+        while self._observed:
+            self._heard = set(self._observed)
+            self._tell_replicas()
+        self.tell_lines()
 
     def tell_lines(self) -> None:
         """One fact a component, so that many parts that say little cost little."""
@@ -160,6 +215,15 @@ class Recorder:
             "weights/by_delta": sum(each.by == "delta" for each in travelled) / len(travelled),
         }
 
+    def _sample_metrics(self) -> dict[str, float]:
+        """Ends of samples since the step before, by data's last word. A trainer that begins again takes some back."""
+        if not self.ledger:
+            return {}
+        before, self._told_ends = self._told_ends, {end: self.ledger.get(end, 0) for end in ENDS}
+        if before is None:
+            return {}
+        return {f"samples/{end}": float(max(0, num - before[end])) for end, num in self._told_ends.items()}
+
     def _rollout_metrics(self) -> dict[str, float]:
         loads = list(self._loads.values())
         if not loads:
@@ -178,5 +242,18 @@ def _joined(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan
     last, first = before.spans[-1:], now.spans[:1]
     if last and first and last[0].doing == first[0].doing:
         middle = ActivitySpan(doing=last[0].doing, started_at=last[0].started_at, ended_at=first[0].ended_at)
-        return (*before.spans[:-1], middle, *now.spans[1:])
-    return (*before.spans, *now.spans)
+        return (*before.spans[:-1], middle, *now.spans[1:])[-MAX_SPANS:]
+    return (*before.spans, *now.spans)[-MAX_SPANS:]
+
+
+def _words(announced: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> str:
+    """As who reads a job's log would say it."""
+    match announced:
+        case EnterPhase(phase=phase):
+            return f"phase={phase}"
+        case AnnounceReady(num_replicas=replicas, num_parameters=parameters):
+            return f"ready replicas={replicas} parameters={parameters}"
+        case AnnounceSize(replicas=replicas):
+            return f"resized replicas={replicas}"
+        case Acknowledge(request_id=request):
+            return f"done request={request}"

@@ -3,6 +3,7 @@
 settings       the environment, read in one place
 ray_session    the connection to Ray
 hosts          the hosts of the cluster, and what each has free
+deadline       the time that others are waited for, less what the waiting one slept through
 interruptions  events from outside that end an attempt
 devices        the device that Ray gave
 fitting        the refusal of what cannot fit its memory

@@ -1,19 +1,24 @@
-"""The hosts of the cluster, as Ray knows them at this moment.
+"""The hosts of the cluster that a job may use, as Ray knows them at this moment.
 
 Invariant: what stands here may be a moment old; who starts something on a host is told by Ray if that is gone.
 """
+
+from collections.abc import Mapping
 
 import ray
 from ray._private.state import available_resources_per_node
 
 from engine.policy.placement import HostView
+from engine.spec.labels import is_chosen
+from engine.spec.sandbox import has_sandbox
 
 
-def read_hosts() -> tuple[HostView, ...]:
-    """Those that are alive, in an order that stays."""
+def read_hosts(selector: Mapping[str, str]) -> tuple[HostView, ...]:
+    """Those that are alive and have these labels, in an order that stays."""
     # What each host has left is told by no public function.
     free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = [node for node in nodes if node["Alive"] and is_chosen(node["Labels"], selector)]
     return tuple(
         HostView(
             id=node["NodeID"],
@@ -22,6 +27,7 @@ def read_hosts() -> tuple[HostView, ...]:
             gpus=node["Resources"].get("GPU", 0.0),
             free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
             free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+            has_sandbox=has_sandbox(node["Labels"]),
         )
         for node in sorted(alive, key=lambda node: str(node["NodeID"]))
     )

@@ -111,7 +111,7 @@ class Interruptions:
             if request.kind == "cancel":
                 raise Cancelled(request.id)
         if time.monotonic() >= self._deadline:
-            raise OutOfTime(f"stopped after max_runtime_s = {self._max_runtime_s:.0f} s")
+            raise OutOfTime(f"its max_runtime_s is used up: this attempt had {self._max_runtime_s:.0f} s of it")
         return requests
 
     def _arrived(self) -> list[ControlRequest]:

@@ -22,6 +22,7 @@ import ray
 from ray._private import ray_constants
 
 from engine.live.process.interruptions import obey_signals
+from engine.spec.log_text import JsonLine, OneLine
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,10 @@ _MANY_NODES: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _OWN_FOLDERS: Final[list[Path]] = []
 
 
-def connect_to_cluster() -> None:
-    """RAY_ADDRESS and RAY_AUTH_MODE say where and how; in a Ray job they are set."""
-    ray.init(address="auto", logging_level=logging.WARNING)
+def connect_to_cluster(form: type[OneLine] = OneLine) -> None:
+    """RAY_ADDRESS and RAY_AUTH_MODE say where and how; in a Ray job they are set. Ray repeats the actors' lines in this
+    process' log, with words of its own before each, which no reader of JSON would take: there they stay in Ray's."""
+    ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=form is not JsonLine)
     obey_signals()
 
 

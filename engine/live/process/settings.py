@@ -2,12 +2,14 @@
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
-LAMINAR_STORE_ENDPOINT  of an S3-compatible server that is not Amazon's; credentials are where boto3 looks for them
+LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   of it: engine/spec/store_address.py
 LAMINAR_NODE_CACHE_DIR  where each node keeps the data sets and models that it fetched, the driver's choice for all of
                     them; empty: in LAMINAR_STORE_DIR
 LAMINAR_NODE_CACHE_GB   the most that it keeps there; empty: half of that disk
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
+LAMINAR_LOG_FORMAT  json: each line of its log is an object; empty or text: words (engine/spec/log_text.py)
+LAMINAR_OTLP_URL    a collector of traces, such as http://collector:4318; empty: none are made
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
 
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from engine.inference.vllm.interpreter import find_vllm_python
+from engine.spec.log_text import OneLine, form_of
+from engine.spec.spans import traces_address
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
@@ -28,10 +32,9 @@ def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
     return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
 
 
-def store_address(environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """Of the bucket: where, and by which server. None: there is none."""
-    url = environment.get("LAMINAR_STORE_URL", "")
-    return (url, environment.get("LAMINAR_STORE_ENDPOINT", "")) if url else None
+def log_form(environment: Mapping[str, str] = os.environ) -> type[OneLine]:
+    """For whoever logs before there are settings. Raises `ValueError`."""
+    return form_of(environment.get("LAMINAR_LOG_FORMAT", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class Settings:
     node_cache: Path
     node_cache_bytes: int | None
     """None: half of the disk."""
+    traces: str = ""
+    """Where a collector takes spans; empty: none are made."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -52,7 +57,13 @@ class Settings:
         most = environment.get("LAMINAR_NODE_CACHE_GB", "")
         if most and not most.isdigit():
             raise ValueError(f"LAMINAR_NODE_CACHE_GB: a whole number of gigabytes, got {most!r}")
-        return cls(store=Path(folder), node_cache=Path(cache), node_cache_bytes=int(most) * 10**9 if most else None)
+        collector = environment.get("LAMINAR_OTLP_URL", "")
+        return cls(
+            store=Path(folder),
+            node_cache=Path(cache),
+            node_cache_bytes=int(most) * 10**9 if most else None,
+            traces=traces_address(collector) if collector else "",
+        )
 
     @property
     def jobs(self) -> Path:

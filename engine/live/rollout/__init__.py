@@ -2,6 +2,7 @@
 
 actor         the engine built; messages in and out
 body          the brain's effects carried out
+places        samples that wait for a place or for pages, or leave
 samples       from grant to end: waiting for a place, for a prompt, decoding, waiting for an answer
 telling       what a growing one tells of itself
 wording       prompts and observations as tokens, by the model's chat template

@@ -117,8 +117,9 @@ class RolloutBody:
 
     def work(self) -> list[Message]:
         self._self_report.turn_to("decode" if self._slots.num_decoding else self._resting)
-        self._samples.decode()
-        return self._hand_in()
+        with self._self_report.decoding(lambda: self._slots.num_steps):
+            self._samples.decode()
+            return self._hand_in()
 
     def measure(self, now: float) -> list[Message]:
         if not self._slots.num_decoding:
@@ -150,16 +151,18 @@ class RolloutBody:
         except TornWeights as error:
             is_gone = isinstance(error, WeightsGone)
             return InstallRefused(weights=manifest.weights, reason=str(error), is_gone=is_gone)
-        slot = self._slots.free_for(manifest.weights, effect.keeps)
+        slot = self._slots.taking(manifest.weights, effect.keeps, over=effect.over)
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
-        with at_work("install", num_bytes=manifest.num_bytes):
+        with self._self_report.installing(), at_work("install", num_bytes=manifest.num_bytes):
             slot.install(weights, manifest.weights)
         unmap_beside(weights)
         if manifest.probe is not None:
             compare(manifest, slot.engine.probe(manifest.probe.token_ids))
         self._slots.newest = slot
+        if effect.over is not None:
+            self._samples.carry_on(effect.over, manifest.weights)
         if interrupted:
             slot.engine.submit(interrupted)
         return WeightsInstalled(weights=manifest.weights)

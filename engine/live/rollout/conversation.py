@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from engine.environments.border import shown, sound_text
 from engine.environments.port import Observation, Prompt, Turn, Verdict
@@ -38,6 +38,7 @@ from engine.pipeline.records import (
     SampleKey,
     Trajectory,
     TrajectoryContent,
+    Utterance,
     VersionRun,
 )
 from engine.policy.lineage import WeightsId
@@ -58,7 +59,7 @@ class Conversation:
     sampling: SamplingParams
     """Of the whole trajectory."""
     weights: WeightsId
-    """Those that it began on, and ends on unless the schedule interrupts it."""
+    """Those of its slot: that it began on, and ends on unless the schedule interrupts it or lays others under it."""
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[WeightsId] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Conversation:
     """Of a turn in progress, while the conversation is between two replicas."""
     text: str = ""
     """Everything said after the prompt, for a person."""
+    utterances: list[Utterance] = field(default_factory=list)
     was_cut: bool = False
     environment_s: float = 0.0
 
@@ -111,6 +113,7 @@ class Conversation:
         return self.response_ids[self.breaks[-1] :] if self.breaks else (*self.prompt_ids, *self.response_ids)
 
     def add_turn(self, output: SequenceOutput, heard: Heard, named: Named) -> None:
+        self._note(own=True, letters=(0, len(heard.turn.text)), num_tokens=len(output.token_ids))
         self.response_ids += output.token_ids
         self.logprobs += output.logprobs
         self.versions += [named(version) for version in output.versions]
@@ -123,30 +126,62 @@ class Conversation:
         self.said += heard.exactly
         self.was_cut = output.reason == "length"
 
-    def observe(self, worded: Worded) -> None:
-        """What the last observation came to, in tokens."""
+    def observe(self, worded: Worded, *, seconds: float | None = None) -> None:
+        """What the last observation came to, in tokens. `seconds`: until it came."""
         num, observation = len(worded.ids), self.observed[-1]
+        shown = f"{TOLD_ANEW}{observation.text}" if worded.begins_anew else worded.text
+        self._note_observation(observation, shown, num_tokens=num, seconds=seconds)
+        self.text += shown
         if worded.begins_anew:
             self.breaks.append(len(self.response_ids))
             self.said = ""
-            self.text += f"{TOLD_ANEW}{observation.text}"
-        else:
-            self.text += worded.text
         self.said += worded.text
         self.response_ids += worded.ids
         self.logprobs += [0.0] * num
         self.versions += [self.versions[-1] if self.versions else self.weights] * num
         self.written += [False] * num
 
+    def _note_observation(
+        self, observation: Observation, shown: str, *, num_tokens: int, seconds: float | None
+    ) -> None:
+        if observation.tool and self.utterances:
+            calling = replace(self.utterances[-1], tool=observation.tool, arguments=observation.arguments)
+            self.utterances[-1] = calling
+        of_tool = {"tool": observation.tool, "error": observation.error}
+        said = observation.text.strip()
+        at = shown.find(said)  # a template may tell it in other words: then these are told
+        letters = (at, len(said)) if at >= 0 else (0, len(shown))
+        self._note(own=False, letters=letters, num_tokens=num_tokens, seconds=seconds, **of_tool)
+
+    def _note(self, *, own: bool, letters: tuple[int, int], num_tokens: int, **told: Any) -> None:
+        """Before its text and tokens are added. `letters`: where in its text it begins, and how many they are."""
+        at, num_letters = letters
+        start, first = len(self.text) + at, len(self.response_ids)
+        self.utterances.append(
+            Utterance(
+                is_own=own, start=start, num_letters=num_letters, first_token=first, num_tokens=num_tokens, **told
+            )
+        )
+
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def judged(self, verdict: Verdict) -> Trajectory:
-        return replace(self._ended(verdict.reward, verdict.remark), trusted=verdict.trusted)
+        parts = tuple((name, value) for name, value in verdict.parts.items())
+        return replace(self._ended(verdict.reward, verdict.remark, parts=parts), trusted=verdict.trusted)
 
-    def failed(self, failure: Failure) -> Trajectory:
+    def failed(self, failure: Failure, *, seconds: float | None = None) -> Trajectory:
+        """`seconds`: until its environment, which was asked, had failed."""
+        if self.utterances and self.utterances[-1].is_own:
+            self._note(own=False, letters=(0, 0), num_tokens=0, seconds=seconds, error=failure.reason)
         return self._ended(0.0, failure.reason, failure)
 
-    def _ended(self, reward: float, remark: str, failure: Failure | None = None) -> Trajectory:
+    def _ended(
+        self,
+        reward: float,
+        remark: str,
+        failure: Failure | None = None,
+        parts: tuple[tuple[str, float], ...] = (),
+    ) -> Trajectory:
         oldest = min(self.versions, default=self.weights)
         runs = _runs(self.versions)
         return Trajectory(
@@ -169,6 +204,8 @@ class Conversation:
                 prompt_text=self.asked or self.prompt.text,
                 response_text=self.text,
                 remark=remark,
+                utterances=tuple(self.utterances) if len(self.utterances) > 1 else (),
+                parts=parts,
             ),
         )
 

@@ -88,6 +88,9 @@ class OpenTurns:
     def open_turns(self, keys: set[SampleKey]) -> list[Conversation]:
         return [each for each in self._turns.values() if each.key in keys]
 
+    def conversations(self) -> list[Conversation]:
+        return list(self._turns.values())
+
     def forget_turns(self, keys: set[SampleKey]) -> list[Conversation]:
         gone = [id for id, each in self._turns.items() if each.key in keys]
         for id in gone:

@@ -13,7 +13,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from engine.environments.port import Observation, Prompt, Verdict
@@ -21,6 +21,7 @@ from engine.inference.port import KvPages, KvRoom
 from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, of_the_words, sampling_of
 from engine.live.rollout.open_turns import OpenTurns
+from engine.live.rollout.places import Arriving, Leaving, Queued
 from engine.live.rollout.telling import retold, told, told_whole
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
 from engine.live.rollout.wording import Worded, Wording
@@ -29,37 +30,6 @@ from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
 OUT_OF_TOKENS: Final = "It ran out of tokens before the environment reached a verdict."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
-    """A sample that was granted and has no place yet."""
-
-    progress: SampleProgress
-    """The progress that it goes on from; without a token where it is fresh."""
-    weights: WeightsId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arriving:
-    """A sample that was handed over, whose keys and values are on their way."""
-
-    offer: bytes
-    progress: SampleProgress
-    weights: WeightsId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
-    """Samples that are about to leave."""
-
-    progress: Sequence[SampleProgress]
-    decoding: Sequence[tuple[WeightSlot, str, int]]
-    """Those of them that have pages: their sequences, and which samples these are."""
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        return tuple(sample for _, _, sample in self.decoding)
 
 
 class Samples:
@@ -128,6 +98,19 @@ class Samples:
         for arrived in [self._arriving.pop(key) for key in sorted(its, key=lambda key: key.sample)]:
             self.resume([arrived.progress], arrived.weights, pages)
 
+    def carry_on(self, before: WeightsId, weights: WeightsId) -> None:
+        """All that is on the former goes on on these, which lie in their slot."""
+
+        def after(own: WeightsId) -> WeightsId:
+            return weights if own == before else own
+
+        self._queued = deque(replace(each, weights=after(each.weights)) for each in self._queued)
+        self._unprompted = {key: after(own) for key, own in self._unprompted.items()}
+        self._arriving = {key: replace(each, weights=after(each.weights)) for key, each in self._arriving.items()}
+        decoding = [each for slot in self._slots for each in slot.decoding.values()]
+        for conversation in (*decoding, *self._open_turns.conversations()):
+            conversation.weights = after(conversation.weights)
+
     def decode(self) -> None:
         """One step of every engine; whose turn has ended is asked about."""
         said: list[Conversation] = []
@@ -189,15 +172,15 @@ class Samples:
             case Verdict():
                 self._ended.append(conversation.judged(answer.said))
             case Observation() if conversation.may_go_on:
-                self._next_turn(conversation, answer.said)
+                self._next_turn(conversation, answer.said, answer.seconds)
             case Observation():
                 conversation.was_cut = True
                 verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
                 self._ended.append(conversation.judged(verdict))
             case Failure():
-                self._ended.append(conversation.failed(answer.said))
+                self._ended.append(conversation.failed(answer.said, seconds=answer.seconds))
 
-    def _next_turn(self, conversation: Conversation, observation: Observation) -> None:
+    def _next_turn(self, conversation: Conversation, observation: Observation, seconds: float) -> None:
         conversation.observed.append(observation)
         try:
             worded = self._wording.went_on(
@@ -206,7 +189,7 @@ class Samples:
         except Exception as error:  # noqa: BLE001 - of this observation, as above
             self._ended.append(conversation.failed(of_the_words(error, conversation.prompt, observation.text)))
             return
-        conversation.observe(worded)
+        conversation.observe(worded, seconds=seconds)
         self._submit(conversation)
 
     def _submit(self, conversation: Conversation, pages: KvPages | None = None) -> None:

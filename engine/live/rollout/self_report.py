@@ -1,7 +1,8 @@
 """A replica's report of itself, about once a second: the use of its time, and the load of its engine."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from engine.inference.port import EngineView
@@ -17,6 +18,23 @@ class SelfReport:
         self._replica, self._incarnation, self._observe = replica, incarnation, observe
         self._activity = ActivityLog("idle", time.monotonic())
         self._due_at = float("-inf")
+        self._num_steps = self._num_installs = 0
+        self._decode_s = self._install_s = 0.0
+
+    @contextmanager
+    def decoding(self, num_steps: Callable[[], int]) -> Iterator[None]:
+        """`num_steps`: that engines did since they began."""
+        started = time.monotonic()
+        yield
+        self._decode_s += time.monotonic() - started
+        self._num_steps = num_steps()
+
+    @contextmanager
+    def installing(self) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._install_s += time.monotonic() - started
+        self._num_installs += 1
 
     def turn_to(self, doing: Doing) -> None:
         self._activity.turn_to(doing, time.monotonic())
@@ -40,6 +58,10 @@ class SelfReport:
                 num_with_environment=num_with_environment,
                 num_prefilled=view.num_prefilled,
                 num_decoded=view.num_decoded,
+                num_steps=self._num_steps,
+                decode_s=self._decode_s,
+                num_installs=self._num_installs,
+                install_s=self._install_s,
             )
         )
         return LoadMeasured(kv_used=view.kv_used, num_tokens=view.num_decoded)

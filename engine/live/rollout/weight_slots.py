@@ -5,7 +5,7 @@ adapters are one behind the scenes, with one cache: engine/inference/vllm/adapte
               slot of version 5 ──▶ ended
 
 Invariants:
-- a conversation decodes on the slot of its weights, from its first word to its last;
+- a conversation decodes on one slot, from its first word to its last, and has that slot's weights;
 - a slot with weights that are to be kept is never overwritten, and there are never more of them than the plan says;
 - every slot has its memory before the first sample: none is made while others decode.
 """
@@ -42,6 +42,8 @@ class WeightSlots:
         self._slots = [WeightSlot(engine=make_engine()) for _ in range(num_slots)]
         self.newest = self._slots[0]
         """The one that took weights last."""
+        self.num_steps = 0
+        """Of all of them."""
 
     def __iter__(self) -> Iterator[WeightSlot]:
         return iter(self._slots)
@@ -56,6 +58,10 @@ class WeightSlots:
             return self.newest
         return next(slot for slot in self._slots if slot.weights == weights)
 
+    def taking(self, weights: WeightsId, keeps: Collection[WeightsId], *, over: WeightsId | None = None) -> WeightSlot:
+        """The slot for these weights. `over`: those that they are laid over, whatever decodes on them."""
+        return self.free_for(weights, keeps) if over is None else self.of(over)
+
     def free_for(self, weights: WeightsId, keeps: Collection[WeightsId]) -> WeightSlot:
         """The slot for these weights; one that nobody needs any more is overwritten first."""
         if self._num_slots == 1:
@@ -69,6 +75,7 @@ class WeightSlots:
     def step(self) -> Iterator[tuple[WeightSlot, SequenceOutput]]:
         for slot in self._slots:
             if slot.decoding:
+                self.num_steps += 1
                 for output in slot.engine.step():
                     yield slot, output
 

@@ -7,5 +7,8 @@ model_check   the model's files and the spec, held against one another
 chat_check    its chat template, and the job's questions
 placement     the places of the actors
 wiring        actors created, introduced to each other, replaced
+node_probe    the command of a look at every node: `python -m engine.live.run.node_probe`
+node_look     what a node finds when it looks at itself
+found_assets  the models and data sets that lie on a node
 supervisor    polls of every actor, and a body for the manager's brain
 """

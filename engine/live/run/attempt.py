@@ -23,17 +23,19 @@ from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint, refus
 from engine.live.checkpoints.store import GivenUp
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
+from engine.live.facts.token_texts import texts_of_tokens
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
 from engine.live.process.memory import is_out_of_memory
 from engine.live.run.model_check import check_model
-from engine.live.run.model_source import confined, refuse_a_teacher_of_other_words
+from engine.live.run.model_source import confined, folder_of, refuse_a_teacher_of_other_words
 from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
 from engine.pipeline.effects import EnterPhase
+from engine.policy.placement import NoSandbox
 from engine.policy.recovery import Patience
 from engine.sinks.port import EventSink
-from engine.spec.control import ControlRequest
+from engine.spec.control import ControlRequest, PoolTerms
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import CheckpointUnverified
@@ -66,6 +68,7 @@ class AttemptPlan:
     """The number to begin with; None: all of the spec's."""
     runtime_left_s: float | None = None
     """None: the spec's max_runtime_s."""
+    pool: PoolTerms = field(default_factory=PoolTerms)
 
 
 class Attempt:
@@ -98,7 +101,7 @@ class Attempt:
             log.warning("attempt failed", exc_info=error)
             finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
         if self._recorder is not None:
-            self._recorder.tell_lines()
+            self._recorder.tell_rest()
         self._sink.record(finished)
         log.info("finished outcome=%s message=%s ledger=%s", finished.outcome, finished.message, finished.ledger)
         return finished
@@ -112,10 +115,12 @@ class Attempt:
         refuse_a_teacher_of_other_words(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
-        self._recorder = recorder = Recorder(self._sink, start_step=start_step)
+        self._recorder = recorder = Recorder(
+            self._sink, start_step=start_step, spell=texts_of_tokens(folder_of(spec.model.source))
+        )
         recorder.announce(EnterPhase(phase="provisioning"))
         connect()
-        placement = place(spec, num_replicas=num_replicas, check=self._interruptions.check)
+        placement = place(spec, plan.pool, num_replicas=num_replicas, check=self._interruptions.check)
         recorder.announce(EnterPhase(phase="loading_weights"))
         folders = Folders(
             checkpoints=plan.checkpoints,
@@ -201,7 +206,7 @@ def _failure_class(error: Exception) -> FailureClass:
             return "config"
         case _ if is_out_of_memory(error):
             return "memory"
-        case RayError() | ConnectionError() | NotGiven():
+        case RayError() | ConnectionError() | NotGiven() | NoSandbox():
             return "infrastructure"
         case _:
             return "platform"

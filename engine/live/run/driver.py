@@ -11,6 +11,7 @@ Invariants:
 import argparse
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,16 +21,18 @@ from engine.live.assets.job_assets import JobAssets
 from engine.live.assets.node_cache import NodeCache
 from engine.live.process.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_told_to_end
 from engine.live.process.ray_session import connect_to_cluster, disconnect
-from engine.live.process.settings import Settings
+from engine.live.process.settings import Settings, log_form
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.signs import Signs
 from engine.sinks.control_plane import ControlPlane
 from engine.sinks.http_shipper import HttpSink
 from engine.sinks.lines import LineKeeper, LineShippingSink
+from engine.sinks.port import EventSink
 from engine.sinks.spool import Spool
+from engine.sinks.tracing import SpanSender, TracingSink
 from engine.spec.control import AttemptOrder
+from engine.spec.log_subject import this_process_is_about
 from engine.spec.log_text import log_to
-from engine.spec.printable import escaped
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +45,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.live.run.driver", description="Runs one attempt of a job.")
     parser.add_argument("--order", type=Path, default=Path("order.json"), help="the attempt's order")
     arguments = parser.parse_args()
-    log_to(fmt="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
     own_lines = LineKeeper("driver")
-    logging.getLogger().addHandler(own_lines)
     try:
+        log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=log_form())
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
+        logging.getLogger().addHandler(own_lines)
         order = AttemptOrder.read(arguments.order.read_bytes())
         settings = Settings.from_environment()
         folder = settings.attempt_folder(job=order.job, attempt=order.attempt, fence=order.fence)
     except (OSError, ValidationError, ValueError) as error:
         # There is no attempt to report to yet; the control plane sees the Ray job fail and reads its log.
-        print(f"driver: {escaped(str(error))}", file=sys.stderr)  # noqa: T201
+        log.error("driver: %s", error)
         return 1
+    this_process_is_about(job=order.job, attempt=order.attempt)
     obey_signals()
     try:
         return run_order(order, folder, settings=settings, own_lines=own_lines)
@@ -76,13 +80,17 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
         data=settings.data,
         jobs=settings.jobs,
         assets=_assets_of(order, settings),
+        pool=order.pool,
     )
-    attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.requests)
+    sender = SpanSender(settings.traces, job=order.job) if settings.traces else None
+    told = LineShippingSink(sink, own_lines)
+    traced: EventSink = told if sender is None else TracingSink(told, sender, attempt=order.attempt, fence=order.fence)
+    attempt = Attempt(plan, traced, sink.requests)
     signs = Signs()
     signs.hear_this_thread()
     sink.start(step=lambda: attempt.step, turns=lambda: signs.piece.serial)
     try:
-        finished = attempt.run(connect_to_cluster)
+        finished = attempt.run(partial(connect_to_cluster, log_form()))
     except Fenced as fenced:
         log.error("fenced: %s", fenced)
         sink.close(timeout_s=0)
@@ -92,6 +100,8 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
     raise_on_signals()
     is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if was_told_to_end() else DELIVER_WITHIN_S)
     control.close()
+    if sender is not None:
+        sender.close()
     if not is_delivered:
         log.error("not every fact was delivered; they are in %s", folder)
     return 0 if is_delivered and finished.outcome != "failed" else 1

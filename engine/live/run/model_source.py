@@ -29,7 +29,7 @@ def confined(spec: JobSpec, models: Path) -> JobSpec:
 def refuse_a_teacher_of_other_words(spec: JobSpec) -> None:
     """Of a spec whose models are folders. Raises `ValueError`."""
     if spec.algorithm.has_teacher and not spec.only_evaluates:
-        refuse_other_words(_folder(spec.model.source), _folder(spec.algorithm.teacher.source))
+        refuse_other_words(folder_of(spec.model.source), folder_of(spec.algorithm.teacher.source))
 
 
 def _confined(field: str, named: ModelSpec | TeacherSpec, models: Path) -> str:
@@ -41,5 +41,5 @@ def _confined(field: str, named: ModelSpec | TeacherSpec, models: Path) -> str:
     return str(folder)
 
 
-def _folder(source: str) -> Path:
+def folder_of(source: str) -> Path:
     return BUILT_IN.get(source) or Path(source)

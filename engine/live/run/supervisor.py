@@ -28,7 +28,6 @@ from engine.live.body.loop import BodyFailed, Brain
 from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
-from engine.live.process.hosts import read_hosts
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.wiring import Network
@@ -146,7 +145,7 @@ class Supervisor:
 
     def _look_at_hosts(self) -> None:
         try:
-            hosts = read_hosts()
+            hosts = self._network.placement.hosts_now()
         except (RayError, ConnectionError) as error:
             log.warning("the cluster's hosts were not told: %s", error)
             return
@@ -271,7 +270,9 @@ class Supervisor:
 
     def _start(self, start: StartPart) -> None:
         self._incarnations[start.part], self._got[start.part] = start.incarnation, 0
-        self._network.replace(start.part, start.incarnation, hosts=start.hosts, relay=start.relay)
+        self._network.replace(
+            start.part, start.incarnation, hosts=start.hosts, relay=start.relay, told=self._recorder.checkpoint
+        )
         self._poll(start.part)
 
     def _forget_load(self, part: Address) -> None:

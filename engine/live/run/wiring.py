@@ -33,6 +33,7 @@ from engine.pipeline.messages.addresses import (
     rollout_address,
 )
 from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_driver import CheckpointReported
 from engine.pipeline.records import DataProgress
 from engine.spec.job import JobSpec
 
@@ -101,10 +102,17 @@ class Network:
         self._actors[to].deliver.remote(message)
 
     def replace(
-        self, part: Address, incarnation: int, *, hosts: tuple[str, ...] = (), relay: int | None = None
+        self,
+        part: Address,
+        incarnation: int,
+        *,
+        hosts: tuple[str, ...] = (),
+        relay: int | None = None,
+        told: CheckpointReported | None,
     ) -> None:
-        """`hosts`: of each of its processes; `relay`: that of a replica."""
-        self._create(part, incarnation=incarnation, hosts=hosts, relay=relay)
+        """`hosts`: of each of its processes; `relay`: that of a replica; `told`: the newest checkpoint of which the
+        driver was told, for a trainer."""
+        self._create(part, incarnation=incarnation, hosts=hosts, relay=relay, told=told)
         self._introduce(part)
         for address, actor in self._actors.items():
             if part in self._known_to(address):
@@ -124,11 +132,17 @@ class Network:
     # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _create(
-        self, part: Address, *, incarnation: int, hosts: tuple[str, ...] = (), relay: int | None = None
+        self,
+        part: Address,
+        *,
+        incarnation: int,
+        hosts: tuple[str, ...] = (),
+        relay: int | None = None,
+        told: CheckpointReported | None = None,
     ) -> None:
         kind, arguments = self._made_of(part, incarnation)
         if part == TRAINER:
-            arguments["ranks"] = self.placement.rank_options(hosts)
+            arguments |= {"ranks": self.placement.rank_options(hosts), "told": told}
         elif part.kind == "rollout":
             arguments["relay"] = self.placement.places.relay_of(part.number) if relay is None else relay
         options = {

@@ -1,6 +1,7 @@
 """The trainer's actor: builds the backend that the spec asks for, torch on one device or on several, or DeepSpeed, or a
 holder that only hands out the weights that are to be evaluated."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,12 @@ from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
 from engine.live.process.memory import arithmetic
 from engine.pipeline.messages.addresses import TRAINER
+from engine.pipeline.messages.to_driver import CheckpointReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
+from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import Steps
 from engine.training.settings import TrainerSettings
 
@@ -34,6 +37,8 @@ COPIES_OF_WEIGHTS: Final = 32
 # Of a teacher: read, and in that type.
 COPIES_OF_A_TEACHER: Final = 3
 
+log = logging.getLogger(__name__)
+
 Load = Callable[[Path], None]
 """From a checkpoint, or not at all: then it is a `CheckpointUnverified`, and everything is as it was."""
 
@@ -46,15 +51,18 @@ class TrainerActor(BodyActor):
         incarnation: int,
         checkpoints: Path,
         resume: ResumePoint | None,
+        told: CheckpointReported | None,
         links: Links,
         ranks: Sequence[Mapping[str, Any]],
         recordings: Path | None,
         recorded_step: tuple[int, Path] | None = None,
         assets: JobAssets | None = None,
     ) -> None:
-        """`resume`: what the attempt goes on from. `ranks`: what Ray is asked for each device beyond the first."""
+        """`resume`: what the attempt goes on from. `told`: the newest checkpoint that the driver was told of in it.
+        `ranks`: what Ray is asked for each device beyond the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
+        self._told = told
         self._recorded_step, self._device, self._assets = recorded_step, "cpu", assets
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
@@ -112,14 +120,27 @@ class TrainerActor(BodyActor):
         )
 
     def _go_on(self, load: Load) -> None:
-        """From the newest checkpoint that this attempt has written, or from what it began with."""
-        point = go_back(self._checkpoints, load) if self._incarnation else None
+        """From the newest checkpoint that the driver was told of in this attempt, or from what it began with."""
+        point = self._go_back(load) if self._incarnation else None
         if point is not None:
             self._resume = point
         elif self._resume is not None:
             if self._resume.origin is not None:  # the driver opened it on its own host
                 self._resume = open_checkpoint(self._resume.origin)
             load(self._resume.folder)
+
+    def _go_back(self, load: Load) -> ResumePoint | None:
+        told = self._told
+        point = go_back(self._checkpoints, load, told=0 if told is None else told.step)
+        if point is not None or told is None or not told.uri.startswith("s3://"):
+            return point
+        try:  # this host never had it, or has kept newer ones only
+            point = open_checkpoint(told.uri)
+            load(point.folder)
+        except CheckpointUnverified as error:
+            log.warning("checkpoint passed over: %s", error)
+            return None
+        return point
 
     def _recorded(self, trainer: Steps, model: Path) -> Steps:
         if self._recorded_step is None:

@@ -34,6 +34,7 @@ from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
+from engine.pipeline.packed import Floats
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
@@ -152,7 +153,8 @@ class TrainerBody(WeightsBody):
         with self._over_all_weights("step"):  # the optimizer's part; micro-batches count by themselves
             result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
-        return BatchTrained(step=effect.step, metrics=metrics, advantages=result.advantages)
+        logprobs = tuple(Floats(each.tobytes()) for each in result.begun_logprobs)
+        return BatchTrained(step=effect.step, metrics=metrics, advantages=result.advantages, logprobs=logprobs)
 
     def _save(self, effect: SaveCheckpoint) -> None:
         folder = self._checkpoints / f"step-{effect.step:06d}"

@@ -26,6 +26,7 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from engine.live.checkpoints.apart import address_of, bring, is_elsewhere, make_mark, no_damaged_copy, own_root
 from engine.live.checkpoints.store import RemoteCheckpoints
+from engine.live.process.deadline import LOOK_UP_EVERY_S, AwakeDeadline
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import says_out_of_memory, told
 from engine.live.trainer.failed_ranks import end_failed
@@ -42,10 +43,7 @@ from engine.weights.port import LowRank, Probe, TensorEntry
 STARTED_WITHIN_S: Final = 300.0
 # What the others get, once one rank has failed, to say what they saw.
 SETTLED_WITHIN_S: Final = 5.0
-LOOK_UP_EVERY_S: Final = 1.0
-
-# The thread of a rank's that writes checkpoints.
-WRITING: Final = "writing"
+WRITING: Final = "writing"  # the thread of a rank's that writes checkpoints
 
 Answer = TypeVar("Answer")
 
@@ -267,9 +265,11 @@ class RankGroup:
     def _failures(self, others: list[Any], ranks: Sequence[int] = (), *, within_s: float) -> list[str]:
         """A sentence for each rank that did not end its call well."""
         found: list[str] = []
-        done, _ = ray.wait(others, num_returns=len(others), timeout=within_s) if others else ([], [])
+        deadline, unanswered = AwakeDeadline(within_s), others
+        while unanswered and deadline.left_s():
+            _, unanswered = ray.wait(unanswered, num_returns=len(unanswered), timeout=deadline.slice_s())
         for rank, other in zip(ranks or range(1, len(others) + 1), others, strict=True):
-            if other not in done:
+            if other in unanswered:
                 found.append(f"rank {rank}: no answer")
                 continue
             try:

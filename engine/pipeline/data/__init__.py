@@ -13,4 +13,5 @@ moves           samples on their way from one replica to another
 evaluation      held-out prompts on the weights of one version
 releases        versions that need not be kept for an evaluation any longer
 ledger          the one end of every sample
+ends            one sample of each end, to be read
 """

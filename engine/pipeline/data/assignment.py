@@ -9,8 +9,11 @@ Invariants:
 - a group that wants exact weights is assigned only to a replica that holds them; what a sample goes on from is sent
   only to the weights that wrote it;
 - a grant that its replica does not list in time was lost on the way, and is granted again;
-- a group that a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
+- a group that a replica lists and does not own is taken from it: handed over to its new owner, or stopped;
+- a message costs what its own replica holds, however many others there are, unless groups wait for an owner.
 """
+
+# Over budget: who may have a group, who has it and who loses it are one question.
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +43,9 @@ class Assignment:
         self._last_lease = incarnation * LEASES_PER_INCARNATION
         self._keeps_version = state.plan.schedule.keeps_version
         self.replicas = KnownReplicas()
-        self.partials = PartialPool(keeps_version=self._keeps_version)
+        self.partials = PartialPool(
+            keeps_version=self._keeps_version, mixes_versions=state.plan.schedule.mixes_versions
+        )
         self.moves = Mover(books=state.books, replicas=self.replicas, new_lease=self._new_lease, partials=self.partials)
 
     def _new_lease(self) -> int:
@@ -196,13 +201,46 @@ class Assignment:
         """`prompts` is None while data only listens."""
         self.moves.expire(now)
         self.partials.settle(self._state.training, self.replicas)
-        if prompts is not None:
-            with_room = [replica for replica in self.replicas if replica.room > 0 or replica.wants > 0]
-            while any(self._assign_one(each, now, prompts) for each in sorted(with_room, key=lambda each: -each.wants)):
-                pass
+        self.replicas.note_changes()
+        while prompts is not None and not prompts.is_dry:
+            if not (self._assign_waiting(now, prompts) if self._some_wait else self._assign_fresh(now, prompts)):
+                break
         to_hold = None if prompts is None else prompts.to_hold()
-        alike = None if self._state.evaluations else (to_hold,)  # what they want of one may change with any other
-        return self.replicas.grants(lambda replica: self._to_hold(replica, to_hold), alike=alike)
+        return self.replicas.grants(lambda replica: self._to_hold(replica, to_hold), alike=self._alike(to_hold))
+
+    @property
+    def _some_wait(self) -> bool:
+        """Groups without an owner; who may take which differs from one replica to the next."""
+        return any(book.num_unowned for book in self._state.books())
+
+    def _assign_waiting(self, now: float, prompts: PromptPool) -> bool:
+        with_room = sorted((each for each in self.replicas if each.is_open), key=lambda each: -each.wants)
+        return any(self._assign_one(each, now, prompts) for each in with_room)
+
+    def _assign_fresh(self, now: float, prompts: PromptPool) -> bool:
+        """What may begin on some weights may begin on them anywhere."""
+        plan, wanting = self._state.plan, self.replicas.wanting
+        refused: set[WeightsId] = set()
+        tried: list[KnownReplica] = []
+        group: OpenGroup | None = None
+        while group is None and (replica := wanting.take_first(but=refused)) is not None:
+            tried.append(replica)
+            is_free = not replica.is_leaving and not self.moves.is_source(replica.owner)
+            if is_free and self._fits(replica, plan.group_size + plan.num_spare, replica.wants):
+                group = prompts.start(replica.weights)
+                if group is None:
+                    refused.add(replica.weights)
+                else:
+                    self._give(group, self._state.training, replica, now)
+        for replica in tried:
+            wanting.note(replica)
+        return group is not None
+
+    def _give(self, group: OpenGroup, book: GroupBook, replica: KnownReplica, now: float) -> None:
+        book.assign(group, replica.owner, lease=self._new_lease(), now=now)
+        self._order(replica, group, group.missing)
+        self.partials.goes_on(group)
+        replica.take_room(len(group.missing))
 
     def _assign_one(self, replica: KnownReplica, now: float, prompts: PromptPool) -> bool:
         if not replica.is_open or replica.is_leaving or self.moves.is_source(replica.owner):
@@ -211,10 +249,8 @@ class Assignment:
         if found is None:
             return False
         book, group = found
-        book.assign(group, replica.owner, lease=self._new_lease(), now=now)
-        self._order(replica, group, group.missing)
-        self.partials.goes_on(group)
-        replica.take_room(len(group.missing))
+        self._give(group, book, replica, now)
+        self.replicas.wanting.note(replica)
         return True
 
     def _next_group(self, replica: KnownReplica, prompts: PromptPool) -> tuple[GroupBook, OpenGroup] | None:
@@ -256,6 +292,14 @@ class Assignment:
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
+    def _alike(self, for_training: WeightsId | None) -> object:
+        """As long as it is the same, what a replica should hold changes with that replica alone. None: it may with any:
+        while prompts of an evaluation wait for somebody, or once one has ended where answers are interrupted."""
+        if self._state.evaluations and self._some_wait:
+            return None
+        left = [(each.weights, len(each.groups)) for each in self._state.evaluations if not self._keeps_version]
+        return for_training, left
+
     def _to_hold(self, replica: KnownReplica, for_training: WeightsId | None) -> WeightsId | None:
         wanted = self._wanted_for_evaluation(replica)
         return wanted if wanted is not None else (for_training if replica.weights == for_training else None)
@@ -288,6 +332,8 @@ class Assignment:
         )
 
     def _group(self, key: GroupKey) -> OpenGroup | None:
+        if key.evaluation is None:
+            return self._state.training.get(key)
         return next((group for book in self._state.books() if (group := book.get(key)) is not None), None)
 
     def _book(self, key: GroupKey) -> GroupBook:

@@ -58,6 +58,7 @@ from engine.pipeline.messages.to_driver import (
     LedgerReported,
     PartFinished,
     RunBroken,
+    SamplesEnded,
     ToDriver,
 )
 from engine.pipeline.messages.to_relay import RelaysPlaced
@@ -100,6 +101,7 @@ class DataBrain:
             self._state = DataState.restored(plan, recovered.snapshot)
         for record in () if recovered is None else recovered.records:
             self._state.apply(record)
+        self._state.ended.forget()  # whether it was told before is not known any more
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
         self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
@@ -132,11 +134,11 @@ class DataBrain:
             case RepackPlanned():
                 self._assignment.moves.plan(message.moves, now)
             case BatchWanted():
-                effects += self._on_batch_wanted(message)
+                effects += self._on_batch_wanted(message, now)
             case PauseRequested():
                 self._is_pausing = True
             case TrainingEnded():
-                effects += self._on_training_ended(message)
+                effects += self._on_training_ended(message, now)
             case RelaysPlaced():
                 self._releases.relays = message.relays
             case Tick():
@@ -153,6 +155,11 @@ class DataBrain:
     @property
     def state(self) -> DataState:
         return self._state
+
+    @property
+    def num_moved(self) -> int:
+        """Samples that changed their replica by a repack."""
+        return self._assignment.moves.num_moved
 
     @property
     def progress(self) -> DataProgress:
@@ -223,10 +230,10 @@ class DataBrain:
 
     # ── what the trainer asks for ─────────────────────────────────────────────────────────────────────────────────
 
-    def _on_batch_wanted(self, message: BatchWanted) -> list[Effect]:
+    def _on_batch_wanted(self, message: BatchWanted, now: float) -> list[Effect]:
         if message.epoch < self._state.lineage.epoch:
             return []
-        effects = self._on_trained(message.step - 1)
+        effects = self._on_trained(message.step - 1, now)
         effects += self._follow(message.epoch, message.resumed)
         self._keep(message.checkpointed)
         if self._state.batch is not None and self._state.batch.step == message.step:
@@ -235,11 +242,11 @@ class DataBrain:
             self._wanted_step = message.step
         return effects
 
-    def _on_training_ended(self, message: TrainingEnded) -> list[Effect]:
+    def _on_training_ended(self, message: TrainingEnded, now: float) -> list[Effect]:
         version = message.weights.version
         if message.weights.epoch < self._state.lineage.epoch:
             return []
-        effects = self._on_trained(version)
+        effects = self._on_trained(version, now)
         effects += self._follow(message.weights.epoch, message.resumed)
         self._keep(message.checkpointed)
         if self._state.is_over or version != self._state.trained_version:
@@ -251,12 +258,14 @@ class DataBrain:
         if self._state.checkpointed < step <= self._state.trained_version:
             self._record(CheckpointKept(step=step))
 
-    def _on_trained(self, step: int) -> list[Effect]:
+    def _on_trained(self, step: int, now: float) -> list[Effect]:
         """The batch in training has met its end. Steps are trained one after the other, so there is only one."""
         if self._state.batch is None or self._state.batch.step != step:
             return []
         self._record(StepTrained(step=step))
-        return [_tell(LedgerReported(counts=self._state.counts()))]
+        ended = self._state.ended.take(now)
+        samples = [_tell(SamplesEnded(step=step, to_read=ended))] if ended else []
+        return [_tell(LedgerReported(counts=self._state.counts())), *samples]
 
     def _follow(self, epoch: int, resumed: ResumedFrom | None) -> list[Effect]:
         """A new incarnation of the trainer: what the one before trained after this checkpoint is undone."""

@@ -8,6 +8,7 @@ Invariants:
 - until the host has reserved room for all of it, the source owns and runs it as if nobody had asked;
 - from the new lease on the source only hands over; if that is lost, the host begins from what data knows;
 - a source is in one move, and no host of another; what moves was written by the weights that the host holds;
+- what is heard of one replica is looked up among its own moves, however many others there are;
 - with the manager dead no move begins, and those that began end.
 """
 
@@ -45,7 +46,9 @@ class Mover:
         partials: PartialPool,
     ) -> None:
         self._books, self._replicas, self._new_lease, self._partials = books, replicas, new_lease, partials
-        self._pending: list[PendingMove] = []
+        self._pending: dict[Owner, PendingMove] = {}
+        """By their sources, as they began."""
+        self._hosted: dict[Owner, list[PendingMove]] = {}
         self.num_moved = 0
 
     def plan(self, moves: Sequence[Move], now: float) -> None:
@@ -74,12 +77,12 @@ class Mover:
         return sum(kept.num_samples for kept in host.reservations if kept.lease not in host.reserved)
 
     def is_source(self, owner: Owner) -> bool:
-        return any(owner == move.source for move in self._pending)
+        return owner in self._pending
 
     def _begin(
         self, source: KnownReplica, host: KnownReplica, weights: WeightsId, groups: list[OpenGroup], now: float
     ) -> None:
-        is_source_free = all(source.owner not in (move.source, move.host) for move in self._pending)
+        is_source_free = source.owner not in self._pending and source.owner not in self._hosted
         is_free = is_source_free and not self.is_source(host.owner)
         num_samples = sum(len(group.missing) for group in groups)
         if not (groups and is_free and self._may_host(source, host, weights, num_samples)):
@@ -90,9 +93,9 @@ class Mover:
             Reservation(key=group.key, lease=self._new_lease(), num_samples=len(group.missing), weights=weights)
             for group in groups
         )
-        self._pending.append(
-            PendingMove(source=source.owner, host=host.owner, weights=weights, reservations=reservations, since=now)
-        )
+        move = PendingMove(source=source.owner, host=host.owner, weights=weights, reservations=reservations, since=now)
+        self._pending[move.source] = move
+        self._hosted.setdefault(move.host, []).append(move)
         self._tell(host.owner)
         host.take_room(num_samples)
 
@@ -105,35 +108,44 @@ class Mover:
         replica = self._replicas.of(host)
         if replica is not None:
             replica.reservations = tuple(
-                reservation for move in self._pending if move.host == host for reservation in move.reservations
+                reservation for move in self._hosted.get(host, ()) for reservation in move.reservations
             )
-            replica.is_touched = True
+            replica.touch()
 
     # ── what becomes of them ──────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, replica: KnownReplica, now: float) -> None:
         """This replica has spoken: it may have reserved what it was asked to."""
-        for move in [move for move in self._pending if move.host == replica.owner]:
+        for move in list(self._hosted.get(replica.owner, ())):
             if move.weights in replica.residents and {kept.lease for kept in move.reservations} <= replica.reserved:
                 self._commit(move, replica, now)
-        for move in [move for move in self._pending if replica.owner in (move.source, move.host)]:
+        for move in self._of(replica.owner):
             if move.weights not in replica.residents:
                 self._cancel(move)
 
     def expire(self, now: float) -> None:
-        for move in [move for move in self._pending if now - move.since > RESERVE_WITHIN_S]:
-            self._cancel(move)
+        while self._pending and now - (oldest := next(iter(self._pending.values()))).since > RESERVE_WITHIN_S:
+            self._cancel(oldest)
 
     def lose(self, owner: Owner) -> None:
-        for move in [move for move in self._pending if owner in (move.source, move.host)]:
+        for move in self._of(owner):
             self._cancel(move)
 
     def cancel_all(self) -> None:
-        for move in list(self._pending):
+        for move in list(self._pending.values()):
             self._cancel(move)
 
+    def _of(self, owner: Owner) -> list[PendingMove]:
+        """Those that it is the source or the host of."""
+        begun = self._pending.get(owner)
+        return [*self._hosted.get(owner, ()), *([] if begun is None else [begun])]
+
     def _cancel(self, move: PendingMove) -> None:
-        self._pending.remove(move)
+        del self._pending[move.source]
+        hosted = self._hosted[move.host]
+        hosted.remove(move)
+        if not hosted:
+            del self._hosted[move.host]
         self._tell(move.host)
 
     def _commit(self, move: PendingMove, host: KnownReplica, now: float) -> None:
@@ -149,7 +161,7 @@ class Mover:
                         group.exact = move.weights
                     self._partials.keep_what_fits(group, move.weights)
                     host.tasks.append(group.task(is_handed_over=True))
-                    host.is_touched = True
+                    host.touch()
                     host.is_empty = False
                     self.num_moved += len(group.missing)
 

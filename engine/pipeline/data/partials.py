@@ -3,7 +3,8 @@
 Invariants:
 - it is a help and no memory: losing all of it costs tokens, never a trajectory;
 - where a trajectory has one version, a sample goes on only on a replica that holds the weights that began it. When
-  no replica holds them any more, what it said is forgotten and it begins again.
+  no replica holds them any more, what it said is forgotten and it begins again;
+- where it may have several, it goes on where its one writer is held, or anywhere, with all that it said.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,8 @@ from engine.policy.lineage import WeightsId
 
 
 class PartialPool:
-    def __init__(self, *, keeps_version: bool) -> None:
-        self.keeps_version = keeps_version
+    def __init__(self, *, keeps_version: bool, mixes_versions: bool = False) -> None:
+        self.keeps_version, self._mixes_versions = keeps_version, mixes_versions
         self.num_tokens_saved = 0
         self.num_tokens_lost = 0
 
@@ -49,12 +50,13 @@ class PartialPool:
                 group.exact = None
             elif self.keeps_version:
                 weights = _sole_writer(group)
-                if weights is None or not any(
+                is_held = weights is not None and any(
                     weights in replica.residents and not replica.is_leaving for replica in replicas
-                ):
-                    self.forget(group)
+                )
+                if is_held or self._mixes_versions:
+                    group.exact = weights if is_held else None
                 else:
-                    group.exact = weights
+                    self.forget(group)
 
     def forget(self, group: OpenGroup) -> None:
         self.num_tokens_lost += sum(account.num_tokens for account in group.progress.values())
@@ -64,7 +66,7 @@ class PartialPool:
 
     def keep_what_fits(self, group: OpenGroup, weights: WeightsId) -> None:
         """Forgets the text of other weights, which is of no use to these."""
-        if not self.keeps_version:
+        if self._mixes_versions or not self.keeps_version:
             return
         for sample, account in list(group.progress.items()):
             if any(writer != weights for writer in account.writers):

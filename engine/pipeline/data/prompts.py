@@ -45,6 +45,19 @@ class PromptPool:
             self._window.left += max(0, num_lost - self._num_ended)
         self._num_ended = num_lost
 
+    @property
+    def is_dry(self) -> bool:
+        """No group waits and none may start, whatever weights a replica holds: true after nearly every message, so that
+        hundreds of replicas need not be asked."""
+        if any(book.num_unowned for book in self._state.books()):
+            return False
+        if any(evaluation.version == 0 for evaluation in self._state.evaluations):
+            return True
+        demand = self._demand()
+        if self._schedule.window_steps and self._schedule.next_window(demand):
+            return False
+        return not self._schedule.may_start(demand, lag=0)
+
     def start(self, weights: WeightsId) -> OpenGroup | None:
         """The next new group, for a replica that holds these weights; None if it may not start one."""
         if any(evaluation.version == 0 for evaluation in self._state.evaluations):

@@ -10,10 +10,13 @@ Invariants:
 - after a fork nothing counts as trained that the new trainer's checkpoint does not know.
 """
 
+# Over budget: `apply` and all that it changes are read together.
+
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from engine.pipeline.data.ends import EndedSamples
 from engine.pipeline.data.evaluation import Evaluation
 from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.ledger import End, Ledger
@@ -51,6 +54,7 @@ class DataState:
         self.training = GroupBook(num_samples=plan.group_size, num_spare=plan.num_spare)
         self.evaluations: list[Evaluation] = []
         self.ready: list[CompleteGroup] = []
+        self._ready_ordinals: set[int] = set()
         self.batch: StepTaken | None = None
         self.history: deque[StepTaken] = deque()
         self.trained_version = start_step
@@ -63,6 +67,7 @@ class DataState:
         self.num_failed_groups = 0
         self.num_ended_groups = 0
         self.num_filtered_in_a_row = 0
+        self.ended = EndedSamples(group_size=plan.group_size, staleness=self.staleness)
         # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
         # nobody knows whether it was finished.
         if plan.evaluates(start_step) and start_step < plan.steps:
@@ -99,7 +104,7 @@ class DataState:
         if key.evaluation is not None or key in self.training or self.ledger.has_ended(key.ordinal):
             return False
         in_training = self.batch is not None and key.ordinal in self.batch.ordinals
-        return not in_training and all(group.key != key for group in self.ready)
+        return not in_training and key.ordinal not in self._ready_ordinals
 
     # ── changes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,7 +113,7 @@ class DataState:
             case TrajectoryTaken():
                 self._take(record.trajectory)
             case GroupGivenUp():
-                self._give_up(record.key)
+                self._give_up(record.key, record.reason)
             case GroupsDropped():
                 self._drop(record)
             case BatchMade():
@@ -149,17 +154,25 @@ class DataState:
         if not group.is_whole:
             self._end(group.key.ordinal, "failed")
             self.num_failed_groups += 1
+            self.ended.failed(group)
             return
+        self.ended.replaced(group)
         in_order = tuple(sorted(group.finished, key=lambda finished: finished.key.sample))
         may_filter = self.num_filtered_in_a_row < MAX_FILTERED_STEPS * self.plan.groups_per_step
         rewards = [trajectory.reward for trajectory in in_order if trajectory.trusted]
         if self.plan.filters and may_filter and not has_signal(rewards):
             self._end(group.key.ordinal, "filtered")
             self.num_filtered_in_a_row += 1
+            self.ended.filtered(group)
             return
         self.ready.append(CompleteGroup(key=group.key, trajectories=in_order))
+        self._ready_ordinals.add(group.key.ordinal)
 
-    def _give_up(self, key: GroupKey) -> None:
+    def _keep_ready(self, groups: Iterable[CompleteGroup]) -> None:
+        self.ready = list(groups)
+        self._ready_ordinals = {group.key.ordinal for group in self.ready}
+
+    def _give_up(self, key: GroupKey, reason: str) -> None:
         for evaluation in self.evaluations:
             evaluation.give_up(key)
         group = self.training.get(key)
@@ -167,16 +180,22 @@ class DataState:
             self.training.close(group)
             self._end(key.ordinal, "failed")
             self.num_failed_groups += 1
+            self.ended.given_up(group, reason, newest=WeightsId(self.lineage.epoch, self.trained_version))
 
     def _drop(self, record: GroupsDropped) -> None:
-        self.ready = [group for group in self.ready if group.key.ordinal not in record.ordinals]
+        dropped = set(record.ordinals)
+        for group in self.ready:
+            if group.key.ordinal in dropped:
+                self.ended.dropped(group)
+        self._keep_ready(group for group in self.ready if group.key.ordinal not in dropped)
         for ordinal in record.ordinals:
             self._end(ordinal, "dropped_stale")
 
     def _make_batch(self, record: BatchMade) -> None:
-        chosen = [group for group in self.ready if group.key.ordinal in record.ordinals]
+        wanted = set(record.ordinals)
+        chosen = [group for group in self.ready if group.key.ordinal in wanted]
         chosen.sort(key=lambda group: group.key.ordinal)
-        self.ready = [group for group in self.ready if group.key.ordinal not in record.ordinals]
+        self._keep_ready(group for group in self.ready if group.key.ordinal not in wanted)
         num_samples = len(chosen) * self.plan.group_size
         self.batch = StepTaken(
             step=record.step,
@@ -230,7 +249,8 @@ class DataState:
         else:  # an older checkpoint than data expected: its own memory is the only one that fits
             num_trained = self.ledger.counts(num_open=0)["trained"] - dict(record.progress.ledger).get("trained", 0)
             self.ledger = Ledger(record.progress, num_rolled_back=self.ledger.num_rolled_back + max(0, num_trained))
-        self.ready = [group for group in (*returned, *self.ready) if self._survives(group.key, group.trajectories)]
+        survived = [group for group in (*returned, *self.ready) if self._survives(group.key, group.trajectories)]
+        self._keep_ready(survived)
         for group in self.training:
             if not self._survives(group.key, tuple(group.finished)):
                 self.training.close(group)
@@ -293,7 +313,8 @@ class DataState:
         for trajectories in snapshot.unfinished:
             for trajectory in trajectories:
                 state._take(trajectory)
-        state.ready, state.batch, state.history = list(snapshot.ready), snapshot.batch, deque(snapshot.history)
+        state._keep_ready(snapshot.ready)
+        state.batch, state.history = snapshot.batch, deque(snapshot.history)
         state.reports, state.is_over = list(snapshot.reports), snapshot.is_over
         state.num_failed_groups, state.num_ended_groups = snapshot.num_failed_groups, snapshot.num_ended_groups
         state.num_filtered_in_a_row = snapshot.num_filtered_in_a_row

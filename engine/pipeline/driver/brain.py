@@ -38,6 +38,7 @@ from engine.pipeline.messages.to_driver import (
     ResizeAsked,
     ResizeReported,
     RunBroken,
+    SamplesEnded,
     StepReported,
     TrainerPaused,
     TrainerReady,
@@ -129,7 +130,7 @@ class DriverBrain:
                 return self._readiness.on_report(message)
             case ReplicaObserved() | AnswersCounted() | CheckpointReported() | WeightsTaken() | PartEnded():
                 return []  # heard by `stillness`
-            case FaultReported() | LedgerReported():
+            case FaultReported() | LedgerReported() | SamplesEnded():
                 return []  # for the record
             case _:
                 raise TypeError(f"the driver does not take {type(message).__name__}")

@@ -133,7 +133,7 @@ class Placing(Anywhere):
                 relays = [at[0] for relay, at in self._at.items() if relay.kind == "relay"]
                 hosts = tuple(place_replicas(rooms, self._needs, 1, relays=relays))
             case _:
-                host = rooms.most_cpus() if rooms.ids else None
+                host = rooms.most_cpus(rooms.ids) if rooms.ids else None
                 hosts = (host,) if host and rooms.num_fitting(host, self._needs.service) else ()
         if hosts:
             self._at[part] = self._unheard[part] = hosts

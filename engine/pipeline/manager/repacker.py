@@ -19,6 +19,8 @@ class Repacker:
     def __init__(self, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> None:
         self._plan, self._every_s = plan, every_s
         self._last: dict[int, ReplicaReported] = {}
+        self._kv_before: dict[int, float] = {}
+        """At the plan before this one; a replica of which nothing was known then is at no plateau yet."""
         self._newest = NO_WEIGHTS
         self._planned_at = 0.0
 
@@ -45,22 +47,15 @@ class Repacker:
 
     def _wish(self, now: float) -> list[Effect]:
         self._planned_at = now
-        views = [
-            ReplicaView(
-                replica=replica,
-                weights=load.weights,
-                num_running=load.num_running,
-                kv_used=load.kv_used,
-                num_beside=report.num_running - load.num_running,
-                kv_beside=report.kv_used - load.kv_used,
-                has_free_slot=report.has_free_slot,
-            )
-            for replica, report in self._last.items()
-            for load in _loads(report)
-        ]
+        views = self._views()
         merges = plan_repack(
-            views, newest=self._newest, kv_ceiling=self._plan.kv_ceiling, max_batch=self._plan.max_batch
+            views,
+            newest=self._newest,
+            kv_ceiling=self._plan.kv_ceiling,
+            max_batch=self._plan.repack_batch or self._plan.max_batch,
+            by=self._plan.schedule.repack_by,
         )
+        self._kv_before = {replica: report.kv_used for replica, report in self._last.items()}
         if not merges:
             return []
         moves = tuple(
@@ -77,6 +72,22 @@ class Repacker:
             self.forget(merge.source)
             self.forget(merge.host)
         return [Send(to=DATA, message=RepackPlanned(moves=moves))]
+
+    def _views(self) -> list[ReplicaView]:
+        return [
+            ReplicaView(
+                replica=replica,
+                weights=load.weights,
+                num_running=load.num_running,
+                kv_used=load.kv_used,
+                num_beside=report.num_running - load.num_running,
+                kv_beside=report.kv_used - load.kv_used,
+                kv_falls=report.kv_used < min(self._plan.kv_ceiling, self._kv_before.get(replica, 0.0)),
+                has_free_slot=report.has_free_slot,
+            )
+            for replica, report in self._last.items()
+            for load in _loads(report)
+        ]
 
 
 def _loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:

@@ -4,13 +4,16 @@ Invariant: reports of one process come in their order, unless the process dies b
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.packed import Floats
 from engine.pipeline.records import Trajectory
 from engine.policy.lineage import WeightsId
-from engine.spec.facts import FailureClass
+from engine.spec.facts import End, FailureClass
+
+NO_LOGPROBS: Final = Floats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,12 @@ class ReplicaObserved:
     num_with_environment: int
     num_prefilled: int
     num_decoded: int
+    num_steps: int = 0
+    """Of its engines, since it began; 0: not counted."""
+    decode_s: float = 0.0
+    """That those took, prefill and handing in included."""
+    num_installs: int = 0
+    install_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +69,33 @@ class TrainerReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTrajectory:
-    """One that was chosen to be read, with what the trainer made of it."""
+    """One that was chosen to be read, with what became of it. Its content is as much as is told."""
 
     trajectory: Trajectory
     staleness: int
     advantage: float
+    group_size: int = 0
+    """Samples of its question."""
+    logprobs: Floats = NO_LOGPROBS
+    """By the trainer, of the first tokens that the model wrote, at the weights that the step began with. None: they are
+    not known."""
+    end: End = "trained"
+    reason: str = ""
+    """For that end, where it was not trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReported:
     step: int
     metrics: dict[str, float]
+    to_read: tuple[ReadTrajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesEnded:
+    """From data: one of each end and reason among what never reached the trainer since the step before."""
+
+    step: int
     to_read: tuple[ReadTrajectory, ...]
 
 
@@ -207,6 +232,7 @@ ToDriver = (
     | ReplicaObserved
     | TrainerReady
     | StepReported
+    | SamplesEnded
     | EvaluationStarted
     | EvaluationReported
     | AnswersCounted

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.pipeline.messages.to_data import PauseRequested
+from engine.pipeline.packed import Floats
 from engine.pipeline.records import BufferView, CompleteGroup, DataProgress
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 
@@ -63,6 +64,9 @@ class BatchTrained:
     step: int
     metrics: dict[str, float]
     advantages: tuple[float, ...]
+    logprobs: tuple[Floats, ...] = ()
+    """Of the first tokens that the model wrote of each, at the weights that the step began with; empty where they are
+    not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ class RolloutBrain:
         self._ends_per_s = 0.0
         self._num_ended = 0
         """Since data was told last."""
-        self._has_news = False
+        self.has_news = False
+        """It has something to say, and waits a moment for more: a tick will make it speak."""
         self._streamed_at = 0.0
         self._leaves_at: float | None = None
         self._stopped: tuple[SampleProgress, ...] = ()
@@ -85,7 +86,7 @@ class RolloutBrain:
             case SequencesHandedOver():
                 effects += self._on_handed_over(message, now)
             case TrajectoriesEnded():
-                self._has_news |= self._work.end(message.trajectories)
+                self.has_news |= self._work.end(message.trajectories)
                 self._num_ended += len(message.trajectories)
             case ProgressReported():
                 effects += self._on_progress(message)
@@ -103,14 +104,14 @@ class RolloutBrain:
             case InstallRefused():
                 effects += self._on_refused(message)
             case VersionMissing():
-                self._has_news |= self._weights.on_missing(message.weights)
+                self.has_news |= self._weights.on_missing(message.weights)
             case LoadMeasured():
                 effects.append(self._report(message))
             case Tick():
                 effects += self._on_tick(now)
             case _:
                 raise TypeError(f"a rollout does not take {type(message).__name__}")
-        self._has_news |= self._weights.turn()
+        self.has_news |= self._weights.turn()
         return [*effects, *self._sync(now), *self._weights.pull(now)]
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +134,7 @@ class RolloutBrain:
                     )
                 )
         effects += self._begin(message, now)
-        self._has_news |= bool(stopped or message.handovers or message.reserved)
+        self.has_news |= bool(stopped or message.handovers or message.reserved)
         self._has_left |= message.is_released and self._is_done_leaving
         if self._has_left:
             effects.append(self._say_left())
@@ -166,7 +167,7 @@ class RolloutBrain:
         fits = self._weights.can_continue(message.weights)
         if message.incarnation != self._incarnation or not fits or not self._work.receive(message, now):
             return []
-        self._has_news = True
+        self.has_news = True
         return [ResumeSequences(handed=message)]
 
     def _on_tick(self, now: float) -> list[Effect]:
@@ -190,7 +191,7 @@ class RolloutBrain:
     def _on_progress(self, message: ProgressReported) -> list[Effect]:
         if message.is_stopped:
             self._work.has_stopped()
-            self._stopped, self._has_news = message.progress, True
+            self._stopped, self.has_news = message.progress, True
             return []
         return self._tellings.stream(message.progress)
 
@@ -199,7 +200,7 @@ class RolloutBrain:
     def _on_leave(self, message: LeaveRequested, now: float) -> list[Effect]:
         if message.incarnation != self._incarnation or self._leaves_at is not None:
             return []
-        self._leaves_at, self._has_news = now + message.within_s, True
+        self._leaves_at, self.has_news = now + message.within_s, True
         self._weights.leave()
         if self._weights.fresh != NO_WEIGHTS:
             return []
@@ -218,7 +219,7 @@ class RolloutBrain:
     def _on_installed(self, weights: WeightsId) -> list[Effect]:
         is_first = self._weights.fresh == NO_WEIGHTS
         self._weights.on_installed(weights)
-        self._has_news = True
+        self.has_news = True
         if not is_first:
             return []
         return [Send(to=DRIVER, message=ReplicaReady(replica=self._replica, incarnation=self._incarnation))]
@@ -257,10 +258,10 @@ class RolloutBrain:
             return []
         is_quiet_too_long = now - self._synced_at >= RESEND_AFTER_S
         is_gathered = not self._work.num_running or now - self._synced_at >= GATHER_S
-        if not is_quiet_too_long and not (self._has_news and is_gathered):
+        if not is_quiet_too_long and not (self.has_news and is_gathered):
             return []
         self._learn_pace(now)
-        self._has_news, self._synced_at = False, now
+        self.has_news, self._synced_at = False, now
         self._serial += 1
         message = ReplicaSynced(
             replica=self._replica,

@@ -3,6 +3,8 @@
 Invariants:
 - where a trajectory keeps its version, weights are installed only into a slot that nothing runs on; what is fresh
   starts on the newest that is there, and what goes on, goes on on its own;
+- with an age cap they may be laid under what runs on the oldest ones, all of which goes on on them: nothing of an
+  evaluation's, and nothing that is on its way here;
 - the weights for fresh work and those in use are never more than there are slots;
 - while the last free slot waits for newer weights no fresh work takes it, unless it is told to hold those that it has;
 - a replica that leaves pulls and installs nothing.
@@ -39,6 +41,8 @@ class ReplicaWeights:
         self.missing: WeightsId | None = None
         """It was told to hold these, and no relay has them."""
         self.is_installing = False
+        self._laid_over: WeightsId | None = None
+        """In use, and being overwritten."""
         self._newest = NO_WEIGHTS
         self._pulling_since: float | None = None
         self._asked_relay_at = float("-inf")
@@ -59,7 +63,7 @@ class ReplicaWeights:
         """The weights that work may be for. During an installation, those in use: the rest may be overwritten."""
         if not self.is_installing:
             return self._work.in_use | {self.fresh} if self.keeps_version else frozenset({self.fresh})
-        return self._work.in_use if self.keeps_version else frozenset()
+        return self._work.in_use - {self._laid_over} if self.keeps_version else frozenset()
 
     @property
     def admits_fresh_work(self) -> bool:
@@ -145,8 +149,19 @@ class ReplicaWeights:
         return self._newest if self._refresh() == "install" else None
 
     def _refresh(self) -> Refresh:
-        view = ReplicaWeightsView(weights=self.fresh, newest=self._newest, has_free_slot=self.has_free_slot)
-        return self._schedule.refresh(view)
+        return self._schedule.refresh(self._view(self._newest))
+
+    def _view(self, newest: WeightsId) -> ReplicaWeightsView:
+        return ReplicaWeightsView(
+            weights=self.fresh, newest=newest, has_free_slot=self.has_free_slot, oldest=self._work.oldest
+        )
+
+    def _over(self, served: WeightsId) -> WeightsId | None:
+        """Weights in use, under whose work these are laid."""
+        is_there = served in self._work.in_use
+        if self.told_to_hold is not None or is_there or not self._schedule.lays_over(self._view(served)):
+            return None
+        return self._work.oldest
 
     def on_served(self, message: WeightsServed) -> list[Effect]:
         served = message.manifest.weights
@@ -155,26 +170,30 @@ class ReplicaWeights:
         is_newer = self.told_to_hold is not None or served > self.fresh
         in_use = self._work.in_use
         has_place = self.has_free_slot and served not in in_use
-        may_install = has_place or (self.told_to_hold is None and not self.keeps_version)
+        over = self._over(served)
+        may_install = has_place or over is not None or (self.told_to_hold is None and not self.keeps_version)
         if self.is_installing or self._is_leaving or not (is_wanted and is_newer and may_install):
             return []
-        self.is_installing = True
+        self.is_installing, self._laid_over = True, over
         return [
             InstallWeights(
                 manifest=message.manifest,
                 payload=message.payload,
-                in_flight=self._schedule.in_flight,
-                keeps=tuple(sorted(in_use)) if self.keeps_version else (),
+                in_flight=self._schedule.in_flight if over is None else "keep",
+                keeps=tuple(sorted(in_use - {over})) if self.keeps_version else (),
+                over=over,
             )
         ]
 
     def on_installed(self, weights: WeightsId) -> None:
         self.fresh, self.is_installing, self._pulling_since = weights, False, None
         self.missing = None
-        if not self.keeps_version:
-            self._work.carry_on(weights)
+        if self._laid_over is not None or not self.keeps_version:
+            self._work.carry_on(weights, of=self._laid_over)
+        self._laid_over = None
 
     def on_refused(self, message: InstallRefused) -> None:
+        self._laid_over = None
         self.is_installing = False  # asked for again after ASK_AGAIN_AFTER_S, as if it had never come
         if message.is_gone:
             self._pulling_since = None

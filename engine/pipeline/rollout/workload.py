@@ -9,13 +9,14 @@ Invariants:
 
 # Over budget: one book of all that a replica holds; whether something may begin depends on every page of it.
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
-from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.pipeline.rollout.places import Places
+from engine.policy.lineage import WeightsId
 
 # Tokens alone come so, once the source has ended its step; later it is quicker to begin from those that data knows.
 AWAIT_S: Final = 6.0
@@ -32,9 +33,21 @@ class Running:
     weights: WeightsId
     tellings: dict[int, int] = field(default_factory=dict)
     """Of each sample that was begun under this lease or an earlier one, the name of its run."""
+    _told: HeldGroup | None = None
+    """What `held` made last; None: something has changed since."""
 
     def held(self, key: GroupKey) -> HeldGroup:
-        return HeldGroup(key=key, lease=self.lease, samples=tuple(sorted(self.samples)), weights=self.weights)
+        """Told with every message, and the same in most of them."""
+        if self._told is None:
+            samples = tuple(sorted(self.samples))
+            self._told = HeldGroup(key=key, lease=self.lease, samples=samples, weights=self.weights)
+        return self._told
+
+    def change(self, *, lease: int | None = None, weights: WeightsId | None = None) -> None:
+        """Also to be called when its samples are others."""
+        self.lease = self.lease if lease is None else lease
+        self.weights = self.weights if weights is None else weights
+        self._told = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +60,7 @@ class Awaited:
 class Workload:
     def __init__(self, *, max_batch: int, keeps_version: bool) -> None:
         self._max_batch, self._keeps_version = max_batch, keeps_version
+        self._places = Places()
         self._running: dict[GroupKey, Running] = {}
         self._awaited: dict[GroupKey, Awaited] = {}
         self._reserved: dict[GroupKey, tuple[Reservation, float]] = {}
@@ -62,14 +76,14 @@ class Workload:
 
     @property
     def num_running(self) -> int:
-        return sum(len(running.samples) for running in self._running.values())
+        return self._places.num_running
 
     @property
     def num_busy(self) -> int:
-        return sum(num for _, num in self._places())
+        return self._places.num_busy
 
     def num_busy_on(self, weights: WeightsId) -> int:
-        return sum(num for its, num in self._places() if its == weights)
+        return self._places.num_busy_on(weights)
 
     @property
     def room(self) -> int:
@@ -82,13 +96,7 @@ class Workload:
     @property
     def in_use(self) -> frozenset[WeightsId]:
         """Weights that something runs on, or will."""
-        return frozenset(weights for weights, _ in self._places())
-
-    def _places(self) -> Iterator[tuple[WeightsId, int]]:
-        """The places taken or promised: so many samples on these weights."""
-        yield from ((running.weights, len(running.samples)) for running in self._running.values())
-        yield from ((awaited.weights, len(awaited.task.samples)) for awaited in self._awaited.values())
-        yield from ((kept.weights, kept.num_samples) for kept, _ in self._reserved.values())
+        return self._places.in_use
 
     @property
     def is_empty(self) -> bool:
@@ -107,8 +115,8 @@ class Workload:
             return None
         self._began(task.key, task.lease)
         if running is not None:
-            running.lease = task.lease
-        awaited = self._awaited.pop(task.key, None)
+            running.change(lease=task.lease)
+        awaited = self._stop_awaiting(task.key)
         if awaited is not None and awaited.task.is_handed_over:
             task = replace(task, samples=tuple(sorted({*task.samples, *awaited.task.samples})))
         present = set() if running is None else running.samples
@@ -121,7 +129,7 @@ class Workload:
             return None
         if running is None:
             running = self._running[task.key] = Running(lease=task.lease, samples=set(), weights=weights)
-        self._run(running, samples)
+        self._run(task.key, running, samples)
         return replace(task, samples=samples)
 
     def end(self, trajectories: Iterable[Trajectory]) -> bool:
@@ -146,11 +154,11 @@ class Workload:
         for order in orders:
             running = self._running.get(order.key)
             if running is not None and running.lease <= order.lease:
-                del self._running[order.key]
+                self._stop_running(order.key)
                 stopped.append(replace(running.held(order.key), lease=order.lease))
             awaited = self._awaited.get(order.key)
             if awaited is not None and awaited.task.lease <= order.lease:
-                del self._awaited[order.key]
+                self._stop_awaiting(order.key)
             _raise(self._floor, order.key, order.lease + 1)
         return stopped
 
@@ -161,6 +169,7 @@ class Workload:
         self._running.clear()
         self._awaited.clear()
         self._reserved.clear()
+        self._places.free_all(("running", "awaited", "reserved"))
         return stopped
 
     def has_stopped(self) -> None:
@@ -173,24 +182,26 @@ class Workload:
         _raise(self._floor, order.key, order.lease)
         if running is None or running.lease >= order.lease:
             return None
-        del self._running[order.key]
+        self._stop_running(order.key)
         return replace(running.held(order.key), lease=order.lease)
 
     def reserve(self, wanted: Iterable[Reservation], residents: Collection[WeightsId], now: float) -> None:
         """All that is reserved from now on, for weights that are here."""
-        self._reserved = {}
+        self._give_up_reserving(list(self._reserved))
         for reservation in wanted:
             fits = reservation.weights in residents and reservation.num_samples <= self.room
             if fits and not self._is_void(reservation.key, reservation.lease):
                 self._reserved[reservation.key] = (reservation, now)
+                self._places.put("reserved", reservation.key, reservation.weights, reservation.num_samples)
 
     def await_handover(self, task: GroupTask, weights: WeightsId, now: float) -> SequencesHandedOver | None:
         """The samples that came already, to go on with; else they are awaited."""
         if self._is_void(task.key, task.lease):
             return None
         self._began(task.key, task.lease)
-        self._reserved.pop(task.key, None)
+        self._give_up_reserving([task.key])
         self._awaited[task.key] = Awaited(task=task, since=now, weights=weights)
+        self._places.put("awaited", task.key, weights, len(task.samples))
         early = self._came_early.pop(task.key, None)
         if early is None or not self.receive(early[0], now):
             return None
@@ -205,38 +216,48 @@ class Workload:
             return False
         if self._keeps_version and handed.weights != awaited.weights:
             return False
-        del self._awaited[handed.key]
+        self._stop_awaiting(handed.key)
         samples = {progress.key.sample for progress in handed.progress}
         if samples:
             running = Running(lease=handed.lease, samples=set(), weights=awaited.weights)
-            self._run(running, samples)
             self._running[handed.key] = running
+            self._run(handed.key, running, samples)
         return bool(samples)
 
     def give_up_waiting(self, now: float) -> list[GroupTask]:
         """The tasks that were awaited too long: they begin from the state that data knew."""
-        self._reserved = {key: kept for key, kept in self._reserved.items() if now - kept[1] < RESERVED_FOR_S}
+        self._give_up_reserving([key for key, kept in self._reserved.items() if now - kept[1] >= RESERVED_FOR_S])
         self._came_early = {key: kept for key, kept in self._came_early.items() if now - kept[1] < AWAIT_S}
         overdue = [awaited for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]
         begun = [self.begin(replace(each.task, is_handed_over=False), each.weights) for each in overdue]
         for each in overdue:
-            self._awaited.pop(each.task.key, None)
+            self._stop_awaiting(each.task.key)
         return [
             replace(task, exact=each.weights) for each, task in zip(overdue, begun, strict=True) if task is not None
         ]
 
-    def _run(self, running: Running, samples: Iterable[int]) -> None:
+    def _run(self, key: GroupKey, running: Running, samples: Iterable[int]) -> None:
         for sample in samples:
             self._num_tellings += 1
             running.samples.add(sample)
             running.tellings[sample] = self._num_tellings
+        running.change()
+        self._places.put("running", key, running.weights, len(running.samples))
 
-    def carry_on(self, weights: WeightsId) -> None:
-        """All that runs goes on on these."""
+    def carry_on(self, weights: WeightsId, *, of: WeightsId | None = None) -> None:
+        """All that runs goes on on these. `of`: that alone which runs on these."""
         for running in self._running.values():
-            running.weights = weights
+            if of in (None, running.weights):
+                running.change(weights=weights)
         for awaited in self._awaited.values():
-            awaited.weights = weights
+            if of in (None, awaited.weights):
+                awaited.weights = weights
+        self._places.carry_on(("running", "awaited"), weights, of=of)
+
+    @property
+    def oldest(self) -> WeightsId | None:
+        """Of the weights in use, on which everything may go on on others."""
+        return self._places.oldest
 
     def weights_of(self, key: GroupKey) -> WeightsId | None:
         """Those that this group runs on here."""
@@ -261,30 +282,23 @@ class Workload:
         ]
 
     def groups(self) -> tuple[HeldGroup, ...]:
-        held: dict[GroupKey, set[int]] = {}
-        leases: dict[GroupKey, int] = {}
-        weights: dict[GroupKey, WeightsId] = {}
-        for key, running in self._running.items():
-            held.setdefault(key, set()).update(running.samples)
-            leases[key], weights[key] = running.lease, running.weights
+        told = {key: running.held(key) for key, running in self._running.items()}
         for key, awaited in self._awaited.items():
-            held.setdefault(key, set()).update(awaited.task.samples)
-            leases[key], weights[key] = awaited.task.lease, awaited.weights
+            samples = _with(told.get(key), awaited.task.samples)
+            told[key] = HeldGroup(key=key, lease=awaited.task.lease, samples=samples, weights=awaited.weights)
         for key, stopping in self._stopping.items():
-            held.setdefault(key, set()).update(stopping.samples)
-            leases[key], weights[key] = stopping.lease, stopping.weights
+            told[key] = replace(stopping, samples=_with(told.get(key), stopping.samples))
+        ended: dict[GroupKey, list[int]] = {}
         for sample_key in self._unconfirmed:
-            held.setdefault(sample_key.group, set()).add(sample_key.sample)
-        return tuple(
-            HeldGroup(
-                key=key,
-                lease=leases.get(key, self._last_lease.get(key, 0)),
-                samples=tuple(sorted(samples)),
-                is_over=key not in leases,
-                weights=weights.get(key, NO_WEIGHTS),
-            )
-            for key, samples in held.items()
-        )
+            ended.setdefault(sample_key.group, []).append(sample_key.sample)
+        for key, samples_of_it in ended.items():
+            runs = told.get(key)
+            if runs is not None:
+                told[key] = replace(runs, samples=_with(runs, samples_of_it))
+            else:
+                lease, samples = self._last_lease.get(key, 0), tuple(sorted(samples_of_it))
+                told[key] = HeldGroup(key=key, lease=lease, samples=samples, is_over=True)
+        return tuple(told.values())
 
     def reserved(self) -> tuple[HeldGroup, ...]:
         return tuple(HeldGroup(key=key, lease=kept.lease, samples=()) for key, (kept, _) in self._reserved.items())
@@ -297,8 +311,23 @@ class Workload:
         running = self._running.get(key)
         if running is not None:
             running.samples -= samples
+            running.change()
+            self._places.put("running", key, running.weights, len(running.samples))
             if not running.samples:
-                del self._running[key]
+                self._stop_running(key)
+
+    def _stop_running(self, key: GroupKey) -> None:
+        del self._running[key]
+        self._places.free("running", [key])
+
+    def _stop_awaiting(self, key: GroupKey) -> Awaited | None:
+        self._places.free("awaited", [key])
+        return self._awaited.pop(key, None)
+
+    def _give_up_reserving(self, keys: Iterable[GroupKey]) -> None:
+        for key in keys:
+            self._reserved.pop(key, None)
+            self._places.free("reserved", [key])
 
     def _began(self, key: GroupKey, lease: int) -> None:
         _raise(self._last_lease, key, lease)
@@ -307,6 +336,10 @@ class Workload:
     def _is_void(self, key: GroupKey, lease: int) -> bool:
         """As a first order under this lease."""
         return lease < self._floor.get(key, 0) or lease <= self._last_lease.get(key, 0)
+
+
+def _with(held: HeldGroup | None, samples: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted({*(() if held is None else held.samples), *samples}))
 
 
 def _raise(leases: dict[GroupKey, int], key: GroupKey, lease: int) -> None:

@@ -45,7 +45,8 @@ from engine.pipeline.messages.to_trainer import (
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.pipeline.trainer.alarm import GapAlarm
-from engine.pipeline.trainer.metrics import StepTiming, choose_to_read, step_metrics
+from engine.pipeline.trainer.choice import Choice
+from engine.pipeline.trainer.metrics import StepTiming, step_metrics
 from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import WeightsId
 
@@ -68,6 +69,7 @@ class TrainerBrain:
         self._waited_s = 0.0
         self._offers = Offers(plan, epoch=epoch)
         self._gap_alarm = GapAlarm()
+        self._choice = Choice()
         self._is_pausing = False
         self._saving: int | None = None
         """The newest step whose checkpoint was begun."""
@@ -138,7 +140,7 @@ class TrainerBrain:
             effects.append(self._end(step))
         elif not self._is_pausing:
             effects += self._ask(step + 1, now)
-        to_read = choose_to_read(batch, message.advantages)
+        to_read = self._choice.to_read(batch, message, step_s=timing.step_s)
         effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
         effects += map(_tell, self._gap_alarm.hear(step, metrics))
         if self._plan.checkpoints(step):

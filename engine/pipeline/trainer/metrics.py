@@ -1,18 +1,21 @@
-"""Metrics of a step, from the batch alone; and the choice of its trajectories that are worth reading.
+"""Metrics of a step, from the batch alone.
 
 Invariant: pure; every name matches the pattern that facts demand (`a-z0-9_` parts, divided by `/`).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Final
 
-from engine.pipeline.messages.to_driver import ReadTrajectory
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.records import Trajectory
 from engine.policy.sampling import has_signal
+from engine.spec.facts import MAX_PARTS
 
-MAX_TO_READ = 8
+LONGEST_PART: Final = 60
+_NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class StepTiming:
 
 def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    staleness = [_staleness(batch, trajectory) for trajectory in trajectories]
+    staleness = [staleness_of(batch, trajectory) for trajectory in trajectories]
     lengths = sorted(trajectory.num_tokens for trajectory in trajectories)
     by_group = [_trusted_rewards(group.trajectories) for group in batch.groups]
     rewards = [reward for group in by_group for reward in group] or [0.0]
@@ -36,9 +39,10 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
         "reward/mean": _mean(rewards),
         "reward/min": min(rewards),
         "reward/max": max(rewards),
-        "reward/groups_solved": sum(mean == max(rewards) and mean > 0 for mean in group_means) / len(by_group),
+        "reward/groups_at_best": sum(mean == max(rewards) and mean > 0 for mean in group_means) / len(by_group),
         "reward/groups_without_signal": _mean([float(same) for same in uniform]),
         "reward/untrusted": _mean([float(not trajectory.trusted) for trajectory in trajectories]),
+        **_parts_of_rewards(trajectories),
         "length/mean": _mean(lengths),
         "length/p50": float(_percentile(lengths, 0.5)),
         "length/p99": float(_percentile(lengths, 0.99)),
@@ -61,37 +65,26 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     }
 
 
-def choose_to_read(batch: BatchReady, advantages: Sequence[float]) -> tuple[ReadTrajectory, ...]:
-    """One that is not trusted, the best, the worst, the longest, the most stale and the one that surprised most; then
-    the first ones."""
-    trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    positions = range(len(trajectories))
-    chosen = [
-        *[at for at in positions if not trajectories[at].trusted][:1],
-        max(positions, key=lambda at: (trajectories[at].reward, trajectories[at].num_tokens)),
-        min(positions, key=lambda at: (trajectories[at].reward, -trajectories[at].num_tokens)),
-        max(positions, key=lambda at: trajectories[at].num_tokens),
-        max(positions, key=lambda at: _staleness(batch, trajectories[at])),
-        max(positions, key=lambda at: abs(advantages[at])),
-    ]
-    # One of every group, so that the rest of the page shows different prompts.
-    first_of_groups = range(0, len(trajectories), max(1, len(batch.groups[0].trajectories)))
-    unique = list(dict.fromkeys([*chosen, *first_of_groups]))[:MAX_TO_READ]
-    return tuple(
-        ReadTrajectory(
-            trajectory=trajectories[at],
-            staleness=_staleness(batch, trajectories[at]),
-            advantage=advantages[at],
-        )
-        for at in unique
-    )
+def _parts_of_rewards(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of each part that the environment names, over the rewards that are trusted."""
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        if trajectory.trusted and trajectory.content is not None:
+            for name, value in trajectory.content.parts:
+                values.setdefault(name, []).append(value)
+    series = {series_of(name): _mean(values[name]) for name in sorted(values)}
+    return dict(sorted(series.items())[:MAX_PARTS])
+
+
+def series_of(part: str) -> str:
+    return f"reward/part/{_NO_NAME.sub('_', part.lower())[:LONGEST_PART] or '_'}"
 
 
 def _trusted_rewards(trajectories: Sequence[Trajectory]) -> list[float]:
     return [trajectory.reward for trajectory in trajectories if trajectory.trusted]
 
 
-def _staleness(batch: BatchReady, trajectory: Trajectory) -> int:
+def staleness_of(batch: BatchReady, trajectory: Trajectory) -> int:
     """Of its stalest token, at the version that consumes it: the one before the step that it makes."""
     return max(batch.lineage.staleness(weights, at=batch.step - 1) for weights in trajectory.writers)
 

@@ -190,7 +190,8 @@ class FsdpTrainer:
         check_batch(batch, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
         self._drop_gradients()
         step = self._step_loss.begin(batch)
-        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+        metrics = step.train(backward=self._backward, update=self._update)
+        return StepResult(metrics=metrics, advantages=step.advantages, begun_logprobs=step.begun_logprobs())
 
     def _backward(self, losses: MicroLoss) -> None:
         for loss in losses.of_parts:

@@ -1,6 +1,7 @@
 """A step: trajectories as tensors, their losses, the updates made of them, whoever applies gradients.
 
 loss         a step: all that it fixes first, and its updates
+learned      which of the given trajectories are part of it
 models       the models that a step asks
 mini_batch   one update: its trajectories and its losses
 dealing      the share of each rank, in equally many micro-batches

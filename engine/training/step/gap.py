@@ -19,7 +19,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms.corrections import bounded
@@ -36,6 +38,7 @@ NUM_LAGS: Final = 4
 QUARTERS: Final = 4
 # Beside the bins, of each lag and quarter: the sums of what is averaged.
 _SUMS: Final = ("gap", "k1", "k3")
+UNKNOWN: Final = -math.inf
 
 
 class GapTally:
@@ -45,12 +48,15 @@ class GapTally:
         self._quarters_M = _quarters(lengths).to(device)
         self._counted = torch.zeros(NUM_LAGS * QUARTERS, NUM_BINS + len(_SUMS), dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
+        self._lengths = lengths
+        self._begun_M = torch.full((sum(lengths),), UNKNOWN, device=device)
 
     @torch.no_grad()
     def count(self, batch: MicroBatch, begun_N: Tensor) -> None:
         """`begun_N`: log-probs by the weights that the step begins with."""
         if batch.idle:
             return
+        self._begun_M[batch.slots_N] = begun_N.detach().float()
         apart_N = begun_N.detach() - batch.behaviour_logprobs_N
         gap_N = apart_N.abs().nan_to_num(nan=math.inf)
         log_ratio_N = bounded(apart_N.nan_to_num()).double()
@@ -63,6 +69,14 @@ class GapTally:
         self._counted[:, NUM_BINS:].index_add_(0, row_N, sums_N3)
         fresh_N = torch.where(batch.staleness_N == 0, gap_N, 0.0)
         self._largest = torch.cat((fresh_N, self._largest.unsqueeze(0))).max()
+
+    def begun(self, ranks: Ranks, *, most: int) -> list[NDArray[np.float32]]:
+        """Collective. Of each trajectory, its first tokens' log-probs by the weights that the step begins with; nothing
+        of one whose tokens were not counted."""
+        begun_M = ranks.max(self._begun_M).cpu().numpy()
+        of_each = np.split(begun_M, np.cumsum(self._lengths)[:-1])
+        first = [each[:most] for each in of_each]
+        return [each if (each != UNKNOWN).all() else each[:0] for each in first]
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Collective. Of a lag or a quarter without tokens nothing is said."""

@@ -24,6 +24,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms.advantages import Advantages, find_advantages, overlong_penalty
@@ -32,10 +33,12 @@ from engine.algorithms.loss import k1_cost, token_shares
 from engine.models.routes import DENSE, RouteFormat
 from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
+from engine.spec.facts import MAX_TRACED
 from engine.spec.recipes import RECIPES
-from engine.training.batch import Ints, TrainingBatch, Trajectories
+from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.settings import TrainerSettings
 from engine.training.step.gap import GapTally
+from engine.training.step.learned import Learned
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
@@ -81,8 +84,8 @@ class StepLoss:
     def begin(self, trajectories: Trajectories) -> "Step":
         given = TrainingBatch.of(trajectories)
         check_routes(given, self._route_format)
-        members = _members(given)
-        batch = given.only(members) if len(members) else given.without_rewards()
+        learned = Learned.of(given)
+        batch = given.only(learned.members) if len(learned.members) else given.without_rewards()
         lengths = batch.num_written_N.tolist()
         penalties = self._penalties(batch, lengths)
         advantages = partial(
@@ -96,8 +99,8 @@ class StepLoss:
         batched = self._batched(batch, parts=parts, silent=self._silent(advantages, lengths, parts))
         looked = self._look(batched)
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
-        # 1 without a teacher
-        found = replace(found, values=self._algorithm.teacher.reward_weight * found.values)
+        if self._algorithm.has_teacher:
+            found = replace(found, values=self._algorithm.teacher.reward_weight * found.values)
         gap = GapTally(lengths, device=self._device, bound=self._gap_bound)
         tally = Tally(penalties=penalties, batched=batched, advantages=found, gap=gap, ranks=self._ranks)
         tokens = StepTokens(
@@ -109,8 +112,7 @@ class StepLoss:
             returns_M=None if found.returns_M is None else found.returns_M.float().to(self._device),
             start_M=looked.start_M,
         )
-        loss = self._loss(tokens, tally, learns=len(members) > 0)
-        learned = Learned(members=members, num_given=len(given))
+        loss = self._loss(tokens, tally, learns=len(learned.members) > 0)
         return Step(loss, batched=batched, passes=self._passes, tally=tally, learned=learned)
 
     def probe(self, vocab_size: int, max_positions: int) -> Probe:
@@ -249,14 +251,6 @@ class Looked:
     start_M: Tensor | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """The given trajectories that are part of the step; none: it only looks at them."""
-
-    members: Ints
-    num_given: int
-
-
 class Step:
     def __init__(self, loss: UpdateLoss, *, batched: BatchedStep, passes: int, tally: Tally, learned: Learned) -> None:
         self._loss = loss
@@ -272,6 +266,15 @@ class Step:
         if len(learned.members):
             means[learned.members] = self._tally.trajectory_advantages
         return tuple(means.tolist())
+
+    def begun_logprobs(self) -> tuple[NDArray[np.float32], ...]:
+        """Collective, after the step. Of each trajectory given, its first tokens' by the weights that the step began
+        with; nothing of one that is no part of it, or that only a later update has met."""
+        found: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * self._learned.num_given
+        members = self._learned.members.tolist() or range(self._learned.num_given)
+        for at, logprobs in zip(members, self._tally.begun_logprobs(most=MAX_TRACED), strict=True):
+            found[at] = logprobs
+        return tuple(found)
 
     def train(
         self, *, backward: Callable[[MicroLoss], None], update: Callable[[bool], UpdateOutcome]
@@ -292,8 +295,3 @@ class Step:
             for mini_batch in self._batched.mini_batches:
                 yield self._loss.of(mini_batch, moved=moved)
                 moved = True
-
-
-def _members(given: TrainingBatch) -> Ints:
-    trusted = np.flatnonzero(given.trusted_N)
-    return trusted if given.num_written_N[trusted].any() else trusted[:0]

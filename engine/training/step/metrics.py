@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms.advantages import Advantages
@@ -69,6 +71,9 @@ class Tally:
     @property
     def trajectory_advantages(self) -> tuple[float, ...]:
         return tuple(self.advantages.means_N(self.lengths).tolist())
+
+    def begun_logprobs(self, *, most: int) -> list[NDArray[np.float32]]:
+        return self.gap.begun(self.ranks, most=most)
 
     @property
     def lengths(self) -> list[int]:

@@ -163,7 +163,8 @@ class DeepSpeedTrainer:
         batch = TrainingBatch.of(trajectories)
         check_batch(batch, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
         step = self._step_loss.begin(batch)
-        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+        metrics = step.train(backward=self._backward, update=self._update)
+        return StepResult(metrics=metrics, advantages=step.advantages, begun_logprobs=step.begun_logprobs())
 
     def _backward(self, losses: MicroLoss) -> None:
         for part, loss in zip(self._parts, losses.of_parts, strict=True):

@@ -62,7 +62,7 @@ def _answer(kind: Any, document: Any) -> Any:
     for field, hint in _fields(kind):
         if field.name == "raw":
             values["raw"] = known
-        elif field.name in known or field.default is dataclasses.MISSING:
+        elif field.name in known or field.default is field.default_factory is dataclasses.MISSING:
             values[field.name] = _value(hint, known[field.name])
     return kind(**values)
 

@@ -1,6 +1,6 @@
 """A small OpenID provider as a process of its own: discovery, keys, the code flow with PKCE, real signatures.
 
-    python -m tests.backend.accounts.openid_provider PORT
+    python -m tests.backend.accounts.openid_provider PORT [CERTIFICATE KEY]
 
 It signs everybody in without asking. What it says of them, and how it misbehaves, is set by POST /behave:
 {"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret",
@@ -11,9 +11,16 @@ import base64
 import hashlib
 import json
 import secrets
+import socket
+import ssl
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -22,11 +29,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 CLIENT_ID, CLIENT_SECRET = "laminar", "a-client-secret-of-thirty-two-bytes!"
 KID = "key-1"
+ROOT = Path(__file__).resolve().parents[3]
+STARTS_WITHIN_S = 60.0
 
 
 class Provider:
-    def __init__(self, port: int) -> None:
-        self.issuer = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, *, has_tls: bool) -> None:
+        self.issuer = f"https://localhost:{port}" if has_tls else f"http://127.0.0.1:{port}"
         self.key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
         self.stranger = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
         self.behaviour: dict[str, Any] = {}
@@ -92,8 +101,8 @@ class Provider:
         return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": KID})
 
 
-def serve(port: int) -> None:
-    provider = Provider(port)
+def serve(port: int, certificate: Sequence[str]) -> None:
+    provider = Provider(port, has_tls=bool(certificate))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -132,8 +141,46 @@ def serve(port: int) -> None:
         def log_message(self, *_: Any) -> None:
             """The test's output is not its log."""
 
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()
+
+
+@contextmanager
+def running(*certificate: str) -> Iterator[int]:
+    """Its port; as a process of its own, for it and we fetch from each other. `certificate`: a chain and its key."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", __name__, str(port), *certificate], cwd=ROOT)
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, "the provider does not start"
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def turn_on(settings: Any, issuer: str, *, ca_file: str = "") -> None:
+    """Ours ask it from now on."""
+    app = {
+        "provider_id": "sso", "name": "Example", "client_id": CLIENT_ID, "secret": CLIENT_SECRET,
+        "settings": {"server_url": issuer, "oauth_pkce_enabled": True},
+    }  # fmt: skip
+    configured = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"] | {"APPS": [app]}
+    settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": configured}
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_issuer=issuer, ca_file=ca_file)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), sys.argv[2:])

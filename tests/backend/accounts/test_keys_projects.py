@@ -34,7 +34,7 @@ def limited(team: Team, alice: User, project: Project) -> Api:
 
 def test_it_reaches_the_jobs_of_its_project_and_no_others(limited: Api, job: Job, other_job: Job) -> None:
     assert limited.get(f"/jobs/{job.pk}").status_code == 200
-    for path in ("", "/events", "/metrics"):
+    for path in ("", "/events", "/metrics", "/verdict"):
         assert limited.get(f"/jobs/{other_job.pk}{path}").status_code == 404
     assert limited.request("POST", f"/jobs/{other_job.pk}/cancel").status_code == 404
     other_job.refresh_from_db()
@@ -69,7 +69,16 @@ def test_it_starts_from_no_other_projects_checkpoint(
     assert api.request("POST", "/jobs", body).status_code == 202, "a key of the whole team may"
 
 
-OPEN = {"/me", "/pools", "/capabilities", "/templates", "/templates/{name}", "/schemas/job-spec", "/jobs:preview"}
+OPEN = {
+    "/me",
+    "/pools",
+    "/maintenance",
+    "/capabilities",
+    "/templates",
+    "/templates/{name}",
+    "/schemas/job-spec",
+    "/jobs:preview",
+}
 WHOLE_TEAM = [
     (route.method, route.path)
     for route in ROUTES

@@ -68,7 +68,7 @@ def test_two_owners_who_demote_each_other_at_once_leave_one(
         try:
             with transaction.atomic():
                 Membership.objects.filter(user=user).update(role=Role.ADMIN)
-                both_have_written.wait(10)
+                both_have_written.wait(60)
         except IntegrityError as error:
             refused.append(error)
 
@@ -76,7 +76,7 @@ def test_two_owners_who_demote_each_other_at_once_leave_one(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert len(refused) == 1
     assert Membership.objects.filter(team=team, role=Role.OWNER).count() == 1
 

@@ -1,15 +1,10 @@
 """Signing in with an OpenID provider: a real one, over HTTP, with real signatures, and every way that it may lie."""
 
 import json
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,11 +15,9 @@ from backend.accounts.acting import Acting
 from backend.accounts.invitations import invite
 from backend.accounts.models import Membership, Role, Team, User
 from backend.clock import database_now
-from tests.backend.accounts.openid_provider import CLIENT_ID, CLIENT_SECRET
+from tests.backend.accounts.openid_provider import CLIENT_ID, running, turn_on
 
 pytestmark = pytest.mark.django_db
-ROOT = Path(__file__).resolve().parents[3]
-STARTS_WITHIN_S = 20.0
 ADA = "ada@example.org"
 Answer = Any  # the test client's own response type has no public name
 
@@ -36,37 +29,18 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "tests.backend.accounts.openid_provider", str(port)], cwd=ROOT)
-    address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + STARTS_WITHIN_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/jwks", timeout=1).close()
-            break
-        except OSError:
-            assert process.poll() is None and time.monotonic() < deadline, "the provider does not start"
-            time.sleep(0.05)
-    yield address
-    process.kill()
-    process.wait()
+    with running() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture
 def behave(issuer: str, settings: Any) -> Callable[..., None]:
     """Turns the provider on in our settings, and tells it what to say."""
-    app = {
-        "provider_id": "sso", "name": "Example", "client_id": CLIENT_ID, "secret": CLIENT_SECRET,
-        "settings": {"server_url": issuer, "oauth_pkce_enabled": True},
-    }  # fmt: skip
-    configured = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"] | {"APPS": [app]}
-    settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": configured}
-    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_issuer=issuer)
+    turn_on(settings, issuer)
 
     def tell(**behaviour: Any) -> None:
         request = urllib.request.Request(f"{issuer}/behave", json.dumps(behaviour).encode(), method="POST")
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     tell()
     return tell
@@ -78,7 +52,7 @@ def come_back(client: Client, *, change: Callable[[str], str] = lambda address: 
     assert left.status_code == 302, left.content
     opener = urllib.request.build_opener(_NoRedirects)
     try:
-        opener.open(left["Location"], timeout=5)
+        opener.open(left["Location"], timeout=60)
         raise AssertionError("the provider sends people back")
     except urllib.error.HTTPError as answer:
         back = urlsplit(change(answer.headers["Location"]))

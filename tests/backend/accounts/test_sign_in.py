@@ -98,7 +98,7 @@ def test_of_64_at_once_no_more_try_a_password_than_the_limit_allows(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert len(tried) == 64
     assert sum(tried) == adapter.PER_ACCOUNT_AND_ADDRESS[1]
 
@@ -177,12 +177,12 @@ def test_of_many_that_want_a_lock_one_gets_it(in_own_connection: Callable[..., A
     start, got = threading.Barrier(8), []
 
     def race() -> None:
-        start.wait(10)
+        start.wait(60)
         got.append(cache.add("lock", True, timeout=60))
 
     threads = [threading.Thread(target=in_own_connection(race)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert sorted(got) == [False] * 7 + [True]

@@ -51,10 +51,10 @@ def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, projec
         cut.start()
         if number % 2:
             cut.join()
-        answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=20)
+        answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
         while answer.status_code == 409:
             assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
-            answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=20)
+            answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
         assert answer.status_code == 202, answer.text
         ids.append(answer.json()["id"])
         cut.join()

@@ -9,7 +9,7 @@ from django.db import connection
 
 from backend.accounts.models import Project, User
 from backend.api.counters import Use, take_in_turn
-from backend.api.rate_limit import Rate, RateExceeded, take
+from backend.api.rate_limit import Rate, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
@@ -45,6 +45,29 @@ def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
     assert int(responses[2]["Retry-After"]) > 0 and responses[2].json()["retryable"] is True
     assert Job.objects.count() == 2
     assert api_of(bob).post("/jobs", body).status_code == 429, "another key of the team is no other team"
+
+
+def test_what_counts_as_several_uses_moves_a_bucket_by_as_many(db: None) -> None:
+    five, seven = Use("bytes", "a", 10, 3_600, num=5), Use("bytes", "a", 10, 3_600, num=7)
+    assert [take_in_turn([use])[0].remaining for use in (five, five)] == [5, 0]
+    refused = take_in_turn([seven])[0]
+    assert not refused.allowed and 2_500 < refused.wait_s <= 2_520
+    whole = Use("bytes", "b", 10, 3_600, num=11)
+    assert [take_in_turn([whole])[0].allowed for _ in range(2)] == [True, False], "more than the limit: all of it"
+
+
+def test_a_team_sends_so_many_bytes_a_day_by_whichever_key_or_page(
+    api: Any, api_of: Any, alice: User, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.api.rate_limit.SENT", Rate(name="sent-kib", limit=100, window_s=86_400))
+    large = {"project": project.pk, "spec": {"name": "Sums", "description": "x" * 60_000}}
+    assert api.post("/jobs", large).status_code != 429
+    refused = api_of(bob).post("/jobs", large)
+    assert refused.status_code == 429 and refused["RateLimit-Policy"] == '"sent-kib";q=100;w=86400'
+    assert Job.objects.filter(created_by=bob).count() == 0
+    assert api_of(bob).get("/jobs").status_code == 200, "reading sends nothing"
+    with pytest.raises(RateExceeded):
+        take_sent(50_000, of=project.team_id)
 
 
 def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None:

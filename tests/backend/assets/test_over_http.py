@@ -26,7 +26,7 @@ def asset(api: Api, web_server: str) -> str:
 def put(url: str, asset: str, key: str, content: Any, *, sha256: str = "", **headers: str) -> httpx.Response:
     told = {"Authorization": f"Bearer {key}", "Content-Type": OCTETS, **headers}
     address = f"{url}/assets/{asset}/files/0/parts/0?sha256={sha256 or sha256_of(CONTENT)}"
-    return httpx.put(address, content=content, headers=told, timeout=20)
+    return httpx.put(address, content=content, headers=told, timeout=120)
 
 
 def test_a_part_of_full_size_arrives_and_a_longer_one_is_refused_unread(web_server: str, asset: str, api: Api) -> None:
@@ -75,5 +75,5 @@ def test_a_length_that_is_not_announced_is_asked_for(web_server: str, asset: str
 
 def test_octets_are_refused_by_a_route_that_did_not_ask_for_them(web_server: str, api: Api) -> None:
     headers = {"Authorization": f"Bearer {api.key}", "Content-Type": OCTETS}
-    answer = httpx.post(f"{web_server}/jobs", content=CONTENT, headers=headers, timeout=20)
+    answer = httpx.post(f"{web_server}/jobs", content=CONTENT, headers=headers, timeout=120)
     assert answer.status_code == 413 and answer.headers["Connection"] == "close", "their length was enough"

@@ -13,7 +13,8 @@ from backend.accounts.models import Team
 from backend.audit.anchoring import anchor_heads, verify_audit_log
 from backend.audit.places import ANCHORS_FILE, anchors_and_key
 from backend.audit.services import record_action
-from backend.environment import MissingSetting, read_environment
+from backend.environment import read_environment
+from backend.missing import MissingSetting
 from tests.backend.conftest import NOW
 
 KEY = "signing_key.pem"

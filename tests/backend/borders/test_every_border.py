@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from backend.borders import types
 from backend.borders.converters import CONVERTERS
 from backend.rest import api
-from backend.telemetry.internal_api import internal_api
+from backend.telemetry.intake.internal_api import internal_api
 from engine.spec import strict
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,7 +7,8 @@ import pytest
 from django.test import RequestFactory
 
 from backend.borders.proxies import client_ip, read_networks
-from backend.environment import MissingSetting, read_environment
+from backend.environment import read_environment
+from backend.missing import MissingSetting
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPLETE = {

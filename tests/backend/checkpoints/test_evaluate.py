@@ -34,7 +34,7 @@ def trained(make_job: MakeJob) -> Job:
         resources={"trainer_devices": 2},
         rollout={"replicas": 3, "temperature": 0.7, "max_new_tokens": 33},
         evaluation={"prompts": 40, "every": 10},
-        environment={"name": "running_sums", "params": {"terms": 3}},
+        environment={"name": "running_sums", "params": {"median_terms": 3}},
         placement={"min_replicas": 1, "priority": 5},
     )
 

@@ -37,6 +37,7 @@ from engine.live.checkpoints.writer import CheckpointWriter
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.facts import CheckpointSaved
+from engine.spec.store_address import StoreAddress
 from engine.training.checkpoint.folder import CheckpointUnverified, read_manifest, verify_checkpoint
 from tests.backend.checkpoints.conftest import CONTENTS, write_files
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
@@ -134,7 +135,9 @@ def keys_below(url: str, server: S3Server) -> list[str]:
 
 
 def remote(url: str, endpoint: str, root: Path) -> RemoteCheckpoints:
-    return RemoteCheckpoints(store=CheckpointStore(url, endpoint=endpoint, wait=lambda seconds: None), root=root)
+    return RemoteCheckpoints(
+        store=CheckpointStore(StoreAddress.read(url, endpoint=endpoint), wait=lambda seconds: None), root=root
+    )
 
 
 def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5, contents: dict[str, bytes] = CONTENTS) -> Path:
@@ -175,7 +178,7 @@ class TestTravel:
         writer = CheckpointWriter(told.put, remote(url, server.endpoint, here))
         folder = here / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
         writer.put(lambda: lambda: write_files(folder), folder, step=5, progress=PROGRESS)
-        written = told.get(timeout=30)
+        written = told.get(timeout=120)
         assert isinstance(written, CheckpointWritten), written
         assert written.uri == f"{url}/jobs/job_a/attempt-1-fence-1/checkpoints/step-000005"
         found = open_checkpoint(written.uri, remote(url, server.endpoint, there))
@@ -267,7 +270,7 @@ class TestFaults:
         def saved(step: int) -> CheckpointWritten | CheckpointFailed:
             folder = tmp_path / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
             writer.put(lambda: lambda: write_files(folder, CONTENTS), folder, step=step, progress=PROGRESS)
-            return told.get(timeout=30)
+            return told.get(timeout=120)
 
         proxy.answer = lambda number: 507
         assert isinstance(saved(5), CheckpointFailed)
@@ -282,7 +285,8 @@ class TestFaults:
         key = key_of(folder, tmp_path)
 
         def uploader(dies_at: int) -> CheckpointStore:
-            return CheckpointStore(url, client=Mortal(boto3.client("s3", endpoint_url=proxy.endpoint), dies_at))
+            mortal = Mortal(boto3.client("s3", endpoint_url=proxy.endpoint), dies_at)
+            return CheckpointStore(StoreAddress.read(url), client=mortal)
 
         num_writes = len({*CONTENTS.values()}) + 1 + 2  # equal parts are one object; progress; two manifests
         for _ in range(num_writes - 1):
@@ -314,7 +318,9 @@ class TestFaults:
         proxy.answer = hold
         script = (
             "import sys; from pathlib import Path; from engine.live.checkpoints.store import CheckpointStore;"
-            "CheckpointStore(sys.argv[1], endpoint=sys.argv[2]).upload(Path(sys.argv[3]), sys.argv[4])"
+            "from engine.spec.store_address import StoreAddress;"
+            "address = StoreAddress.read(sys.argv[1], endpoint=sys.argv[2]);"
+            "CheckpointStore(address).upload(Path(sys.argv[3]), sys.argv[4])"
         )
         command = [sys.executable, "-c", script, url, proxy.endpoint, str(folder), key]
         with subprocess.Popen(command) as process:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from backend.errors import InvalidState
-from backend.jobs.attempts.launcher import LauncherError, SubmissionStatus
+from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job, kill_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
@@ -29,6 +29,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobAttempt, JobState
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
+from backend.pools.clusters.dashboard import LauncherError
 from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
 from backend.telemetry.ingest import StaleFence, ingest_facts, note_heartbeat

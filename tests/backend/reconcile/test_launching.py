@@ -1,5 +1,6 @@
 """An attempt is launched once, and one that cannot start is tried again later."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar
 
@@ -7,10 +8,11 @@ import pytest
 from django.db import transaction
 
 from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.attempts.launcher import RayUnreachable
 from backend.jobs.attempts.launching import launch_attempt, order_for, stop_superseded
+from backend.jobs.control.cancelling import kill_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import JobAttempt, JobState, OutboxMessage
+from backend.pools.clusters.dashboard import RayUnreachable
 from engine.spec.control import AttemptOrder
 from tests.backend.fake_ray import FakeRay
 from tests.backend.reconcile.conftest import S, World, topics
@@ -69,6 +71,20 @@ class TestLaunching:
         assert topics() == ["stop"]
         stop_superseded(world.job.pk, slow)
         assert slow.stopped == [first]
+
+    def test_what_the_cluster_answered_of_a_killed_job_is_told_once(self, world: World) -> None:
+        world.run()
+        kill_job(world.job.pk, actor="user:1", now=world.now)
+        for _ in range(2):
+            stop_superseded(world.job.pk, world.ray)
+        told = world.job.events.filter(type="cluster_stopped")
+        assert [event.message for event in told] == ["It was told to stop attempt 1."]
+
+    def test_of_a_job_that_was_not_killed_nothing_more_is_told(self, world: World) -> None:
+        world.run()
+        world.cancel()
+        stop_superseded(world.job.pk, world.ray)
+        assert not world.job.events.filter(type="cluster_stopped").exists()
 
 
 class TestStarting:
@@ -130,9 +146,9 @@ class TestSpecsOfOtherReleases:
     ) -> None:
         world.with_spec(trainer={"backend": "abacus"})
 
-        def cancelled_first(attempt: JobAttempt) -> AttemptOrder:
+        def cancelled_first(attempt: JobAttempt, *, avoiding: Sequence[str]) -> AttemptOrder:
             world.cancel()
-            return order_for(attempt)
+            return order_for(attempt, avoiding=avoiding)
 
         monkeypatch.setattr("backend.jobs.attempts.launching.order_for", cancelled_first)
         launch_attempt(world.job.pk, world.ray)

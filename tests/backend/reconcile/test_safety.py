@@ -76,12 +76,12 @@ def held_elsewhere() -> Iterator[None]:
     def hold() -> None:
         with reconcile_lease():
             entered.set()
-            leave.wait(20)
+            leave.wait(120)
         connection.close()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     yield
     leave.set()
     thread.join()

@@ -1,6 +1,6 @@
 """A driver whose loop stands still: named, ended and followed by another; and never for what was our own fault."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count, repeat
 
 import pytest
@@ -8,6 +8,7 @@ from django.test import Client
 
 from backend.accounts.models import User
 from backend.errors import Conflict
+from backend.reconcile.round import reconcile
 from backend.reconcile.verdicts import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
 from tests.backend.conftest import Api
 from tests.backend.reconcile.conftest import S, World
@@ -105,6 +106,21 @@ class TestOurOwnFault:
         for _ in range(5):
             running.after_away(LONG_S)  # frozen, or no worker, or the machine slept
         assert not is_stalled(running) and running.state() == ("running", 1)
+
+    def test_a_heartbeat_in_the_middle_of_a_round_was_just_heard(self, running: World) -> None:
+        """A slow round looks at its clock and reads the jobs later: what it reads there is of no clock set back."""
+        turns = count(2)
+        running.rounds(LONG_S, turns=turns)
+
+        def clock() -> datetime:
+            looked_at = running.now
+            running.now += timedelta(seconds=4)
+            running.beat(next(turns))
+            return looked_at
+
+        reconcile(running.ray, clock, lambda: True)
+        running.job.refresh_from_db()
+        assert running.state() == ("running", 1) and events(running) == [] and running.ray.stopped == []
 
     @pytest.mark.parametrize("hours", [1, -1])
     def test_a_clock_that_jumps_an_hour_ends_no_job_that_moves(self, running: World, hours: int) -> None:

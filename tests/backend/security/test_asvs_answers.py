@@ -66,12 +66,32 @@ def test_people_are_led_to_https(https_client: Browsers) -> None:
         assert (answer.status_code, answer["Location"]) == (301, f"https://testserver{path}")
 
 
-@pytest.mark.parametrize("path", ["/api/v1/me", "/api/v1/nothing", "/internal/engine/heartbeat"])
+@pytest.mark.parametrize("path", ["/api/v1/me", "/api/v1/nothing", "/internal/engine/heartbeat", "/metrics"])
 def test_a_program_that_comes_over_http_is_refused_and_not_led_on(https_client: Browsers, api: Any, path: str) -> None:
     client, key = https_client(), {"Authorization": f"Bearer {api.key}"}
-    answer = client.get(path, headers=key)
+    answer = client.get(path, headers=key | {"X-Forwarded-Proto": "http", "X-Forwarded-For": "192.0.2.9"})
     assert (answer.status_code, answer.json()["code"]) == (403, "https_only")
     assert client.get("/api/v1/me", headers=key, secure=True).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("post", "/internal/engine/facts", 401),  # its own answer: there is no token here
+        ("post", "/internal/engine/heartbeat", 401),
+        ("get", "/internal/engine/assets/ast_1/manifest", 401),
+        ("get", "/healthz", 200),
+        ("get", "/metrics", 200),
+    ],
+)
+def test_inside_the_web_server_answers_over_http_itself(
+    https_client: Browsers, db: None, method: str, path: str, status: int
+) -> None:
+    """A redirect would lead the engine to a port without a certificate, and its job would look as if it never began."""
+    answer = getattr(https_client(), method)(path)
+    assert (answer.status_code, answer.get("Location")) == (status, None)
+    for told in ("/", "/accounts/login/"):
+        assert https_client().get(told).status_code == 301, "people are led on"
 
 
 def test_nothing_that_is_somebodys_is_kept_by_a_browser(browser: Client, api: Any) -> None:

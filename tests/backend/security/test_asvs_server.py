@@ -37,7 +37,7 @@ def test_an_ordinary_request_is_answered(web_server: str) -> None:
 
 def exchanged(server: str, request: bytes) -> bytes:
     address = urlsplit(server)
-    with socket.create_connection((address.hostname or "", address.port or 0), timeout=5) as connection:
+    with socket.create_connection((address.hostname or "", address.port or 0), timeout=60) as connection:
         connection.sendall(request)
         told = b""
         while piece := connection.recv(65_536):

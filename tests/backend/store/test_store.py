@@ -11,7 +11,12 @@ from backend.store.chosen import store_at
 from backend.store.folder import FolderStore
 from backend.store.port import NotStored, ObjectStore, StoreUnavailable, checked_key
 from backend.store.s3 import S3Store
+from engine.spec.store_address import StoreAddress
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
+
+
+def s3_store(endpoint: str, prefix: str = "") -> S3Store:
+    return S3Store(StoreAddress.read(f"s3://laminar/{prefix}", endpoint=endpoint))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "folder":
         return FolderStore(tmp_path)
     server: S3Server = request.getfixturevalue("server")
-    return S3Store(bucket="laminar", prefix=tmp_path.name, endpoint=server.endpoint)
+    return s3_store(server.endpoint, tmp_path.name)
 
 
 class TestEveryStore:
@@ -93,20 +98,20 @@ class TestTheFolder:
 
 class TestS3:
     def test_a_presigned_url_opens_this_object_without_credentials(self, server: S3Server) -> None:
-        store = S3Store(bucket="laminar", prefix="signed", endpoint=server.endpoint)
+        store = s3_store(server.endpoint, "signed")
         store.put("a", b"content")
         url = store.presigned_url("a", expires_in_s=60)
         assert url is not None and "X-Amz-Expires=60" in url
         assert httpx.get(url).content == b"content"
 
     def test_stores_with_other_prefixes_do_not_see_each_other(self, server: S3Server) -> None:
-        one, other = (S3Store(bucket="laminar", prefix=name, endpoint=server.endpoint) for name in ("one", "other"))
+        one, other = (s3_store(server.endpoint, name) for name in ("one", "other"))
         one.put("a", b"1")
         assert [each.key for each in one.list("")] == ["a"]
         assert list(other.list("")) == []
 
     def test_a_server_that_is_gone_is_unavailable_for_now(self, server: S3Server) -> None:
-        store = S3Store(bucket="laminar", endpoint="http://127.0.0.1:9")
+        store = s3_store("http://127.0.0.1:9")
         with pytest.raises(StoreUnavailable) as raised:
             store.get("a")
         assert raised.value.retryable
@@ -116,7 +121,7 @@ def test_the_address_chooses_the_store(tmp_path: Path, server: S3Server) -> None
     assert isinstance(store_at("", folder=tmp_path), FolderStore)
     chosen = store_at("s3://laminar/some/where", folder=tmp_path, endpoint=server.endpoint)
     chosen.put("k", b"v")
-    assert S3Store(bucket="laminar", endpoint=server.endpoint).get("some/where/k") == b"v"
+    assert s3_store(server.endpoint).get("some/where/k") == b"v"
     for wrong in ("ftp://x/y", "s3:///prefix", "bucket"):
         with pytest.raises(ValueError, match="LAMINAR_STORE_URL"):
             store_at(wrong, folder=tmp_path)

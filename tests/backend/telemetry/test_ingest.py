@@ -24,6 +24,7 @@ from backend.telemetry.models import (
     MetricSeries,
     ReplicaActivity,
     ReplicaMinute,
+    SampleLedger,
     Trajectory,
     UnarchivedTrajectory,
 )
@@ -43,6 +44,7 @@ SPAN = {"doing": "decode", "start_s": -2.0, "end_s": 0.0}
 REPLICA: Body = {"replica": 0, "incarnation": 0, "version": 1, "kv_used": 0.5, "num_running": 1, "num_waiting": 0}
 REPLICA |= {"num_with_environment": 0, "num_prefilled": 0, "num_decoded": 9, "spans": [SPAN]}
 OBSERVED: Body = {"type": "replicas_observed", "replicas": [REPLICA]}
+COUNTED: Body = step(2) | {"ledger": {"trained": 4, "open": 4}}
 FINISHED: Body = {"type": "run_finished", "outcome": "succeeded", "ledger": {"trained": 8}}
 
 
@@ -109,6 +111,7 @@ def everything(job: Job) -> dict[str, Any]:
         "unarchived": list(UnarchivedTrajectory.objects.filter(job=job).order_by("pk").values()),
         "logs": list(LogBatch.objects.filter(job=job).order_by("id").values()),
         "activity": list(ReplicaActivity.objects.filter(job=job).order_by("id").values()),
+        "ledger": list(SampleLedger.objects.filter(job=job).values()),
         "minutes": list(ReplicaMinute.objects.filter(job=job).order_by("replica", "minute").values()),
         "checkpoints": list(Checkpoint.objects.filter(job=job).order_by("id").values()),
     }
@@ -198,7 +201,7 @@ class TestTheWayOfAJob:
 
 class TestOnce:
     def test_a_replay_changes_nothing(self, driver: Driver, job: Job) -> None:
-        bodies = [READY, step(1), trajectories(1), checkpoint(1), step(2), LINES, OBSERVED]
+        bodies = [READY, step(1), trajectories(1), checkpoint(1), COUNTED, LINES, OBSERVED]
         driver.say(*bodies)
         before = everything(job)
         assert all(before.values())
@@ -332,8 +335,7 @@ HOSTILE: dict[str, tuple[Callable[[Body], object], int]] = {
     "a list": (lambda batch: [batch], 422),
     "null": (lambda batch: None, 422),
     "no facts": (lambda batch: batch | {"facts": []}, 422),
-    "unknown field": (lambda batch: batch | {"state": "succeeded"}, 422),
-    "unknown fact": (lambda batch: batch | {"facts": [{"seq": 1, "at": AT, "body": {"type": "job_won"}}]}, 422),
+    "no kind of fact": (lambda batch: batch | {"facts": [{"seq": 1, "at": AT, "body": {"type": "Job won!"}}]}, 422),
     "seq zero": (lambda batch: batch | {"facts": [batch["facts"][0] | {"seq": 0}]}, 422),
     "seq beyond": (lambda batch: batch | {"facts": [batch["facts"][0] | {"seq": 2**64}]}, 422),
     "too many facts": (lambda batch: batch | {"facts": [batch["facts"][0] | {"seq": n} for n in range(1, 202)]}, 422),

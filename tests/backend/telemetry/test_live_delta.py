@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.telemetry.drawing import ends_of_series
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.live import MOST_EVENTS, live_delta
 from backend.telemetry.representations import LiveDelta
-from backend.telemetry.selectors import MOST_POINTS, metrics_since, trajectories
+from backend.telemetry.selectors import MOST_POINTS, metrics_since, series_of, trajectories
 from backend.telemetry.thinned_series import thinned_metrics
 from engine.spec.control import FactBatch
+from tests.backend.conftest import MakeCheckpoint
 
 
 class Engine:
@@ -72,10 +75,10 @@ def test_everything_new_once_and_then_nothing(engine: Engine, job: Job) -> None:
     [answer] = pull_all(job)
     assert [event.type for event in answer.events] == ["submitted", "state_changed", "state_changed"]
     assert answer.series == {"m0": [(1, 1.0), (2, 2.0)]}
-    assert [(row.step, row.sample) for row in answer.trajectories] == [(1, 0), (1, 1)]
+    assert answer.sampled_step == 1
     assert (answer.job.state, answer.job.step) == ("running", 2)
     again = live_delta(job, answer.cursor)
-    assert (again.events, again.series, again.trajectories, again.more) == ([], {}, [], False)
+    assert (again.events, again.series, again.sampled_step, again.more) == ([], {}, None, False)
     assert again.cursor == answer.cursor
 
 
@@ -114,24 +117,65 @@ def test_many_events_are_bounded_too(engine: Engine, job: Job, now: datetime) ->
     assert seqs == list(range(1, MOST_EVENTS + 23)) and second.series == {"m0": [(1, 1.0)]}
 
 
-def test_of_many_trajectories_the_newest_are_shown(engine: Engine, job: Job) -> None:
-    engine.say(*[sampled(n, count=8) for n in range(1, 11)])
+def test_of_many_trajectories_the_newest_step_is_told_and_no_text(engine: Engine, job: Job) -> None:
+    long = sampled(10, count=8)
+    for row in long["trajectories"]:
+        row |= {"prompt": "p" * 8_000, "response": "r" * 8_000}
+    engine.say(*[sampled(n, count=8) for n in range(1, 10)], long)
     [answer] = pull_all(job)
-    assert len(answer.trajectories) == 20 and {row.step for row in answer.trajectories} == {8, 9, 10}
+    assert answer.sampled_step == 10 and len(answer.model_dump_json()) < 10_000
 
 
-def test_a_later_attempt_wins_the_steps_that_it_did_again(engine: Engine, job: Job, now: datetime) -> None:
-    engine.say(*[step(n, 1.0) for n in range(1, 6)])
-    before = live_delta(job, 0).cursor
+def next_attempt(job: Job, now: datetime) -> Engine:
     with transaction.atomic():
         locked = locked_job(job.pk)
         advance(locked, JobState.RECOVERING, actor="reconcile", now=now)
-        second = begin_attempt(locked, now=now)
-    Engine(second, now).say(*[step(n, 2.0) for n in range(3, 5)])
+        return Engine(begin_attempt(locked, now=now), now)
+
+
+def test_a_later_attempt_wins_the_steps_that_it_did_again(
+    engine: Engine, job: Job, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    engine.say(*[step(n, 1.0) for n in range(1, 6)])
+    before = live_delta(job, 0).cursor
+    make_checkpoint(job, step=2)
+    next_attempt(job, now).say(*[step(n, 2.0) for n in range(3, 5)])
     assert live_delta(job, before).series == {"m0": [(3, 2.0), (4, 2.0)]}
-    merged = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 1.0)]
-    assert metrics_since(job, 0).series == {"m0": merged}
-    assert thinned_metrics(job, 100).series == {"m0": merged}
+    every = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 1.0)]
+    assert metrics_since(job, 0).series == {"m0": every}
+    assert thinned_metrics(job, 100).series == {"m0": every[:4]}, "step 5 was not done again yet"
+
+
+def test_a_series_ends_where_the_run_is_from_the_moment_that_it_goes_back(
+    engine: Engine, job: Job, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    engine.say(*[step(n) for n in range(1, 10)])
+    make_checkpoint(job, step=6)
+    second = next_attempt(job, now)
+
+    def ends() -> set[int]:
+        [named] = series_of(job)
+        [tile], [drawn], [pulled] = (
+            ends_of_series(job, ["m0"], num_last=1).values(),
+            thinned_metrics(job, 100).series.values(),
+            live_delta(job, 0).series.values(),
+        )
+        return {named.step, tile.newest[-1][0], drawn[-1][0], pulled[-1][0]}
+
+    assert ends() == {6}
+    second.say(step(7))
+    assert ends() == {7}
+    make_checkpoint(job, step=3, attempt=2)  # the newer one was found broken
+    Checkpoint.objects.filter(step=6).delete()
+    next_attempt(job, now)
+    assert ends() == {3}, "what either of the former two did beyond"
+
+
+def test_nothing_is_drawn_of_a_run_that_begins_again(engine: Engine, job: Job, now: datetime) -> None:
+    engine.say(step(1), step(2))
+    next_attempt(job, now)
+    assert not thinned_metrics(job, 100).series and not live_delta(job, 0).series
+    assert not ends_of_series(job, ["m0"], num_last=1) and not series_of(job)
 
 
 def test_sampling_keeps_means_and_extremes(engine: Engine, job: Job) -> None:
@@ -139,8 +183,10 @@ def test_sampling_keeps_means_and_extremes(engine: Engine, job: Job) -> None:
     page = thinned_metrics(job, 100, ["m0"])
     line, band = page.series["m0"], page.bands["m0"]
     assert len(line) == len(band) == 100
-    assert [step for step, _ in line] == list(range(10, 1_001, 10))
-    assert dict(line)[500] == pytest.approx(10.9) and (500, 1.0, 100.0) in band
+    assert sum(page.counts["m0"]) == 1_000 and set(page.counts["m0"][:-1]) <= {9, 10, 11}
+    [(end, low, _)] = [each for each in band if each[2] == 100.0]
+    assert 500 <= end < 511 and low == 1.0 and dict(line)[end] == pytest.approx(1 + 99 / 10, abs=1)
+    assert line[-1] == (1_000, 1.0) and page.counts["m0"][-1] == 1, "the newest by itself"
     assert metrics_since(job, page.cursor).series == {}
     few = thinned_metrics(job, 1_000, ["m0"])
     assert len(few.series["m0"]) == 1_000 and few.bands == {}

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.drawing import LONG, MAX_POINTS, drawn_series
+from backend.telemetry.drawing import MAX_POINTS, drawn_series
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
 from backend.telemetry.series import LEAST_TO_COPY, NewPoint, store_points
@@ -63,7 +63,7 @@ def test_rest_reads_a_range_of_steps(job: Job, api: Any, now: datetime) -> None:
     wide = api.get(path, from_step=1_001, max_points=20).json()
     assert len(wide["series"]["loss"]) == 20
     last, low, high = wide["bands"]["loss"][0]
-    assert low == 1_001.0 and last == high and 1_100 <= last < 1_116  # a rollup of 16 steps is not cut in two
+    assert low == 1_001.0 and last == high and 1_106 <= last < 1_122  # a rollup of 16 steps is not cut in two
     assert wide["bands"]["loss"][-1][2] == 3_000.0
     assert len(api.get(path, to_step=2_999).json()["series"]["loss"]) == 500
     assert api.get(path, from_step=9_000).json()["series"] == {}
@@ -96,10 +96,30 @@ def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api:
 def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> None:
     write(job, range(1, 12_001), now, "reward/mean")
     MetricPoint.objects.filter(series__job=job, step=12_000).update(value=99_999.0)
-    short = drawn_series(job, ["reward/mean"])["reward/mean"]
-    assert MetricSeries.objects.get(job=job).rolled_to > LONG
-    assert 250 < len(short) <= MAX_POINTS and max(value for _, value in short) == 99_999.0
-    assert short == sorted(short) and short[0][0] < 100 and short[0][1] == 1.0
+    drawn = drawn_series(job, ["reward/mean"])
+    line, band = drawn.series["reward/mean"], drawn.bands["reward/mean"]
+    assert MetricSeries.objects.get(job=job).rolled_to > 10_000
+    assert MAX_POINTS / 2 < len(line) <= MAX_POINTS and sum(drawn.counts["reward/mean"]) == 12_000
+    assert max(high for *_, high in band) == 99_999.0 and band[0][1] == 1.0
+    assert line == sorted(line) and line[-1] == (12_000, 99_999.0), "the newest by itself"
+
+
+def test_means_and_their_counts_add_up_to_the_whole(job: Job, api: Any, now: datetime) -> None:
+    write(job, range(1, 5_001), now)
+    for query in ({"max_points": 7}, {"max_points": 160}, {"from_step": 1_000, "to_step": 3_999, "max_points": 50}):
+        answer = api.get(f"/jobs/{job.pk}/metrics", **query).json()
+        counts, line = answer["counts"]["loss"], answer["series"]["loss"]
+        first, last = query.get("from_step", 1), query.get("to_step", 5_000)
+        wanted = pytest.approx(sum(range(first, last + 1)), rel=0.01)  # rollups at the edges are not cut in two
+        assert sum(n * mean for n, (_, mean) in zip(counts, line, strict=True)) == wanted
+        assert sum(counts) == pytest.approx(last + 1 - first, rel=0.02)
+    assert api.get(f"/jobs/{job.pk}/metrics", from_step=4_990).json()["counts"] == {}
+
+
+def test_rest_tells_when_the_end_of_a_rollup_was_measured(job: Job, api: Any, now: datetime) -> None:
+    write(job, range(1, 4_001), now)
+    answer = api.get(f"/jobs/{job.pk}/metrics", max_points=20, times=True).json()
+    assert [datetime.fromisoformat(at) for at in answer["times"]["loss"]] == [now] * len(answer["series"]["loss"])
 
 
 class TestReduction:

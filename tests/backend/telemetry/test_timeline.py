@@ -116,3 +116,49 @@ def test_rest_answers_the_newest_minutes_or_what_is_asked(job: Job, api: Any) ->
     assert api.get(path).json()["spans"] == []
     for query in ({"from": "2026-01-05", "to": "2026-01-04"}, {"from": "0001-01-01T00:00:00+14:00"}, {"to": "x"}):
         assert api.get(path, **query).status_code == 422
+
+
+def holding(num_replicas: int, *replicas: int, running: int = 0, incarnation: int = 1) -> ReplicasObserved:
+    """Replicas that did nothing yet, and hold something each of its own."""
+    body = observed(*[[] for _ in replicas]).model_dump()
+    for row, replica in zip(body["replicas"], replicas, strict=True):
+        row |= {"replica": replica, "incarnation": incarnation, "kv_used": replica / 1000, "num_running": running}
+        row |= {"num_waiting": 2, "num_with_environment": 3, "num_prefilled": 2**40, "num_decoded": replica}
+    return ReplicasObserved.model_validate(body | {"num_replicas": num_replicas})
+
+
+def test_each_of_very_many_replicas_has_its_turn_and_the_share_is_told(job: Job, api: Any) -> None:
+    path = f"/jobs/{job.pk}/replicas"
+    assert api.get(path).json() == {"num_replicas": 0, "replicas": []}
+    tell(job, holding(3, 0, 1, 2, incarnation=9), at(0))
+    tell(job, holding(900, *range(64)), at(1), attempt=2)
+    told = api.get(path).json()
+    assert (told["num_replicas"], len(told["replicas"])) == (900, 64), "nothing of an attempt before"
+    for fact, first in enumerate(range(64, 900, 64)):
+        tell(job, holding(900, *range(first, min(first + 64, 900))), at(2 + fact), attempt=2)
+    tell(job, holding(900, 7, running=5, incarnation=2), at(60), attempt=2)
+    told = api.get(path).json()
+    assert [each["replica"] for each in told["replicas"]] == list(range(900))
+    assert told["replicas"][7] == {
+        "attempt": 2, "replica": 7, "incarnation": 2, "version": 7, "at": "2026-01-05T12:01:00Z", "kv_used": 0.007,
+        "num_running": 5, "num_waiting": 2, "num_with_environment": 3, "num_prefilled": 2**40, "num_decoded": 7,
+    }  # fmt: skip
+
+
+def test_the_timeline_tells_what_replicas_held_unless_it_is_too_much(job: Job, api: Any) -> None:
+    for second in range(80):
+        tell(job, holding(64, *range(64), running=second), at(second))
+    path = f"/jobs/{job.pk}/timeline"
+    few = api.get(path, **{"from": at(3).isoformat(), "to": at(5).isoformat()}).json()
+    assert [(each["replica"], each["num_running"]) for each in few["states"]] == [
+        (replica, second) for second in (3, 4) for replica in range(64)
+    ]
+    assert api.get(path, **{"from": at(0).isoformat(), "to": at(80).isoformat()}).json()["states"] is None
+
+
+def test_what_a_release_before_wrote_has_no_states(job: Job, api: Any) -> None:
+    tell(job, observed([("decode", -5, 0)]), at(5))
+    ReplicaActivity.objects.update(states=None, num_states=0)
+    assert api.get(f"/jobs/{job.pk}/replicas").json()["replicas"] == []
+    told = api.get(f"/jobs/{job.pk}/timeline", **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
+    assert (len(told["spans"]), told["states"]) == (1, [])

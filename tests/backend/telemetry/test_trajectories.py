@@ -24,7 +24,7 @@ from backend.telemetry.trajectory_archive import (
     archive_trajectories,
     jobs_to_archive,
 )
-from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
+from backend.telemetry.trajectory_search import Wanted, the_trajectory, trajectories_found, values_of, whole_of
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 
@@ -181,7 +181,7 @@ class TestReading:
             writer.write(step, *[sample(each) for each in range(3)])
         seen, cursor = [], None
         while True:
-            found, cursor = trajectories_found(job, cursor=cursor, limit=5)
+            found, cursor = trajectories_found(job, Wanted(), cursor=cursor, limit=5)
             seen += [row.trajectory_id for row in found]
             if cursor is None:
                 break
@@ -217,7 +217,8 @@ class TestReading:
         archive_trajectories(job.pk, store, now=now)
         archived = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
         assert waiting == archived
-        assert archived["trace"] == json.loads(json.dumps(sample(4)["trace"]))
+        untold: dict[str, list[object]] = {"texts": [], "trainer_logprobs": []}
+        assert archived["trace"] == json.loads(json.dumps(sample(4)["trace"])) | untold
 
     @pytest.mark.parametrize("id", ["traj_1_1_5_0", "traj_9_1_4_0", "x", "traj_1_1_4_0_0", "traj_-1_1_4_0", "%00"])
     def test_what_is_not_there_is_404(self, job: Job, writer: Writer, api: Any, id: str) -> None:

@@ -83,7 +83,7 @@ def test_other_spellings_of_this_machine_are_refused(receiver: Receiver, host: s
     """By the system's own resolver, which understands them all."""
     outcome = carry(f"https://{host}:{receiver.port}/", GuardedNetwork(resolve=resolve))
     assert outcome.status is None and not receiver.received
-    assert outcome.error in {"this address is not on the public internet", "could not connect"}
+    assert outcome.error == "could not connect" or "public internet" in outcome.error
 
 
 def test_plain_http_and_sockets_are_refused(receiver: Receiver) -> None:

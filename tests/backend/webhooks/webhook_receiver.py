@@ -42,7 +42,7 @@ class Receiver:
         if tls_folder is not None:
             self.scheme = "https"
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(_certificate(tls_folder))
+            context.load_cert_chain(certificate_of(HOST_NAME, tls_folder))
             context.sni_callback = lambda sock, name, _: setattr(self, "server_name", name)
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
 
@@ -100,10 +100,10 @@ def receiving(*answers: int, tls_folder: Path | None = None) -> Iterator[Receive
         receiver.server.server_close()
 
 
-def _certificate(folder: Path) -> Path:
-    """Of HOST_NAME, signed by itself: key and certificate in one file, which a client may trust."""
+def certificate_of(host_name: str, folder: Path) -> Path:
+    """Signed by itself: key and certificate in one file, which a client may trust."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST_NAME)])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host_name)])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -113,7 +113,7 @@ def _certificate(folder: Path) -> Path:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST_NAME)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host_name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, SHA256())
     )

@@ -1,11 +1,13 @@
 """The torch engine's part of the GPU's bench goes its whole way on a CPU, and names what it has not tried."""
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
 from engine.bench.command import bench
+from engine.bench.report import Row
 from engine.bench.rollouts import torch_on_device
 from engine.bench.rollouts.on_device import OF_A_CPU, OF_A_GPU, Bench, kv_bytes_of_a_token, weight_bytes_of_a_step
 from engine.bench.rollouts.torch_on_device import GOAL, torch_rows
@@ -33,9 +35,15 @@ def bench_of(remarks: list[str], *, is_over: bool = False) -> Bench:
     )
 
 
-def test_every_figure_stands_beside_its_bound() -> None:
+@cache
+def measured() -> tuple[dict[str, Row], list[str]]:
+    """By figure; and what was remarked."""
     remarks: list[str] = []
-    rows = {str(row["figure"]): row for row in torch_rows(bench_of(remarks))}
+    return {str(row["figure"]): row for row in torch_rows(bench_of(remarks))}, remarks
+
+
+def test_every_figure_stands_beside_its_bound() -> None:
+    rows, remarks = measured()
     assert list(rows) == FIGURES and remarks == []
     assert all(float(row["median"] or 0) > 0 for row in rows.values())
     assert [row["bound_by"] for row in rows.values()] == ["products", *["memory"] * 4]
@@ -44,7 +52,7 @@ def test_every_figure_stands_beside_its_bound() -> None:
 
 def test_the_bound_of_decoding_is_the_memory_over_weights_and_every_rows_context() -> None:
     """Contexts are those told, give or take the steps that are measured."""
-    rows = {str(row["figure"]): row for row in torch_rows(bench_of([]))}
+    rows, _ = measured()
     shape = ModelShape.of_config(OF_A_CPU.configs["tiny"])
     for figure, num_rows in zip(DECODING, (3, 1), strict=True):
         shortest, longest = (

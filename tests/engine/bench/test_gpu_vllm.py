@@ -31,6 +31,7 @@ def rows_of(remarks: list[str], *, is_over: bool, python: str) -> list[Row]:
 
 
 @pytest.mark.vllm
+@pytest.mark.soak  # vLLM starts for half a minute; test_rollouts.py has it started and measured by the other bench
 def test_every_figure_stands_beside_its_bound(vllm_python: Path) -> None:
     remarks: list[str] = []
     rows = rows_of(remarks, is_over=False, python=str(vllm_python))

@@ -9,6 +9,7 @@ texts in the same order; `theirs` is the library as it is installed, before anyt
 import contextlib
 import io
 import json
+import os
 import random
 import signal
 import sys
@@ -41,16 +42,13 @@ def wrong(answer: str, rng: random.Random) -> str:
             return f"The answer is {answer}"
 
 
-def asked(task: str, num_questions: int, num_wrong: int, made: Any) -> list[tuple[Any, str]]:
-    """Each question with an answer: the one that is due to every question, then `num_wrong` wrong ones in all."""
-    rng = random.Random(f"gym_corpus/{task}")
-    questions = [made(task, "{}", index) for index in range(num_questions)]
-    answers = [str(entry["answer"]) for _, entry in questions]
-    pairs = list(zip(questions, answers, strict=True))
+def asked(answers: list[str], num_wrong: int, rng: random.Random) -> list[tuple[int, str]]:
+    """Questions with an answer: the one that is due to each, then `num_wrong` wrong ones in all."""
+    pairs = list(enumerate(answers))
     for at in range(num_wrong):
-        said = rng.choice(answers) if rng.random() < 0.1 else wrong(answers[at % num_questions], rng)
-        pairs.append((questions[at % num_questions], said))
-    return [(question, said.strip()) for question, said in pairs]
+        said = rng.choice(answers) if rng.random() < 0.1 else wrong(answers[at % len(answers)], rng)
+        pairs.append((at % len(answers), said))
+    return sorted(((index, said.strip()) for index, said in pairs), key=lambda pair: pair[0])
 
 
 def main() -> None:
@@ -58,20 +56,36 @@ def main() -> None:
     import gym  # type: ignore[import-not-found]
 
     signal.signal(signal.SIGVTALRM, _late)
-    work = {task: asked(task, num_questions, num_wrong, gym._made) for task in tasks}
-    if side == "ours":
-        for task in tasks:
+    for task in tasks:
+        sys.stdout.flush()
+        if os.fork() == 0:  # what a task holds in memory, and what judging changes, ends with it
+            _told(gym, task, num_questions, num_wrong, is_ours=side == "ours")
+            sys.stdout.flush()
+            os._exit(0)
+        if os.wait()[1] != 0:
+            raise SystemExit(f"{task}: its process died")
+
+
+def _told(gym: Any, task: str, num_questions: int, num_wrong: int, *, is_ours: bool) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):  # one says dots
+        made = [gym._made(task, "{}", index) for index in range(num_questions)]
+    answers = [str(entry["answer"]) for _, entry in made]
+    pairs = asked(answers, num_wrong, random.Random(f"gym_corpus/{task}"))
+    if is_ours:
+        with contextlib.redirect_stdout(io.StringIO()):
             gym.warm_up(task, "{}")
-        own_texts = [text for pairs in work.values() for (_, entry), _ in pairs for text in gym.texts_of(entry)]
+        own_texts = [text for _, entry in made for text in gym.texts_of(entry)]
         gym._OWN_TEXTS.update(own_texts)
         gym.Judging(own_texts=own_texts, cpu_s=1e6)
-    for task, pairs in work.items():
-        print(json.dumps([task, [_scored(question, said) for question, said in pairs], [said for _, said in pairs]]))
-        sys.stdout.flush()
+    scores = []
+    for index, said in pairs:
+        dataset, entry = made[index]
+        dataset.seed = dataset.config.seed = index  # most of a task's questions share one
+        scores.append(_scored(dataset, entry, said))
+    print(json.dumps([task, scores, [said for _, said in pairs]]))
 
 
-def _scored(made: Any, said: str) -> float | str:
-    dataset, entry = made
+def _scored(dataset: Any, entry: Any, said: str) -> float | str:
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S)
     began = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):

@@ -19,7 +19,7 @@ from engine.live.facts.from_reports import trajectories_sampled
 from engine.pipeline.effects import StartSequences
 from engine.pipeline.journal import TrajectoryTaken
 from engine.pipeline.messages.addresses import Address
-from engine.pipeline.messages.to_driver import ReadTrajectory, StepReported
+from engine.pipeline.messages.to_driver import ReadTrajectory
 from engine.pipeline.records import GroupKey, GroupTask, Trajectory
 from engine.spec.job import EnvironmentSpec
 from tests.engine.environments.sandboxed import sandbox
@@ -138,10 +138,8 @@ def taken_in(trajectory: Trajectory) -> None:
     """By data's log, and by the facts that the control plane is told."""
     [(body, _)] = frames(frame(TrajectoryTaken(trajectory=trajectory)))
     assert isinstance(entry_of(body, found=lambda lies: trajectory), TrajectoryTaken)
-    report = StepReported(
-        step=1, metrics={}, to_read=(ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0),)
-    )
-    for fact in trajectories_sampled(report):
+    read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0)
+    for fact in trajectories_sampled(1, [read]):
         fact.model_dump_json().encode()
 
 

@@ -43,7 +43,7 @@ def respond(prompt, turns):
 
 
 def verifier(name: str, *, timeout_s: float) -> Verify:
-    return make_verifier(ParamReader("test", {"verifier": name}), timeout_s=timeout_s)
+    return make_verifier(ParamReader("jsonl", {"verifier": name}), timeout_s=timeout_s)
 
 
 # ── custom ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,7 +138,7 @@ def test_a_function_of_ones_own_judges_questions_of_a_file_by_all_their_columns(
 def respond(prompt, turns):
     facts = prompt["facts"]
     if len(turns) == 1 and facts["twice"]:
-        return {"observation": "Once more.", "role": "tool"}
+        return {"observation": "Once more.", "role": "tool", "tool": "sum", "arguments": "1", "error": "no"}
     return {"reward": float(turns[-1] == facts["due"] * facts["times"]), "remark": ",".join(sorted(facts))}
 """
     rows = [{"prompt": f"Say {i}.", "due": str(i), "times": 2, "twice": i % 2, "tags": ["a", "b"]} for i in range(40)]
@@ -150,7 +150,8 @@ def respond(prompt, turns):
     odd = next(prompt for prompt in by_number.values() if prompt.facts["twice"])
     right = Turn(text=str(odd.facts["due"]) * 2)
     assert odd.facts["tags"] == '["a", "b"]'
-    assert environment.respond(odd, [right]) == Observation(text="Once more.", role="tool")
+    told = Observation(text="Once more.", role="tool", tool="sum", arguments="1", error="no")
+    assert environment.respond(odd, [right]) == told
     verdict = environment.respond(odd, [right, right])
     assert isinstance(verdict, Verdict) and (verdict.reward, verdict.remark) == (1.0, "due,tags,times,twice")
     with pytest.raises(ValueError, match=r"graded: environment\.code"):
@@ -209,6 +210,7 @@ def test_the_tool_python_shows_what_a_program_prints_and_how_it_failed() -> None
     ):
         answer = environment.respond(prompt, [Turn(text=f"<tool>python {program}</tool>")])
         assert isinstance(answer, Observation) and shown in answer.text and len(answer.text) < 5_000
+        assert bool(answer.error) == ("error: the program" in answer.text)
 
 
 # ── reasoning-gym ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,14 +14,13 @@ import pytest
 from engine.environments.gym import ReasoningGym
 from engine.environments.port import Turn, Verdict
 from engine.environments.sandbox import child
-from engine.environments.sandbox.child import Child
 from engine.environments.sandbox.memory_group import JOINS, MemoryGroup, parent_of_groups
 from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory
 from engine.environments.sandbox.python_tree import python_tree
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.starting import ROOM_FOR_LIBRARIES
 from engine.environments.sandbox.worker import WorkerPool
-from tests.engine.environments.sandboxed import CORPUS, marked, outcome_of, sandbox
+from tests.engine.environments.sandboxed import CORPUS, copy_for_anybody, marked, outcome_of, sandbox
 
 __all__ = ["sandbox"]
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -76,12 +74,7 @@ def test_an_ordinary_user_without_a_control_group_has_the_same_walls(tmp_path: P
     """As root the sandbox has a user of its own; here the engine itself is an ordinary one, as it is in every test that
     an ordinary user runs."""
     somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
-    source = tmp_path / "engine" / "environments"
-    shutil.copytree(ROOT / "engine" / "environments" / "sandbox", source / "sandbox")
-    for folder in (source.parent, source):
-        (folder / "__init__.py").touch()
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    copy_for_anybody(tmp_path)
     found = attacked(
         CORPUS,
         at_once=4,
@@ -204,29 +197,6 @@ for end, _ in pairs:
 def test_where_there_is_a_control_group_it_counts_whatever_the_tree_holds(held: str) -> None:
     limits = Limits(memory_bytes=128 << 20, disk_bytes=256 << 20, num_open_files=2_000, wall_s=30)
     assert isinstance(run_python(f"import socket\n{held}\nprint('ESCAPED')", limits=limits), OutOfMemory)
-
-
-def test_a_sandbox_of_root_is_a_user_of_its_own() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else: a sandbox of an ordinary user is that user, without its files")
-    users = []
-    for _ in range(2):
-        limits = marked(wall_s=60)
-        running = Child(files={"main.py": "print(1, flush=True)\nimport time\ntime.sleep(60)"}, limits=limits)
-        running.pump(lambda: running.has_printed, time.monotonic() + 60)  # noqa: B023 - called at once
-        users.append(users_of(str(limits.disk_bytes)))
-        running.end()
-    assert all(0 not in found and len(found) == 1 for found in users) and users[0] != users[1]
-
-
-def users_of(mark: str) -> set[int]:
-    """Of the processes that run what is sandboxed; an outer bubblewrap, which binds a closed Python, is root's."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        if mark in "".join(command) and command[0] == "/python/bin/python3":
-            found |= {int(user) for user in (entry / "status").read_text().split("Uid:")[1].split("\n")[0].split()}
-    return found
 
 
 @in_ci_too

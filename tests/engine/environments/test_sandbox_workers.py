@@ -1,5 +1,6 @@
 """Warm sandboxes: calls with deadlines, what a hostile one cannot do to the next, and programs against their tests."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,14 @@ try:
 except TypeError:
     raised = True
 assert raised
+"""
+
+
+SLEEPER = """
+def sleep():
+    return ask_outside("may I wake?")
+def quick():
+    return 1
 """
 
 
@@ -85,6 +94,18 @@ def test_a_waiting_call_gives_up_when_no_process_comes_free() -> None:
         reasons = [str(call.result()) for call in waiting]
         assert long.result() == 0.6
     assert any("no sandboxed process was free" in reason for reason in reasons)
+
+
+def test_calls_do_not_wait_for_those_that_sleep_while_there_may_be_more_processes() -> None:
+    woken = threading.Event()
+    workers = WorkerPool(files={"main.py": SLEEPER}, limits=marked(), size=1, most=3)
+    with ThreadPoolExecutor() as threads:
+        asleep = [threads.submit(workers.call, "sleep", deadline_s=60, ask=lambda _: woken.wait(60)) for _ in range(2)]
+        try:
+            assert workers.call("quick", deadline_s=60) == 1
+        finally:
+            woken.set()
+        assert [call.result() for call in asleep] == [True, True]
 
 
 FORGER = """

@@ -5,7 +5,7 @@ Nothing of pytest's plugins and nothing heavy at import, since vLLM's own enviro
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,15 +30,26 @@ MakeEngine = Callable[..., RolloutEngine]
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A folder, and the model of `transformers` that it holds."""
+    """A folder, and the model of `transformers` that it holds, which nobody changes."""
 
     folder: Path
     model: Any
+    said: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """Greedily, when it was asked before: that took longer than all that engines do."""
+    others: dict[tuple[str, int], "tuple[WeightVersion, Reference]"] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """What was made of it, by kind and version."""
 
     def greedy(self, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
-        with torch.no_grad():
-            ids = self.model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
-        return tuple(ids[0, len(prompt) :].tolist())
+        asked = tuple(prompt), num_tokens
+        if asked not in self.said:
+            with torch.no_grad():
+                ids = self.model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
+            self.said[asked] = tuple(ids[0, len(prompt) :].tolist())
+        return self.said[asked]
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Row i is what follows ids[: i + 1]."""
@@ -71,6 +82,19 @@ def make_model(
 
 def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
     """Other weights for the same folder, and what `transformers` says with them."""
+    if ("perturbed", version) not in reference.others:
+        reference.others["perturbed", version] = _perturbed(reference, version)
+    return reference.others["perturbed", version]
+
+
+def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
+    """An adapter for the same folder, of all matrices but experts', and what `transformers` says with it."""
+    if ("adapted", version) not in reference.others:
+        reference.others["adapted", version] = _adapted(reference, version)
+    return reference.others["adapted", version]
+
+
+def _perturbed(reference: Reference, version: int) -> tuple[WeightVersion, Reference]:
     import json
     import tempfile
 
@@ -86,8 +110,7 @@ def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Ref
     return pack_weights(changed, weights=WeightsId(0, version)), Reference(folder=reference.folder, model=model)
 
 
-def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
-    """An adapter for the same folder, of all matrices but experts', and what `transformers` says with it."""
+def _adapted(reference: Reference, version: int) -> tuple[WeightVersion, Reference]:
     import copy
 
     from safetensors.torch import load_file

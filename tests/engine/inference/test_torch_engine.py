@@ -28,6 +28,7 @@ from tests.engine.inference.rollout_engine_builders import (
     perturbed,
     step_until,
 )
+from tests.engine.products import in_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -275,9 +276,7 @@ def test_memory_that_nobody_asked_for_is_not_taken(model: GetModel) -> None:
 # Moves ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("with_kv", [True, False])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rows", ["window", "paged"])
+@pytest.mark.parametrize(("rows", "temperature", "with_kv"), in_pairs(["window", "paged"], [0.0, 1.0], [True, False]))
 def test_a_group_moves_in_the_middle_and_says_what_it_would_have_said(
     model: GetModel, temperature: float, with_kv: bool, rows: Literal["window", "paged"]
 ) -> None:

@@ -1,6 +1,7 @@
 """Places: no host beyond what it has, every replica whole on one, a relay wherever replicas are."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from engine.policy.placement import (
     JobNeeds,
     Need,
     NoRoom,
+    NoSandbox,
     Places,
     Rooms,
     place_replicas,
@@ -129,3 +131,25 @@ def test_an_evaluation_holds_no_device_for_a_trainer() -> None:
     spec = JobSpec.model_validate({"name": "x", "training": {"steps": 0}, "resources": {"trainer_devices": 4}})
     asked = JobNeeds.of_spec(spec, has_gpus=True)
     assert asked.num_ranks == 1 and asked.rank == asked.service and asked.replica.gpus == 1
+
+
+SPEC = JobSpec.model_validate({"name": "x", "environment": {"name": "reasoning_gym", "workers": 5}})
+
+
+def test_workers_that_run_untrusted_code_are_on_hosts_with_a_sandbox() -> None:
+    hosts = [host(0, 8.0, cpus=64.0), host(1, 8.0, cpus=4.0), host(2, 1.0, cpus=64.0)]
+    without = [replace(each, has_sandbox=each.id == "id1") for each in hosts]
+    asked = JobNeeds.of_spec(SPEC, has_gpus=True)
+    places = plan_places(without, asked, num_replicas=2)
+    assert {places.services, *places.environments} == {"id1"} and len(places.environments) == 4
+    elsewhere = plan_places(hosts, asked, num_replicas=2)
+    assert "id1" not in {elsewhere.services, *elsewhere.environments}
+
+
+def test_without_a_sandbox_anywhere_the_job_is_refused_at_once_and_only_if_it_needs_one() -> None:
+    hosts = [replace(host(number, 8.0), has_sandbox=False) for number in range(2)]
+    with pytest.raises(NoSandbox, match=r"sandbox.*host-0, host-1"):
+        plan_places(hosts, JobNeeds.of_spec(SPEC, has_gpus=True), num_replicas=2)
+    assert plan_places(hosts, JobNeeds.of_spec(JobSpec(name="x"), has_gpus=True), num_replicas=2).replicas
+    with pytest.raises(NoRoom):
+        plan_places([], JobNeeds.of_spec(SPEC, has_gpus=True), num_replicas=2)

@@ -97,3 +97,10 @@ def test_no_plan_breaks_a_bound(replicas: list[ReplicaView], kv_ceiling: float, 
         kv[merge.host] += source.kv_used
     assert sum(running.values()) == before, "nothing is lost, nothing is doubled"
     assert all(running[host] <= max_batch and kv[host] <= kv_ceiling + 1e-9 for host in hosts)
+
+
+def test_by_kv_a_replica_at_its_plateau_is_left_alone() -> None:
+    views = [view(0, kv=0.1), view(1, kv=0.1, kv_falls=False), view(2, kv=0.3)]
+    merges = plan_repack(views, newest=NEWEST, kv_ceiling=0.9, max_batch=16, by="kv")
+    assert merges == [Merge(source=0, host=2, weights=OLD)]
+    assert len(plan(*views)) == 2, "by places it is a tail like the others"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from engine.pipeline.plan import Plan
 from engine.policy.lineage import WeightsId
@@ -94,7 +95,7 @@ def test_the_budget_of_verl_is_a_lead(staleness: float, per_step: int, stale: in
     assert schedule.may_start(view, lag=0) == (started < budget)
 
 
-@pytest.mark.parametrize("schedule", [SYNC, ONE_STEP, STREAM, PRESETS["bounded"]])
+@pytest.mark.parametrize("schedule", [SYNC, ONE_STEP, STREAM, PRESETS["bounded"], PRESETS["paper"]])
 def test_running_sequences_are_drained_before_weights_change(schedule: Schedule) -> None:
     assert schedule.refresh(weights(version=1, newest=2, has_free_slot=False)) == "drain"
     assert schedule.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
@@ -106,6 +107,38 @@ def test_laminar_takes_newer_weights_into_a_free_slot_and_drains_for_none_but_a_
     assert LAMINAR.refresh(weights(version=1, newest=9, has_free_slot=False)) == "keep"
     assert LAMINAR.refresh(weights(version=4, newest=2, has_free_slot=False, epoch=1)) == "drain"
     assert LAMINAR.refresh(weights(version=2, newest=2, has_free_slot=True)) == "keep"
+
+
+def capped(*, newest: int, oldest: int | None, has_free_slot: bool, epoch: int = 0) -> bool:
+    schedule = schedule_for(ScheduleSpec(name="laminar", age_cap=2), weight_slots=2)
+    view = ReplicaWeightsView(
+        weights=WeightsId(0, 4),
+        newest=WeightsId(epoch, newest),
+        has_free_slot=has_free_slot,
+        oldest=None if oldest is None else WeightsId(0, oldest),
+    )
+    lays_over = schedule.lays_over(view)
+    assert schedule.refresh(view) == "install" or not lays_over
+    return lays_over
+
+
+def test_with_an_age_cap_new_weights_are_laid_under_what_is_too_old_or_leaves_no_slot() -> None:
+    assert capped(newest=5, oldest=2, has_free_slot=True), "three versions old"
+    assert not capped(newest=5, oldest=3, has_free_slot=True), "there is a slot for them"
+    assert capped(newest=5, oldest=3, has_free_slot=False)
+    assert capped(newest=0, oldest=4, has_free_slot=True, epoch=1), "of a dead trainer"
+    assert not capped(newest=5, oldest=None, has_free_slot=False), "all of it has to end on its own"
+    assert not capped(newest=5, oldest=5, has_free_slot=True)
+
+
+def test_an_age_cap_is_of_versions_side_by_side() -> None:
+    asked = ScheduleSpec(name="laminar", age_cap=2)
+    assert schedule_for(asked, weight_slots=2).mixes_versions and not PRESETS["laminar"].mixes_versions
+    assert schedule_for(asked, weight_slots=2).keeps_version
+    assert schedule_for(asked, weight_slots=1).age_cap is None
+    for rollout in ({"weight_slots": 1}, {"engine": "vllm"}):
+        with pytest.raises(ValidationError, match=r"schedule.age_cap has no effect in this job\. Only with"):
+            JobSpec.model_validate({"name": "cap", "schedule": {"age_cap": 2}, "rollout": rollout})
 
 
 def test_laminar_with_one_slot_drains_for_every_second_version_and_for_a_new_trainer_at_once() -> None:
@@ -166,8 +199,10 @@ def test_only_laminar_holds_several_versions() -> None:
     assert several == {"laminar"}
 
 
-def test_partial_interrupts_what_runs() -> None:
-    assert PRESETS["partial"].refresh(weights(version=1, newest=2, has_free_slot=False)) == "install"
+@pytest.mark.parametrize("name", ["partial", "inflight"])
+def test_new_weights_are_installed_under_what_runs(name: str) -> None:
+    assert PRESETS[name].refresh(weights(version=1, newest=2, has_free_slot=False)) == "install"
+    assert not PRESETS[name].keeps_version
 
 
 def test_a_bound_on_staleness_tightens_every_answer() -> None:
@@ -178,7 +213,7 @@ def test_a_bound_on_staleness_tightens_every_answer() -> None:
     assert bounded.refresh_lag == 1
 
 
-@pytest.mark.parametrize("name", ["laminar", "partial", "bounded"])
+@pytest.mark.parametrize("name", ["laminar", "partial", "bounded", "inflight", "paper"])
 def test_without_a_bound_of_its_own_a_job_has_the_schedules(name: ScheduleName) -> None:
     preset = schedule_for(ScheduleSpec(name=name), weight_slots=2)
     assert preset.may_train(staleness=8) and not preset.may_train(staleness=9)
@@ -199,6 +234,21 @@ def test_windows_with_a_bound_of_zero_are_sync(name: ScheduleName) -> None:
 def test_a_bound_takes_the_window_ahead_away_first() -> None:
     tightened = schedule_for(ScheduleSpec(name="stream", max_staleness=2), weight_slots=1)
     assert (tightened.lead_steps, tightened.window_steps) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["laminar", "partial", "bounded", "inflight", "paper"])
+def test_a_job_says_how_far_generation_runs_ahead(name: ScheduleName) -> None:
+    none, three = (schedule_for(ScheduleSpec(name=name, lead_steps=lead), weight_slots=2) for lead in (0, 3))
+    assert none.may_start(demand(num_open=3), lag=0) and not none.may_start(demand(num_open=4), lag=0)
+    assert three.may_start(demand(num_open=15), lag=0) and not three.may_start(demand(num_open=16), lag=0)
+
+
+def test_a_lead_beyond_what_may_be_trained_on_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"schedule.lead_steps must not exceed schedule.max_staleness, which is 1"):
+        JobSpec.model_validate({"name": "t", "schedule": {"lead_steps": 2, "max_staleness": 1}})
+    with pytest.raises(ValidationError, match="has no effect") as told:
+        JobSpec.model_validate({"name": "t", "schedule": {"name": "sync", "lead_steps": 2}})
+    assert told.value.error_count() == 1, "one field, one reason"
 
 
 def test_repack_is_off_by_a_switch() -> None:

@@ -14,7 +14,8 @@ from engine.sim.scenario import SCHEDULES, costs_of, faults_of, num_replicas_of,
 from engine.sim.world import World
 from engine.spec.schedules import ScheduleName
 
-SEEDS = 30
+FEW = range(30)
+MANY = range(1_000, 1_200)
 
 
 def asked(seed: int) -> tuple[Blow, ...]:
@@ -37,9 +38,10 @@ def world(seed: int, schedule: ScheduleName) -> World:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: ScheduleName) -> None:
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
+def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: ScheduleName, seeds: range) -> None:
     ends: list[str] = []
-    for seed in range(SEEDS):
+    for seed in seeds:
         try:
             ends.append(world(seed, schedule).run().end)
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told

@@ -251,8 +251,9 @@ def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(sched
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName) -> None:
-    for seed in range(40):
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(1_000, 1_200), marks=pytest.mark.soak)], ids=str)
+def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName, seeds: range) -> None:
+    for seed in seeds:
         world = evaluation_of(seed, schedule)
         try:
             oracle = world.run().oracle

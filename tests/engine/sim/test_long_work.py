@@ -7,7 +7,7 @@ from engine.pipeline.plan import Plan
 from engine.policy.recovery import SLOWER_THAN_USUAL
 from engine.policy.schedule import PRESETS
 from engine.sim.cluster import NOTICED_LATE_S, PATIENCE
-from engine.sim.costs import MOST_TOO_LONG, Costs
+from engine.sim.fault_costs import MOST_TOO_LONG, Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.scenario import SCHEDULES
 from engine.sim.world import Outcome, World

@@ -43,7 +43,8 @@ from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import Patience
 from engine.policy.repack import Merge, ReplicaView, plan_repack
 from engine.policy.schedule import PRESETS, Schedule
-from engine.sim.costs import Costs
+from engine.sim.bodies import CheckpointStore
+from engine.sim.fault_costs import Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.process import BEAT_S, Process
 from engine.sim.world import STILL_S, World
@@ -155,7 +156,7 @@ def serves_before_it_hashes(patch: pytest.MonkeyPatch) -> None:
 
 def goes_on_with_any_weights(patch: pytest.MonkeyPatch) -> None:
     init = PartialPool.__init__
-    patch.setattr(PartialPool, "__init__", lambda self, *, keeps_version: init(self, keeps_version=False))
+    patch.setattr(PartialPool, "__init__", lambda self, **_: init(self, keeps_version=False))
 
 
 def adds_what_it_has_heard_already(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
 
 
 def hear_without_a_look(self: Mover, replica: Any, now: float) -> None:
-    for move in [move for move in self._pending if move.host == replica.owner]:
+    for move in [move for move in self._pending.values() if move.host == replica.owner]:
         if {kept.lease for kept in move.reservations} <= replica.reserved:
             self._commit(move, replica, now)
 
@@ -479,6 +480,10 @@ def dies_as_it_finishes(seed: int) -> Faults:
     return Faults(rotten=1.0, blows=(Blow(at=7.2 + 0.2 * seed, part="trainer", which=0, kind="crash"),))
 
 
+def begins_from_a_checkpoint_that_nobody_was_told_of(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointStore, "go_back", lambda self, *, is_rotten: max(self.saved))
+
+
 def loses_a_replica_before_it_is_ready(seed: int) -> Faults:
     """Nobody says so: it is missed once it should have started."""
     return Faults(blows=(Blow(at=0.1 + 0.01 * seed, part="rollout", which=seed, kind="crash", is_silent=True),))
@@ -490,6 +495,16 @@ def manager_dies_as_it_is_told(seed: int) -> Faults:
         blows=(
             Blow(at=at, part="driver", kind="resize", which=1),
             Blow(at=at + 0.01, part="manager", kind="crash", which=0),
+        )
+    )
+
+
+def driver_sleeps_as_the_trainer_dies(seed: int) -> Faults:
+    at = 1.0 + 0.2 * seed
+    return Faults(
+        blows=(
+            Blow(at=at, part="driver", which=0, kind="freeze", lasts_s=8.0),
+            Blow(at=at + 6.0, part="trainer", which=0, kind="crash"),
         )
     )
 
@@ -580,6 +595,7 @@ BUGS: list[tuple[Bug, Weather]] = [
     (replaces_no_environment, Weather(faults=blow("environment"))),
     (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
     (bounds_all_work_by_a_constant, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
+    (begins_from_a_checkpoint_that_nobody_was_told_of, Weather(faults=driver_sleeps_as_the_trainer_dies)),
     (believes_whoever_beats, Weather(faults=blow("rollout", kind="hang"))),
 ]
 

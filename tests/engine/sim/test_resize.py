@@ -13,7 +13,8 @@ from engine.sim.scenario import SCHEDULES, costs_of, num_replicas_of, world_of
 from engine.sim.world import World
 from engine.spec.schedules import ScheduleName
 
-SEEDS = 25
+FEW = range(10)
+MANY = range(1_000, 1_200)
 
 
 def resizes(seed: int) -> tuple[Blow, ...]:
@@ -29,8 +30,10 @@ def world(seed: int, schedule: ScheduleName, faults: Faults) -> World:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_order_of_resizes_and_faults_breaks_an_invariant(schedule: ScheduleName) -> None:
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
+def test_no_order_of_resizes_and_faults_breaks_an_invariant(schedule: ScheduleName, seeds: range) -> None:
+    """Few, since `test_driver` resizes in every weather too."""
+    for seed in seeds:
         try:
             world(seed, schedule, Faults.drawn(seed)).run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
@@ -49,7 +52,7 @@ def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -
 
 
 def test_replicas_that_are_to_leave_before_they_have_weights_leave() -> None:
-    for seed in (seed for seed in range(20) if num_replicas_of(seed) > 1):
+    for seed in (seed for seed in range(10) if num_replicas_of(seed) > 1):
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(0.0, 1),)))
         calm.run()
         assert calm.driven.sizes == [1], f"seed {seed}"

@@ -105,7 +105,7 @@ def step(number: int) -> StepTrained:
     return StepTrained(step=number, metrics={"reward/mean": 0.5})
 
 
-def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -130,7 +130,7 @@ def test_facts_arrive_in_order_with_the_token_and_the_fence(control: FakeControl
     sink.start(step=lambda: 7, turns=lambda: 40)
     for number in range(1, 31):
         sink.record(step(number))
-    assert sink.close(timeout_s=5)
+    assert sink.close(timeout_s=60)
     assert control.facts == list(range(1, 31))
     assert control.tokens == {"Bearer secret-token"}
     assert {(batch.attempt, batch.fence) for batch in control.batches} == {(1, 3)}
@@ -143,7 +143,7 @@ def test_a_control_plane_that_is_down_costs_no_fact(control: FakeControlPlane, s
     sink.start(step=lambda: 0)
     for number in range(1, 6):
         sink.record(step(number))
-    assert sink.close(timeout_s=5)
+    assert sink.close(timeout_s=60)
     assert control.facts == [1, 2, 3, 4, 5]
 
 
@@ -152,7 +152,7 @@ def test_a_lost_answer_stores_nothing_twice(control: FakeControlPlane, sink: Htt
     sink.start(step=lambda: 0)
     sink.record(step(1))
     sink.record(step(2))
-    assert sink.close(timeout_s=5)
+    assert sink.close(timeout_s=60)
     assert control.facts == [1, 2]
 
 
@@ -163,7 +163,7 @@ def test_after_a_gap_it_sends_again_from_there(control: FakeControlPlane, sink: 
     until(lambda: len(control.facts) == 5)
     del control.facts[2:]  # a database restored from a backup
     sink.record(step(6))
-    assert sink.close(timeout_s=5)
+    assert sink.close(timeout_s=60)
     assert control.facts == [1, 2, 3, 4, 5, 6]
 
 
@@ -172,8 +172,21 @@ def test_an_answer_that_is_no_answer_is_asked_for_again(control: FakeControlPlan
     control.trouble = lambda path: next(nonsense, None) if path.endswith("/facts") else None
     sink.start(step=lambda: 0)
     sink.record(step(1))
-    assert sink.close(timeout_s=5)
+    assert sink.close(timeout_s=60)
     assert control.facts == [1]
+
+
+@pytest.mark.parametrize("status", [301, 302, 308])
+def test_a_redirect_is_told_as_a_wrong_address_of_the_control_plane(
+    control: FakeControlPlane, sink: HttpSink, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    redirects: Iterator[tuple[int, dict[str, str]]] = iter([(status, {})])
+    control.trouble = lambda path: next(redirects, None) if path.endswith("/facts") else None
+    sink.start(step=lambda: 0)
+    sink.record(step(1))
+    assert sink.close(timeout_s=60)
+    assert f"{status}, a redirect" in caplog.text
+    assert f"LAMINAR_CONTROL_URL must be an address that answers itself, got {control.url}" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/facts", "/heartbeat"])
@@ -184,7 +197,7 @@ def test_a_stale_fence_ends_shipping_and_tells_the_driver(control: FakeControlPl
     assert isinstance(what_ended(sink), StaleFence)
     before = time.monotonic()
     sink.close(timeout_s=60)
-    assert time.monotonic() - before < 5, "a fenced driver does not wait for delivery"
+    assert time.monotonic() - before < 30, "a fenced driver does not wait for delivery"
 
 
 @pytest.mark.parametrize("status", [413, 422])
@@ -216,7 +229,7 @@ def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: 
     for number in range(1, 7):
         sink.record(TrajectoriesSampled(step=number, trajectories=[sample]))
     sink.start(step=lambda: 0)
-    assert sink.close(timeout_s=10)
+    assert sink.close(timeout_s=60)
     assert control.facts == [1, 2, 3, 4, 5, 6]
     assert len(control.batches) >= 3
 
@@ -227,7 +240,7 @@ def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink
     before = time.monotonic()
     for number in range(1, 21):
         sink.record(step(number))
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 15  # whoever waited would wait for twenty answers
     assert not sink.close(timeout_s=0.1)
     control.server.server_close()  # lets go of who still waits for an answer
 

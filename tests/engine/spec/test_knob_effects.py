@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import KNOB_EFFECTS
+from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
 
 CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
 
@@ -29,7 +29,9 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("optimizer.final_share", 0.0, {"optimizer": {"course": "linear"}}),
     ("optimizer.moments", "bfloat16", {"trainer": {"backend": "torch"}}),
     ("optimizer.offload", True, {"trainer": {"backend": "torch"}}),
-    ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
+    ("schedule.lead_steps", 1.5, {"schedule": {"name": "inflight"}}),
+    ("schedule.age_cap", 2, {"schedule": {"name": "laminar"}}),
+    ("schedule.repack", False, {"schedule": {"name": "paper"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
     ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
@@ -46,6 +48,8 @@ NOWHERE: dict[str, dict[str, Any]] = {
     "optimizer.course": {"training": {"steps": 5}},
     "optimizer.moments": {"trainer": {"backend": "deepspeed"}},
     "optimizer.offload": {"trainer": {"backend": "deepspeed"}},
+    "schedule.lead_steps": {"schedule": {"name": "one_step"}},
+    "schedule.age_cap": {"rollout": {"engine": "vllm"}},
     "schedule.repack": {"schedule": {"name": "sync"}},
     "rollout.weight_slots": {"schedule": {"name": "partial"}},
 }
@@ -80,6 +84,19 @@ def test_a_setting_is_refused_where_it_would_do_nothing_and_nowhere_else(
     assert "; leave it " in told[path]
     if acts is not None:
         assert refusals(with_value(acts, path, value)) == {}
+
+
+JOBS: list[dict[str, Any]] = [{}, *(acts for *_, acts in SOMEWHERE if acts is not None), *NOWHERE.values()]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=str)
+def test_what_a_form_switches_off_is_what_a_spec_is_refused_for(job: dict[str, Any]) -> None:
+    code = {"environment": {"name": "custom", "code": CUSTOM["code"]}} if "environment" in job else {}
+    spec = JobSpec.model_validate({"name": "t", **job, **code})
+    off = without_effect(spec)
+    for path, value, _ in SOMEWHERE:
+        told = refusals(with_value({**job, **code}, path, value)).get(path, "")
+        assert (path in off) == told.startswith(f"{path} has no effect"), path
 
 
 def test_all_of_them_are_told_at_once_with_what_else_does_not_fit() -> None:

@@ -44,7 +44,7 @@ def test_old_tokens_are_corrected_for_unless_the_job_says_otherwise(name: Algori
 def test_a_jobs_staleness_is_bounded_unless_it_says_otherwise() -> None:
     assert JobSpec(name="t").schedule.staleness_bound == 8
     assert {name: ScheduleSpec(name=name).staleness_bound for name in SCHEDULES} == {
-        **dict.fromkeys(("laminar", "partial", "bounded"), 8),
+        **dict.fromkeys(("laminar", "partial", "bounded", "inflight", "paper"), 8),
         **{"sync": 0, "one_step": 1, "stream": 3},
     }
     assert ScheduleSpec(max_staleness=20).staleness_bound == 20
@@ -53,6 +53,9 @@ def test_a_jobs_staleness_is_bounded_unless_it_says_otherwise() -> None:
 def test_every_name_has_its_row() -> None:
     assert set(RECIPES) == set(get_args(AlgorithmName))
     assert set(SCHEDULES) == set(PRESETS) == set(get_args(ScheduleName))
+    assert {name: entry.repacks for name, entry in SCHEDULES.items()} == {
+        name: preset.repack for name, preset in PRESETS.items()
+    }
 
 
 def test_what_is_said_of_all_names_all() -> None:

@@ -242,6 +242,21 @@ class TrainerConformance:
         assert result.metrics["train/tokens"] == sum(len(each.prompt_ids + each.response_ids) for each in batch)
         assert len(result.advantages) == len(batch)
 
+    def test_a_step_tells_each_tokens_logprob_by_the_weights_that_it_began_with(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama
+    ) -> None:
+        """Rollouts that had said just these have no gap, at no token. Of what is not trusted nothing is known."""
+        batch = trajectories_of(0, tools=True)
+        batch[5] = replace(batch[5], trusted=False)
+        told = make_trainer(make_llama()).train_step(batch).begun_logprobs
+        assert [len(each) for each in told] == [0 if each is batch[5] else sum(each.written) for each in batch]
+        of_rollouts = []
+        for each, logprobs in zip(batch, map(iter, told), strict=True):
+            said = tuple(float(next(logprobs, 0.0)) if mine else 0.0 for mine in each.written)
+            of_rollouts.append(replace(each, behaviour_logprobs=said))
+        metrics = make_trainer(make_llama()).train_step(of_rollouts).metrics
+        assert metrics["train/logprob_gap_max"] <= LARGEST_LOGPROB * ROUNDING
+
     def test_a_step_that_is_not_finite_is_skipped_whole(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:

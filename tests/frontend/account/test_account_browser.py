@@ -24,7 +24,7 @@ def signs_in(visitor: Visitor, email: str, password: str) -> None:
     page.get_by_label("E-mail").fill(email)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
 def test_without_mail_somebody_comes_in_by_the_operators_link(visit: Visit, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +71,7 @@ def test_another_session_is_ended_and_its_open_page_loses_its_socket(visit: Visi
     here, there = visit(), visit()
     for visitor in (here, there):
         signs_in(visitor, world.owner.email, seed.PASSWORD)
+    there.provokes("401|403")
     expect(there.page.locator("[data-connection]")).to_have_attribute("data-state", "live")
     page = here.open("/accounts/sessions/")
     expect(page.get_by_text("this one")).to_have_count(1)
@@ -108,10 +109,11 @@ def test_every_page_of_the_account_fits_a_telephone(visit: Visit) -> None:
     pages[None].append(cancel)
     for user, paths in pages.items():
         visitor = visit(user, width=390, dark=user is not None)
+        visitor.provokes("404")
         for path in paths:
             page = visitor.open(path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
             tabs = page.evaluate("[...document.querySelectorAll('.tabs')].every((t) => t.scrollWidth <= t.clientWidth)")
             assert tabs, f"{path}: a tab is out of sight"
-        assert not [told for told in visitor.complaints if "404" not in told]
+        assert not visitor.unexpected

@@ -12,7 +12,7 @@ from django.urls.resolvers import RoutePattern
 from tests.frontend.seed import World, may_sign_in
 
 pytestmark = pytest.mark.django_db
-OUR_FRAME = ('<a class="skip" href="#main">', "css/tokens.css")
+OUR_FRAME = ('<a class="skip" href="#main">', "css/tokens.")
 FILLED = {"id": "x" * 24, "str": "x" * 24, "token": "x" * 24, "int": "7", "slug": "x"}
 MACHINE = {"mfa_download_recovery_codes"}
 """Text for a file, not a page."""

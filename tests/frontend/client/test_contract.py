@@ -32,12 +32,13 @@ from frontend.client.laminar_client.answers.telemetry import (
     LogLine,
     LogLines,
     Metrics,
+    Passage,
     ReplicaCell,
     ReplicaSpan,
     Timeline,
     Trajectory,
 )
-from frontend.client.laminar_client.answers.usage import Budget, JobUsage, Kinds, Usage, UsageGroup
+from frontend.client.laminar_client.answers.usage import Budget, Cost, JobUsage, Kinds, Usage, UsageGroup
 from frontend.client.laminar_client.answers.webhooks import (
     Delivery,
     DeliveryAttempt,
@@ -74,7 +75,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "timeline": lambda: telemetry.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
     "logs": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3),
     "log stream": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
-    "trajectories": lambda: telemetry.trajectories(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
+    "trajectories": lambda: telemetry.trajectories(
+        J, q="a", step=1, outcome="rewarded", end="trained", min_reward=0, max_reward=1
+    ),
     "checkpoints of a job": lambda: checkpoints.of_job(J),
     "checkpoints": lambda: checkpoints.each(state=["complete"], pinned=True),
     "checkpoint": lambda: checkpoints.show(C),
@@ -137,12 +140,14 @@ READ_AS = {
     Me: "MeOut", Project: "ProjectOut", Template: "TemplateOut", Job: "JobOut", Preview: "PreviewOut", Fit: "FitOut",
     Preset: "PresetOut",
     Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
-    LogLines: "LinesOut", Trajectory: "TrajectoryOut", Explanation: "ExplainOut", Wait: "WaitOut",
+    LogLines: "LinesOut", Trajectory: "TrajectoryOut", Passage: "PassageOut", Explanation: "ExplainOut",
+    Wait: "WaitOut",
     Smaller: "SmallerOut", Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine",
     Checkpoint: "CheckpointOut", Download: "DownloadOut", DownloadFile: "FileOut", ModelVersion: "ModelVersionOut",
     Model: "ModelOut", ModelWithVersions: "ModelWithVersionsOut", Pool: "PoolOut", Quota: "QuotaOut",
     PoolQuota: "PoolQuotaOut",
     Queue: "QueueOut", Holder: "HolderOut", InLine: "InLineOut", Budget: "BudgetOut", Usage: "UsageOut",
+    Cost: "CostOut",
     Kinds: "KindsOut", UsageGroup: "UsageGroupOut", JobUsage: "JobUsageOut", Key: "ApiKeyOut", NewKey: "ApiKeyMade",
     Evaluation: "EvaluationOut", Fault: "FaultOut", Cancelled: "CancelledOut", CancelledJobs: "CancelledJobsOut",
     Asset: "AssetOut", AssetFile: "AssetFileOut", Storage: "StorageOut",

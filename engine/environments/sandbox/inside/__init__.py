@@ -14,5 +14,6 @@ judging      what a judge does before it looks at a model's text: no evaluation,
 mathematics  equality of two answers
 patterns     searches a data set's pattern in an answer
 expressions  reads mathematics without evaluating it
+chance       settles what a generator draws by the machine's own chance
 gym          generators and scorers of reasoning-gym
 """

@@ -78,6 +78,16 @@ class Preset(Answer):
 
 
 @record
+class Cost(Answer):
+    """By the pool's price of now, in exact decimals."""
+
+    currency: str
+    an_hour: str
+    an_hour_at_least: str
+    at_most: str
+
+
+@record
 class Preview(Answer):
     spec: dict[str, Any]
     pool: str
@@ -88,6 +98,7 @@ class Preview(Answer):
     message: str
     fit: Fit | None = None
     presets: list[Preset] = field(default_factory=list)
+    cost: Cost | None = None
 
 
 @record

@@ -57,4 +57,5 @@ class Project(Named):
 class Template(Answer):
     name: str
     title: str
+    about: str
     spec: dict[str, Any]

@@ -1,5 +1,6 @@
 """What happens in a job: its events, its replicas' time, its series, log lines and trajectories."""
 
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -66,14 +67,16 @@ class Timeline(Answer):
 
 @record
 class Metrics(Answer):
-    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest]. `times`, if asked
-    for: when each point was measured; None of what the server keeps as a mean only."""
+    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest], and `counts`: of how
+    many points each mean is. `times`, if asked for: when each point was measured; None of what the server keeps as a
+    mean only."""
 
     cursor: int
     series: dict[str, list[Any]]
     bands: dict[str, Any]
     times: dict[str, list[datetime | None]]
     more: bool
+    counts: dict[str, list[int]] = field(default_factory=dict)
 
 
 @record
@@ -95,6 +98,18 @@ class LogLines(Answer):
 
 
 @record
+class Passage(Answer):
+    """The first place of a trajectory that answers a search."""
+
+    place: str
+    turn: int | None
+    start: int
+    before: str
+    match: str
+    after: str
+
+
+@record
 class Trajectory(Answer):
     """Its texts are beginnings: the whole, with its tokens, is GET /jobs/{job_id}/trajectories/{trajectory_id}."""
 
@@ -112,3 +127,6 @@ class Trajectory(Answer):
     prompt: str
     response: str
     remark: str
+    end: str = "trained"
+    reason: str = ""
+    passage: Passage | None = None

@@ -1,4 +1,4 @@
-"""What was used, and what of it may still be."""
+"""What was used and what it cost, and what of it may still be."""
 
 from datetime import date, datetime
 
@@ -28,10 +28,21 @@ class Kinds(Answer):
 
 
 @record
+class Cost(Answer):
+    """Money, each amount an exact decimal as text. `billed` is `held` less `credited`."""
+
+    currency: str
+    held: str
+    credited: str
+    billed: str
+
+
+@record
 class UsageGroup(Answer):
     group: str
     label: str
     seconds: Kinds
+    cost: Cost | None = None
 
 
 @record
@@ -44,9 +55,11 @@ class Usage(Answer):
     data: list[UsageGroup]
     has_more: bool = False
     next_after: str | None = None
+    total_cost: Cost | None = None
 
 
 @record
 class JobUsage(Answer):
     as_of: datetime
     total: Kinds
+    total_cost: Cost | None = None

@@ -87,14 +87,16 @@ def logs(
 def trajectories(
     job_id: str,
     *,
+    q: str | None = None,
     step: int | None = None,
     outcome: str | None = None,
+    end: str | None = None,
     min_reward: float | None = None,
     max_reward: float | None = None,
     most: int | None = None,
 ) -> Stream[Trajectory]:
-    """Newest step first. The key needs the scope trajectories:read."""
-    query = {"step": step, "outcome": outcome, "min_reward": min_reward, "max_reward": max_reward}
+    """Newest step first; `q`: only those that say these words. The key needs the scope trajectories:read."""
+    query = {"q": q, "step": step, "outcome": outcome, "end": end, "min_reward": min_reward, "max_reward": max_reward}
     return each_of(Trajectory, "jobs", job_id, "trajectories", query=query, most=most)
 
 

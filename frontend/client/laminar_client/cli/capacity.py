@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import date, datetime
+from decimal import Decimal
 
 import click
 from rich.text import Text
 
 from ..answers.pools import Pool, Queue
-from ..answers.usage import Kinds
+from ..answers.usage import Cost, Kinds
 from .commands import laminar, with_session
 from .completing import JOB
 from .rendering import ago, facts, lasted, plain, state_text, table
@@ -90,21 +91,38 @@ def _limit(value: int | None) -> str:
 @click.option("--to", "last", type=click.DateTime(["%Y-%m-%d"]), help="Last day (UTC); else today.")
 @with_session
 def usage(session: Session, job_id: str | None, group_by: str, first: datetime | None, last: datetime | None) -> None:
-    """What devices were used for, in device-hours: by a job, or by the team this month."""
+    """What devices were used for, in device-hours, and what it cost: by a job, or by the team this month."""
     if job_id is not None:
         of_job = session.client.jobs.usage(job_id)
         session.document(of_job)
-        session.show(facts({kind: _hours(of_job.total, kind) for kind in KINDS}))
+        told = {kind: _hours(of_job.total, kind) for kind in KINDS}
+        session.show(
+            facts(told | ({"cost": _money(of_job.total_cost, with_currency=True)} if of_job.total_cost else {}))
+        )
         return
     found = session.client.team.usage(group_by=group_by, first=_day(first), last=_day(last))
     session.document(found)
     rows: list[tuple[object, ...]] = [
-        (each.label or each.group, *(_hours(each.seconds, kind) for kind in KINDS)) for each in found.data
+        (each.label or each.group, *(_hours(each.seconds, kind) for kind in KINDS), *_costs(each.cost))
+        for each in found.data
     ]
-    rows.append((Text("in all", style="bold"), *(_hours(found.total, kind) for kind in KINDS)))
-    session.show(table(group_by, *KINDS, rows=rows, numbers=KINDS))
+    rows.append(
+        (Text("in all", style="bold"), *(_hours(found.total, kind) for kind in KINDS), *_costs(found.total_cost))
+    )
+    columns = (*KINDS, *([found.total_cost.currency] if found.total_cost else []))
+    session.show(table(group_by, *columns, rows=rows, numbers=columns))
     if found.has_more:
         session.note("There are more groups; --json with the Python client pages through them.")
+
+
+def _costs(cost: Cost | None) -> list[str]:
+    """The cell of a table, where the site has prices."""
+    return [_money(cost)] if cost else []
+
+
+def _money(cost: Cost, *, with_currency: bool = False) -> str:
+    """What is billed, rounded to be read; --json has every digit."""
+    return f"{Decimal(cost.billed):,.2f}" + (f" {cost.currency}" if with_currency else "")
 
 
 def _day(moment: datetime | None) -> date | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
+from ..answers.telemetry import Trajectory
 from .commands import laminar, with_session
 from .completing import JOB
 from .rendering import number, plain, table
@@ -81,8 +82,10 @@ def metrics(session: Session, job_id: str, names: Sequence[str], points: int) ->
 
 @laminar.command("trajectories")
 @click.argument("job_id", metavar="JOB", type=JOB)
+@click.option("--search", help='Only with these words, in any turn; "a phrase", -unwanted, begin*.')
 @click.option("--step", type=click.IntRange(0), help="Of this step only.")
 @click.option("--outcome", help="Only with this outcome.")
+@click.option("--end", help="Only those that became this: trained, filtered, dropped_stale, failed.")
 @click.option("--min-reward", type=float)
 @click.option("--max-reward", type=float)
 @click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
@@ -90,21 +93,34 @@ def metrics(session: Session, job_id: str, names: Sequence[str], points: int) ->
 def trajectories(
     session: Session,
     job_id: str,
+    search: str | None,
     step: int | None,
     outcome: str | None,
+    end: str | None,
     min_reward: float | None,
     max_reward: float | None,
     most: int,
 ) -> None:
     """What the model wrote, newest step first. The key needs the scope trajectories:read."""
     given = session.client.jobs.trajectories(
-        job_id, step=step, outcome=outcome, min_reward=min_reward, max_reward=max_reward, most=most
+        job_id, q=search, step=step, outcome=outcome, end=end, min_reward=min_reward, max_reward=max_reward, most=most
     )
     found = list(given)
     session.document(found)
+    if search is not None:
+        places = [(each.step, number(each.reward), each.trajectory_id, _passage(each)) for each in found]
+        session.show(table("step", "reward", "trajectory", "found", rows=places, numbers=("step", "reward")))
+        return
     rows = [
         (each.step, number(each.reward), each.staleness, each.num_tokens, each.prompt, each.response, each.remark)
         for each in found
     ]
     columns = ("step", "reward", "stale", "tokens", "prompt", "response", "remark")
     session.show(table(*columns, rows=rows, numbers=columns[:4]))
+
+
+def _passage(found: Trajectory) -> str:
+    if found.passage is None:
+        return ""
+    where = found.passage.place if found.passage.turn is None else f"turn {found.passage.turn}"
+    return f"{where}: …{found.passage.before}{found.passage.match}{found.passage.after}…"

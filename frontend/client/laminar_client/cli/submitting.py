@@ -55,6 +55,10 @@ def preview(
     session.show(f"  {found.trajectories_per_step} trajectories a step")
     if found.fit is not None:
         session.show(Text(f"  {plain(found.fit.message)}", "" if found.fit.fits else "yellow"))
+    if found.cost is not None:
+        cost, currency = found.cost, plain(found.cost.currency)
+        told = f"{plain(cost.an_hour)} {currency} an hour, {plain(cost.at_most)} {currency} if it takes its longest"
+        session.show(Text(f"  costs {told}"))
     if found.presets:
         rows = [(each.path, "empty" if each.value is None else str(each.value), each.reason) for each in found.presets]
         session.show(table("preset", "value", "because", rows=rows))
@@ -146,4 +150,4 @@ def templates(session: Session, name: str | None) -> None:
         return
     found = session.client.team.templates()
     session.document(found)
-    session.show(table("name", "title", rows=[(each.name, each.title) for each in found]))
+    session.show(table("name", "title", "about", rows=[(each.name, each.title, each.about) for each in found]))

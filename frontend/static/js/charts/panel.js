@@ -1,69 +1,86 @@
-// One chart. It is drawn while it can be seen, at most twice a second, and in the theme's colours.
-import { thin } from "./thin.js";
-
-const BETWEEN_DRAWINGS_MS = 500;
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
+// One chart. It is drawn when it can be seen and something of it changed, in half as many places as it has pixels.
+import { merged, nearest, within } from "./buckets.js";
+import { CONFIG, layoutOf, MARGIN } from "./layout.js";
+import { isAlike, isTiny, likenessOf } from "./likeness.js";
+import { smoothed } from "./smooth.js";
+import { isCut, tracesOf } from "./traces.js";
 
 export class Panel {
-  #plot; #traces; #store; #palette; #seen = false; #stale = true; #drawnAt = 0; #timer = 0; #wired = false; #onStep;
+  #room; #watching; #seen = false; #drawn = null; #lines = new Map(); #range = [0, 1];
 
-  constructor(plot, store, palette, onStep) {
-    this.#plot = plot;
-    this.#store = store;
-    this.#palette = palette;
-    this.#onStep = onStep;
-    this.#traces = JSON.parse(plot.dataset.traces);
-    new IntersectionObserver(([entry]) => { this.#seen = entry.isIntersecting; this.#draw(); }, { rootMargin: "120px" }).observe(plot);
+  // `room`: what all charts of a page share, { store, view, queue, palette, axis, detail, marks }.
+  constructor(plot, room) {
+    this.plot = plot;
+    this.#room = room;
+    this.traces = JSON.parse(plot.dataset.traces);
+    this.#watching = [
+      new IntersectionObserver(([entry]) => { this.#seen = entry.isIntersecting; this.changed(); }, { rootMargin: "120px" }),
+      new ResizeObserver(() => this.changed({ soon: true })),
+    ];
+    for (const each of this.#watching) each.observe(plot);
   }
 
-  repaint(palette = this.#palette) {
-    this.#palette = palette;
-    this.#stale = true;
-    this.#draw();
+  end() {
+    for (const each of this.#watching) each.disconnect();
+    this.#room.queue.forget(this);
+    window.Plotly.purge(this.plot);
   }
 
-  #draw() {
-    if (!this.#seen || !this.#stale || this.#timer) return;
-    this.#timer = setTimeout(() => {
-      this.#timer = 0;
-      this.#stale = false;
-      this.#drawnAt = Date.now();
-      this.#paint();
-    }, Math.max(0, this.#drawnAt + BETWEEN_DRAWINGS_MS - Date.now()));
+  get names() { return this.traces.map(({ key }) => key); }
+
+  // Perhaps something of it did.
+  changed({ soon = false } = {}) {
+    if (!this.#seen) return;
+    this.#room.detail.want(this.names);
+    const now = this.#likeness(), [from, to] = this.#range;
+    if (!isAlike(this.#drawn, now)) this.#room.queue.ask(this, { soon, isTiny: isTiny(this.#drawn, now, this.#width / (to - from || 1)) });
   }
 
-  #paint() {
-    const traces = this.#traces.map((trace) => this.#trace(trace));
-    const isBlank = traces.every((trace) => trace.x.length === 0);
-    this.#plot.classList.toggle("blank", isBlank);
-    if (isBlank) return;
-    window.Plotly.react(this.#plot, traces, this.#layout(), CONFIG);
-    if (this.#wired) return;
-    this.#wired = true;
-    this.#plot.on("plotly_click", ({ points }) => this.#onStep(points[0].x));
+  #likeness() { return likenessOf(this.#room, this.names, this.plot); }
+
+  draw() {
+    const { view, store } = this.#room;
+    if (!this.plot.clientWidth) return; // hidden since it asked: Plotly would take 700 pixels; the observer of sizes asks again
+    this.#drawn = this.#likeness();
+    this.#range = view.range(store.extent());
+    for (const { key, marks } of this.traces) this.#lines.set(key, this.#places(key, marks));
+    const isBlank = [...this.#lines.values()].every((each) => each.length === 0);
+    this.plot.classList.toggle("blank", isBlank);
+    this.plot.classList.toggle("cut", [...this.#lines.values()].some((each) => isCut(each, view.now.log)));
+    if (isBlank) window.Plotly.purge(this.plot);
+    else window.Plotly.react(this.plot, this.traces.flatMap((trace) => this.#tracesOf(trace)), layoutOf(this.plot, this.#range, [...this.#lines.values()].flat(), this.#room), CONFIG);
   }
 
-  #trace({ key, label, tone, marks }) {
-    const points = marks ? this.#store.points(key) : thin(this.#store.points(key));
-    const colour = this.#palette[tone];
-    return {
-      x: points.map(([step]) => step), y: points.map(([, value]) => value), name: label,
-      mode: marks ? "markers" : points.length === 1 ? "markers" : "lines",
-      line: { color: colour, width: tone === "second" ? 1.4 : 1.8 },
-      marker: marks ? { color: this.#palette.surface, size: 9, line: { color: colour, width: 2 } } : { color: colour, size: 5 },
-      cliponaxis: !marks, hovertemplate: "%{y:.4~g}<extra>%{fullData.name}</extra>",
-    };
+  // Smoothed over what is there, then what is seen of it.
+  #places(key, isMarks) {
+    const { view, store, detail } = this.#room;
+    const [from, to] = this.#range, halfLife = view.halfLife(this.#range);
+    const known = detail.buckets(key) ?? store.buckets(key);
+    if (isMarks) return known.filter((each) => each.to >= from && each.from <= to);
+    const around = within(known, from - 4 * halfLife, to);
+    const most = Math.floor((this.#width / 2) * Math.max(1, around.length / (within(known, from, to).length || 1)));
+    const places = merged(around, Math.max(2, most));
+    const smooth = halfLife ? smoothed(places, halfLife) : null;
+    return within(smooth ? places.map((each, i) => ({ ...each, smooth: smooth[i] })) : places, from, to);
   }
 
-  #layout() {
-    const { text, grid, line, raised, ink, font } = this.#palette;
-    const axis = { gridcolor: grid, linecolor: line, zeroline: false, tickfont: { color: text, size: 11 }, fixedrange: matchMedia("(pointer: coarse)").matches };
-    return {
-      margin: { l: 44, r: 12, t: 10, b: 26 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", showlegend: false,
-      font: { family: font, color: text, size: 11 }, hovermode: "x unified", uirevision: "kept",
-      hoverlabel: { bgcolor: raised, bordercolor: line, font: { color: ink, family: font, size: 12 } },
-      xaxis: { ...axis, showgrid: false, rangemode: "tozero", showline: true, nticks: 6, tickformat: ",d", hoverformat: ",d", unifiedhovertitle: { text: "step %{x:,d}" } },
-      yaxis: { ...axis, nticks: 5, rangemode: "fromZero" in this.#plot.dataset ? "tozero" : "normal" },
-    };
+  #tracesOf(trace) {
+    const { axis, view, palette } = this.#room;
+    return tracesOf(this.#lines.get(trace.key), trace, { axis: axis.now, log: view.now.log, colours: palette });
   }
+
+  // The nearest that is known of each series at a step.
+  at(step) { return this.traces.map(({ key, label, tone }) => ({ label, tone, place: this.#lines.get(key)?.length ? nearest(this.#lines.get(key), step) : null })); }
+
+  // As it is drawn, or would be if it were in sight.
+  get shown() { return this.traces.map(({ key, label }) => ({ label, places: this.#lines.get(key) ?? this.#room.store.buckets(key) })); }
+
+  // Pixels from the left of the plot, and back.
+  left(step) { const { at } = this.#room.axis.now, [x0, x1] = this.#range.map(at); return MARGIN.l + ((at(step) - x0) / (x1 - x0)) * this.#width; }
+
+  stepAt(left) { const { at, stepAt } = this.#room.axis.now, [x0, x1] = this.#range.map(at); return stepAt(x0 + ((left - MARGIN.l) / this.#width) * (x1 - x0)); }
+
+  get range() { return this.#range; }
+
+  get #width() { return this.plot.clientWidth - MARGIN.l - MARGIN.r; }
 }

@@ -1,13 +1,14 @@
 // The dot: how fresh the page is. Its words are announced when they change, the running seconds are not.
 import { span } from "./format.js";
 
-const WORDS = { live: "live", "catching-up": "catching up", polling: "every 15 s", offline: "offline since", "signed-out": "signed out" };
+const WORDS = { live: "live", "catching-up": "catching up", polling: "every 3 s", stale: "stale since", offline: "offline since", "signed-out": "signed out" };
+const SINCE = new Set(["stale", "offline"]);
 
 export function connectionDot(element) {
   const words = element.querySelector("[data-connection-words]");
   const seconds = element.querySelector("[data-connection-seconds]");
   let since = Date.now();
-  setInterval(() => { seconds.textContent = element.dataset.state === "offline" ? span((Date.now() - since) / 1000) : ""; }, 1000);
+  setInterval(() => { seconds.textContent = SINCE.has(element.dataset.state) ? span((Date.now() - since) / 1000) : ""; }, 1000);
   return (state, goodAt) => {
     since = goodAt;
     if (element.dataset.state === state && words.textContent === WORDS[state]) return;

@@ -1,4 +1,6 @@
 // Copying what a button carries (data-copy) or points at (data-copy-from).
+import { say } from "./toasts.js";
+
 async function put(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea"); // plain http has no clipboard API
@@ -19,9 +21,11 @@ export function wireCopying() {
     try {
       await put(button.dataset.copy ?? document.getElementById(button.dataset.copyFrom).textContent);
       label.textContent = "copied";
+      say("copied");
       button.classList.add("done");
     } catch {
       label.textContent = "not copied";
+      say("not copied");
     }
     setTimeout(() => { label.textContent = before; button.classList.remove("done"); }, 1600);
   });

@@ -1,34 +1,69 @@
 // Replacing a part of the page by the server's newer markup, without taking away what the reader is holding.
-const isHeld = (node) => Boolean(node.querySelector("dialog[open]")) || node.contains(getSelectionNode());
+import { tellHere } from "./clock.js";
+
+const isHeld = (node) => Boolean(node.querySelector("dialog[open]")) || node.contains(getSelectionNode()) || isBeingTypedIn(node);
+
+function isBeingTypedIn(node) {
+  const field = document.activeElement;
+  return node.contains(field) && "defaultValue" in field && field.value !== field.defaultValue;
+}
 
 function getSelectionNode() {
   const selection = getSelection();
   return selection && !selection.isCollapsed ? selection.anchorNode : null;
 }
 
-export async function fetchMarkup(url) {
-  const answer = await fetch(url, { headers: { Accept: "text/html" }, redirect: "manual" });
+// `body`: of a form that is sent to be judged, not to act.
+export async function fetchMarkup(url, signal, body) {
+  const answer = await fetch(url, { method: body ? "POST" : "GET", body, headers: { Accept: "text/html" }, redirect: "manual", signal });
   if (answer.type === "opaqueredirect") throw Object.assign(new Error("to the sign-in page"), { status: 401 });
   if (!answer.ok) throw Object.assign(new Error(`${answer.status}`), { status: answer.status });
-  return new DOMParser().parseFromString(await answer.text(), "text/html");
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  tellHere(page);
+  return page;
 }
 
 // `now` takes the children of `next`. False: the reader is in the middle of it, try again later.
 export function replaceContent(now, next) {
   if (now.innerHTML === next.innerHTML) return true;
   if (isHeld(now)) return false;
-  const focused = now.contains(document.activeElement) ? addressOf(document.activeElement, now) : null;
-  const scrolled = [...now.querySelectorAll("ol, pre")].map((each) => each.scrollTop);
+  const focused = now.contains(document.activeElement) ? likeness(document.activeElement) : null;
+  const scrolled = [...now.querySelectorAll(SCROLLING)].map((each) => each.scrollTop);
+  const room = "keepsRoom" in now.dataset ? now.offsetHeight : 0;
+  const folds = [...now.querySelectorAll("details")].map((each) => [likeness(each), each.open]);
   now.replaceChildren(...document.adoptNode(next).childNodes);
-  now.querySelectorAll("ol, pre").forEach((each, i) => { each.scrollTop = scrolled[i] ?? 0; });
-  if (focused) now.querySelector(focused)?.focus({ preventScroll: true });
+  now.querySelectorAll(SCROLLING).forEach((each, i) => { each.scrollTop = scrolled[i] ?? 0; });
+  for (const [isIt, open] of folds) { const found = [...now.querySelectorAll("details")].find(isIt); if (found) found.open = open; }
+  if (room) keepRoom(now, room);
+  if (focused) focusOn([...now.querySelectorAll("*")].find(focused) ?? now.querySelector("h1, h2, h3") ?? now);
   return true;
 }
 
-function addressOf(element, within) {
-  if (element.id) return `#${CSS.escape(element.id)}`;
-  const href = element.getAttribute("href");
-  if (href) return `${element.localName}[href="${CSS.escape(href)}"]`;
-  const index = [...within.querySelectorAll(element.localName)].indexOf(element);
-  return index === 0 ? element.localName : null;
+const SCROLLING = "ol, pre, .said";
+
+// A part that has less to say keeps its room while it is looked at: what stands below it does not move.
+function keepRoom(part, height) {
+  part.style.minHeight = "";
+  if (part.offsetHeight < height) part.style.minHeight = `${height}px`;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) for (const part of document.querySelectorAll("[data-keeps-room]")) part.style.minHeight = "";
+});
+
+// Who reads by keyboard or ear stays where they were; where that is gone, at the head of what took its place.
+function focusOn(element) {
+  element.focus({ preventScroll: true });
+  if (document.activeElement === element) return;
+  element.tabIndex = -1;
+  element.focus({ preventScroll: true });
+}
+
+const nameOf = (element) => element.getAttribute("aria-label") ?? (element.querySelector("summary") ?? element).textContent.trim();
+
+// By its id; else by what it is called, since addresses and numbers in it may have changed.
+function likeness(element) {
+  if (element.id) return (other) => other.id === element.id;
+  const [kind, name, href] = [element.localName, nameOf(element), element.getAttribute("href")];
+  return (other) => other.localName === kind && nameOf(other) === name && other.getAttribute("href") === href;
 }

@@ -1,13 +1,16 @@
 // What every page does.
-import { keepAges } from "../lib/clock.js";
+import { wireQuestions } from "../lib/ask.js";
+import { keepAges, tellHere } from "../lib/clock.js";
 import { wireCopying } from "../lib/copy.js";
-import { wireDialogs } from "../lib/dialog.js";
 import { wireThemeSwitch } from "../lib/theme.js";
+import { showToasts } from "../lib/toasts.js";
 
 for (const button of document.querySelectorAll("[data-theme-toggle]")) wireThemeSwitch(button);
 wireCopying();
-wireDialogs();
+wireQuestions();
+tellHere(document);
 keepAges();
+showToasts();
 document.addEventListener("click", (event) => {
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });

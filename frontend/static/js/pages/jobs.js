@@ -1,15 +1,19 @@
-// A list that is told of news, jobs or the line of a pool: a nudge, then the list again from the server, at the address that the reader is at.
+// A list that is told of news, jobs, home or the line of a pool: a nudge, then the list again from the server, at the address that the reader is at.
 import { connectionDot } from "../lib/connection.js";
 import { stayLive } from "../lib/live.js";
 import { fetchMarkup, replaceContent } from "../lib/part.js";
+import { wireChoosing } from "./choosing.js";
 
 const list = document.querySelector("[data-live-part]");
+const keepChosen = wireChoosing(list);
 
-async function pull() {
+async function pull(signal, answered) {
   const url = new URL(location.href);
   url.searchParams.set("part", "");
-  const next = await fetchMarkup(url);
+  const next = await fetchMarkup(url, signal);
+  answered();
   replaceContent(list, next.body);
+  keepChosen();
   return false;
 }
 

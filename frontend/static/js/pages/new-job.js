@@ -1,14 +1,45 @@
-// The new-job form: the same as curl, kept true while typing. Judging is the server's; this page never second-guesses.
-import { curlOf } from "../lib/curl.js";
+// The new-job form, told by the server while it is typed in: what is wrong, beside its field; what would do nothing in this
+// job; what would become of it; and how a program would say it. This page never second-guesses.
+import { fetchMarkup, replaceContent } from "../lib/part.js";
+import { showJudged } from "./new-job/fields.js";
+import { wireFinding } from "./new-job/find.js";
+import { wireOffers } from "./new-job/offers.js";
+
+const AFTER_TYPING_MS = 350;
 
 const form = document.querySelector("[data-new-job]");
-const code = document.getElementById("curl");
 
 document.getElementById("summary")?.focus();
 if (form) {
-  const show = () => { code.textContent = curlOf(form); };
-  form.addEventListener("input", show);
-  show();
+  wireFinding(form);
+  wireOffers(form);
+  let timer = 0, asking = null;
+  form.addEventListener("input", (event) => {
+    if (event.target.matches("[data-find]")) return;
+    clearTimeout(timer);
+    timer = setTimeout(judge, AFTER_TYPING_MS);
+  });
+
+  async function judge() {
+    asking?.abort();
+    const mine = asking = new AbortController();
+    const typed = new URLSearchParams(new FormData(form));
+    typed.set("part", "judged");
+    try {
+      const next = await fetchMarkup(form.action, mine.signal, typed);
+      showJudged(form, next.querySelector("[data-fields]"));
+      replaceContent(form.querySelector("[data-outlook]"), next.querySelector("[data-outlook]"));
+      replaceContent(form.querySelector("[data-params]"), next.querySelector("[data-params]"));
+      showCalls(document.querySelector("[data-calls]"), next.querySelector("[data-calls]"));
+    } catch { /* it was overtaken, or nobody answers: sending says so */ }
+  }
+
+  function showCalls(now, next) {
+    const chosen = now.querySelector("input:checked")?.id;
+    if (!replaceContent(now, next)) return;
+    const again = chosen && document.getElementById(chosen);
+    if (again) again.checked = true;
+  }
   form.addEventListener("submit", (event) => {
     if (event.submitter?.name === "look") return;
     // The token makes a second sending harmless; this only says that it is on its way.

@@ -101,7 +101,7 @@ def test_a_mailed_link_is_shown_to_its_receiver_only(api: Api, posts: None) -> N
     assert (body["mailed"], body["link"]) == (True, "") and "/invitations/" in outbox.outbox[0].body
     page = Client()
     page.force_login(Invitation.objects.get().invited_by)
-    shown = page.post("/members/", {"email": "bea@example.org", "role": "member"}).content.decode()
+    shown = page.post("/members/", {"email": "bea@example.org", "role": "member"}, follow=True).content.decode()
     assert "on its way by mail" in shown and "/invitations/" not in shown.split("Open invitations")[0]
 
 

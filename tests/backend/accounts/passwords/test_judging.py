@@ -16,7 +16,7 @@ from backend.accounts.invitations import invite
 from backend.accounts.models import Role, Team, User
 from backend.accounts.passwords.breached import fault_of, is_known, refuse_faulty_file
 from backend.clock import database_now
-from backend.environment import MissingSetting
+from backend.missing import MissingSetting
 
 pytestmark = pytest.mark.django_db
 GOOD = "still-waters-run-deep"

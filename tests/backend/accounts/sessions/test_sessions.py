@@ -16,7 +16,8 @@ from backend.accounts.sessions.ending import forget_sessions, sessions_of
 from backend.accounts.sessions.following import idle_limit, whole_limit
 from backend.audit.models import AuditEntry
 from backend.clock import database_now
-from backend.environment import MissingSetting, read_environment
+from backend.environment import read_environment
+from backend.missing import MissingSetting
 from tests.backend.browser_sockets import Watcher
 
 pytestmark = pytest.mark.django_db

@@ -6,27 +6,23 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backend.jobs.attempts.launcher import (
-    LauncherError,
-    RayLauncher,
-    RayRefused,
-    RayUnreachable,
-    order_package,
-    read_token,
-)
-from engine.spec.control import AttemptOrder
+from backend.jobs.attempts.launcher import RayLauncher, order_package, read_token
+from backend.pools.clusters.dashboard import LauncherError, RayRefused, RayUnreachable
+from engine.spec.control import AttemptOrder, PoolTerms
 from engine.spec.job import JobSpec
 
 TOKEN = "a-token-for-tests"
 
 
-def order(job: str = "job_launcher") -> AttemptOrder:
+def order(job: str = "job_launcher", **terms: Any) -> AttemptOrder:
     return AttemptOrder(
-        job=job, attempt=1, fence=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1", token="lam_run_secret"
-    )
+        job=job, attempt=1, fence=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1",
+        token="lam_run_secret", pool=PoolTerms(**terms),
+    )  # fmt: skip
 
 
 def free_port() -> int:
@@ -38,10 +34,14 @@ class Answers:
     """A server that gives fixed answers, to meet what a real Ray does only in bad hours."""
 
     def __init__(self, answers: dict[str, tuple[int, str]], *, delay_s: float = 0.0) -> None:
+        heard: list[tuple[str, dict[str, str], bytes]] = []
+        self.heard = heard
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do(handler) -> None:
                 time.sleep(delay_s)
-                handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+                body_in = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+                heard.append((f"{handler.command} {handler.path}", dict(handler.headers), body_in))
                 path = handler.path.partition("_ray_pkg_")[0]
                 status, body = answers.get(f"{handler.command} {path}", (404, "no"))
                 handler.send_response(status)
@@ -90,7 +90,7 @@ def test_no_server_is_unreachable_and_quick() -> None:
     for call in (lambda: launcher.status("s"), lambda: launcher.launch(order(), "s"), launcher.live_submissions):
         with pytest.raises(RayUnreachable):
             call()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("body", ["<html>", '{"status": "RUNNING"', "", "[]", '{"status": "DANCING"}', "{}"])
@@ -102,6 +102,61 @@ def test_an_answer_that_is_not_rays_is_unreachable(body: str) -> None:
 
 def test_the_same_order_makes_the_same_package() -> None:
     assert order_package(order()) == order_package(order()) != order_package(order("job_other"))
+
+
+def test_a_driver_is_sent_where_its_pool_is_and_one_of_cpus_sees_no_gpu() -> None:
+    answers = Answers({"PUT /api/packages/gcs/": (200, ""), "POST /api/jobs/": (200, "{}")})
+    with answers as launcher:
+        away = {"labels": {"zone": "a"}, "device": "gpu"}
+        for terms in ({}, away, {"device": "cpu"}, away | {"autoscales": True}):
+            launcher.launch(order(**terms), "s")
+    asked = [json.loads(body) for path, _, body in answers.heard if path == "POST /api/jobs/"]
+    assert [each.get("entrypoint_label_selector") for each in asked] == [None, {"zone": "a"}, None, None]
+    hidden = [each["runtime_env"].get("env_vars") for each in asked]
+    assert hidden == [None, None, {"CUDA_VISIBLE_DEVICES": ""}, None]
+
+
+def test_a_ray_without_a_token_is_sent_none() -> None:
+    answers = Answers({"GET /api/jobs/s": (200, json.dumps({"status": "RUNNING"}))})
+    with answers:
+        RayLauncher(answers.url, "").status("s")
+        RayLauncher(answers.url, "abc").status("s")
+    assert [headers.get("Authorization") for _, headers, _ in answers.heard] == [None, "Bearer abc"]
+
+
+def test_a_ray_that_does_not_answer_is_left_alone_for_as_long_as_it_made_us_wait() -> None:
+    moments = iter([0.0, 100.0, 100.0, 107.0, 113.0, 114.5, 114.5, 114.5])
+    launcher = RayLauncher(f"http://127.0.0.1:{free_port()}", TOKEN, clock=lambda: next(moments))
+    with pytest.raises(RayUnreachable, match="ConnectError"):
+        launcher.status("s")  # from 100 to 107
+    with pytest.raises(RayUnreachable, match="left alone for 1 s"):
+        launcher.status("s")  # at 113
+    with pytest.raises(RayUnreachable, match="ConnectError"):
+        launcher.status("s")
+
+
+NODES = [
+    {"node_id": "a", "node_ip": "10.0.0.7", "state": "ALIVE", "labels": {"zone": "a"}, "resources_total": {"GPU": 2.0}},
+    {"node_id": "b", "node_ip": "10.0.0.8", "state": "DEAD", "labels": {}, "resources_total": {"CPU": 1.0}},
+    {"node_id": "c", "node_name": "box", "node_ip": "1", "state": "ALIVE", "labels": None, "resources_total": None},
+]
+
+
+def test_rays_hosts_are_those_that_are_alive() -> None:
+    listed = {"data": {"result": {"result": NODES}}}
+    with Answers({"GET /api/v0/nodes?limit=10000": (200, json.dumps(listed))}) as launcher:
+        first, second = launcher.hosts()
+    assert (first.name, first.labels, first.cpus, first.gpus) == ("10.0.0.7", {"zone": "a"}, 0.0, 2.0)
+    assert (second.name, second.labels, second.gpus) == ("box", {}, 0.0)
+
+
+@pytest.mark.parametrize("told", ["[]", "{}", '{"data": {"result": {"result": [{"state": "ALIVE"}]}}}', '{"data": 3}'])
+def test_what_is_not_a_list_of_hosts_is_no_word_about_them(told: str) -> None:
+    with (
+        Answers({"GET /api/v0/nodes?limit=10000": (200, told)}) as launcher,
+        pytest.raises(RayUnreachable, match="not Ray's list"),
+    ):
+        launcher.hosts()
 
 
 def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:

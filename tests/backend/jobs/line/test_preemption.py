@@ -256,7 +256,7 @@ def test_of_two_who_write_beside_the_scheduler_one_is_refused(
         try:
             with transaction.atomic(), connection.cursor() as db:
                 db.execute(INSERT, [grown.pk, pool.pk, team.pk, "elastic", slot, 2])
-                together.wait(10)
+                together.wait(60)
         except IntegrityError as error:
             assert "9 devices held, it has 8" in str(error)
             return False

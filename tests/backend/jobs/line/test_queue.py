@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backend.accounts.models import User
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
@@ -117,6 +118,25 @@ def test_what_would_let_it_start_now(api: Api, make_job: Any, pool: ResourcePool
     advance(first, JobState.SUCCEEDED, actor="engine:1", now=now)
     told = api.get(f"/jobs/{waiting.pk}/explain").json()
     assert told["waiting"] is None, "it would start in this very moment"
+
+
+def test_advice_holds_for_a_new_job_at_the_end_of_the_line(
+    api: Api, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    """What waits longest has the line held for it; cancelled, the line is held for the next one, and not for a smaller
+    job that comes now."""
+    make_job(devices=5, at=now - 30 * MINUTE)
+    schedule_pool(pool.pk, now=now - 30 * MINUTE)
+    first, second = make_job(devices=6, at=now - 20 * MINUTE), make_job(devices=5, at=now - 19 * MINUTE)
+    schedule_pool(pool.pk, now=now)
+    assert api.get(f"/jobs/{first.pk}/explain").json()["waiting"]["starts_with_fewer"] is None
+    cancel_job(second.pk, actor="test", now=now)
+    assert api.get(f"/jobs/{first.pk}/explain").json()["waiting"]["starts_with_fewer"]["devices"] == 3
+    cancel_job(first.pk, actor="test", now=now)
+    smaller = make_job(devices=3, at=now)
+    schedule_pool(pool.pk, now=now)
+    smaller.refresh_from_db()
+    assert smaller.state == JobState.STARTING
 
 
 def test_as_preemptible_it_could_borrow(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.test import Client
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
@@ -121,22 +120,3 @@ def test_a_job_that_only_borrows_is_taken_if_it_may_be_taken_back(
         spec = {"name": "Sums", "placement": {"preemptible": preemptible}}
         assert theirs.post("/jobs", {"project": other_project.pk, "spec": spec}).status_code == status
     assert Job.objects.get().preemptible
-
-
-def test_the_operators_page_refuses_what_the_database_would(
-    alice: User, pool: ResourcePool, team: Team, other_team: Team
-) -> None:
-    User.objects.filter(pk=alice.pk).update(is_staff=True, is_superuser=True)
-    client = Client()
-    client.force_login(User.objects.get(pk=alice.pk), backend="allauth.account.auth_backends.AuthenticationBackend")
-    rows = list(pool.quotas.order_by("pk"))
-    form = {"name": "small", "flavor": "cpu", "capacity": "8", "is_open": "on"}
-    form |= {"quotas-TOTAL_FORMS": "2", "quotas-INITIAL_FORMS": "2"}
-    for n, row in enumerate(rows):
-        form |= {f"quotas-{n}-id": str(row.pk), f"quotas-{n}-pool": pool.pk, f"quotas-{n}-team": row.team_id}
-        form |= {f"quotas-{n}-nominal": "5", f"quotas-{n}-weight": "1"}
-    answer = client.post(f"/admin/pools/resourcepool/{pool.pk}/change/", form, secure=True)
-    assert answer.status_code == 200 and "add up to 10" in answer.content.decode()
-    form["quotas-1-nominal"] = "3"
-    assert client.post(f"/admin/pools/resourcepool/{pool.pk}/change/", form, secure=True).status_code == 302
-    assert sorted(pool.quotas.values_list("nominal", flat=True)) == [3, 5]

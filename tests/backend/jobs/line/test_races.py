@@ -110,14 +110,14 @@ def test_a_twin_that_is_still_being_worked_on_is_409(
 
     def slow_submit(**kwargs: Any) -> Job:
         working.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return submit_job(**kwargs)
 
     monkeypatch.setattr("backend.jobs.rest.jobs.submit_job", slow_submit)
     body = {"project": project.pk, "spec": {"name": "Sums"}}
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(in_own_connection(lambda: api.post("/jobs", body, key="slow")))
-        assert working.wait(10)
+        assert working.wait(60)
         second = api.post("/jobs", body, key="slow")
         may_end.set()
         assert (second.status_code, second.json()["code"], second.json()["retryable"]) == (409, "in_flight", True)

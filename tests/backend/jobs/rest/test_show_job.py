@@ -36,5 +36,6 @@ def test_events_are_read_on_from_where_one_was(api: Any, job: Job, attempt: JobA
 
 def test_attempts_are_shown_without_their_tokens(api: Any, job: Job, attempt: JobAttempt) -> None:
     [shown] = api.get(f"/jobs/{job.pk}/attempts").json()["data"]
-    assert (shown["n"], shown["fence"], shown["submission_id"], shown["ended_at"]) == (1, 1, f"{job.pk}-1-1", None)
+    assert (shown["n"], shown["fence"], shown["ended_at"]) == (1, 1, None)
+    assert shown["submission_id"].startswith(f"{job.pk}-1-1-")
     assert attempt.token_sha256 not in str(shown)

@@ -86,10 +86,10 @@ def test_who_is_killed_while_fetching_is_followed_by_who_waited(tmp_path: Path) 
         )
     )
     waiter.start()
-    assert looked.wait(10), "it does not wait for who is at it"
+    assert looked.wait(60), "it does not wait for who is at it"
     doomed.send_signal(signal.SIGKILL)
     doomed.wait()
-    waiter.join(10)
+    waiter.join(60)
     assert found == [tmp_path / A] and told == [f"{A}.coming"] and not (tmp_path / f"{A}.coming").exists()
 
 

@@ -161,7 +161,7 @@ def test_a_loop_that_stands_still_without_a_sign_is_replaced() -> None:
         is_over.wait()
 
     actor = WorkingActor(stand_still)
-    assert is_stuck.wait(10.0)
+    assert is_stuck.wait(60.0)
     done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == LOOP, seconds=40)
     is_over.set()
     assert of(done, EndPart) == [EndPart(part=PART, incarnation=0)]

@@ -29,9 +29,9 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def step_of(root: Path) -> int | None:
+def step_of(root: Path, *, told: int = 10) -> int | None:
     """Where a loader that reads everything goes on."""
-    found = go_back(root, load)
+    found = go_back(root, load, told=told)
     return None if found is None else found.step
 
 
@@ -50,6 +50,15 @@ def test_one_that_was_never_finished_is_passed_over(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     (saved(tmp_path, 4) / MANIFEST_FILE).unlink()
     assert step_of(tmp_path) == step_of(tmp_path) == 2
+
+
+def test_one_that_the_driver_was_not_told_of_is_passed_over_for_good(tmp_path: Path) -> None:
+    """Nobody has heard of the steps before it either: they are trained again, and told."""
+    for step in (2, 4, 6):
+        saved(tmp_path, step)
+    assert step_of(tmp_path, told=4) == 4
+    assert step_of(tmp_path, told=6) == 4, "what was trained since does not descend from it"
+    assert step_of(tmp_path, told=0) is None
 
 
 def test_one_that_was_passed_over_counts_no_more_though_its_bytes_come_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.live.data.frames import frames
+from engine.live.data.frames import HEAD, entry_of, frame, frames
 from engine.live.data.journal_file import JournalFile
 from engine.live.data.recovery import LogLost, read_journal
 from engine.live.data.snapshots import WORTH_ITS_FILE
@@ -24,7 +24,15 @@ from engine.pipeline.journal import (
     TrajectoryTaken,
 )
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
-from engine.pipeline.records import DataProgress, GroupKey, SampleKey, Trajectory, TrajectoryContent, VersionRun
+from engine.pipeline.records import (
+    DataProgress,
+    GroupKey,
+    SampleKey,
+    Trajectory,
+    TrajectoryContent,
+    Utterance,
+    VersionRun,
+)
 from engine.policy.lineage import Lineage, WeightsId
 from engine.signs import Signs
 
@@ -332,3 +340,12 @@ def test_a_token_takes_eight_bytes_of_the_log_where_the_model_wrote_all(tmp_path
     journal.close()
     [file] = tmp_path.glob("*.journal")
     assert file.stat().st_size < 8.2 * 4_096
+
+
+def test_turns_and_parts_of_a_reward_are_read_as_they_were() -> None:
+    asked = Utterance(is_own=True, start=0, num_letters=4, first_token=0, num_tokens=1, tool="it", arguments="a" * 99)
+    seen = Utterance(is_own=False, start=4, num_letters=5, first_token=1, num_tokens=1, seconds=0.1 + 0.2)
+    assert TRAJECTORY.content is not None
+    content = replace(TRAJECTORY.content, utterances=(asked, seen), parts=(("bytes", 0.1 + 0.2),))
+    trajectory = replace(TRAJECTORY, content=content)
+    assert entry_of(frame(trajectory)[HEAD.size :], found=lambda lies: TRAJECTORY) == trajectory

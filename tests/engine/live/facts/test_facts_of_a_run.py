@@ -7,18 +7,30 @@ import pytest
 
 from engine.live.facts.from_reports import finite, printable, step_trained, trajectories_sampled
 from engine.live.facts.recorder import Recorder
+from engine.live.facts.token_texts import texts_of_tokens
 from engine.live.process.settings import Settings
+from engine.live.run.model_source import BUILT_IN
+from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
+    LedgerReported,
     ReadTrajectory,
+    SamplesEnded,
     StepReported,
     WeightsTaken,
 )
-from engine.pipeline.packed import Floats, Ints
-from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import PhaseChanged, PipelineReady, ReplicasResized, RequestAcknowledged, StepTrained
+from engine.spec.facts import (
+    PhaseChanged,
+    PipelineReady,
+    ReplicasResized,
+    RequestAcknowledged,
+    StepTrained,
+    TrajectoriesSampled,
+)
 
 
 def report(step: int = 1, **metrics: float) -> StepReported:
@@ -27,7 +39,7 @@ def report(step: int = 1, **metrics: float) -> StepReported:
 
 def test_what_is_not_finite_is_left_out_and_counted() -> None:
     assert finite({"a": 1.0, "b": float("nan"), "c": float("inf")}) == {"a": 1.0, "train/nonfinite_metrics": 2.0}
-    assert step_trained(report(loss=float("nan")), {}).metrics["train/nonfinite_metrics"] == 1.0
+    assert step_trained(report(loss=float("nan")), {}, ledger={}).metrics["train/nonfinite_metrics"] == 1.0
 
 
 def test_text_by_a_model_is_made_printable_and_short() -> None:
@@ -52,8 +64,46 @@ def test_a_hostile_response_becomes_a_fact() -> None:
         content=content,
     )
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=float("nan"))
-    [sampled] = trajectories_sampled(StepReported(step=1, metrics={}, to_read=(read,)))
+    [sampled] = trajectories_sampled(1, (read,))
     assert sampled.trajectories[0].response == "\ufffd"
+
+
+def test_tokens_are_told_with_what_they_say_and_with_the_trainers_logprobs_at_their_places() -> None:
+    content = TrajectoryContent(
+        prompt_ids=Ints.of([1]),
+        response_ids=Ints.of([5, 6, 7]),
+        logprobs=Floats.of([-1.0, 0.0, -3.0]),
+        written=Marks.of([True, False, True]),
+        prompt_text="",
+        response_text="",
+        remark="",
+    )
+    trajectory = Trajectory(
+        key=SampleKey(group=GroupKey(ordinal=0), sample=0),
+        weights=WeightsId(0, 0),
+        reward=0.0,
+        num_tokens=3,
+        content=content,
+    )
+    read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0, logprobs=Floats.of([-1.5, -3.5]))
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=0, spell=lambda ids: [f"\x00{token}" for token in ids])
+    for each in (read, replace(read, logprobs=Floats.of([-1.5]))):
+        recorder.on_report(StepReported(step=1, metrics={}, to_read=(each,)))
+    whole, unknown = (body.trajectories[0].trace for body in sink.bodies if isinstance(body, TrajectoriesSampled))
+    assert whole is not None and whole.texts == ["\ufffd5", "\ufffd6", "\ufffd7"]
+    assert whole.trainer_logprobs == [-1.5, 0.0, -3.5]
+    assert unknown is not None and unknown.trainer_logprobs == []
+
+
+def test_a_model_whose_tokens_cannot_be_spelled_is_told_without_their_texts(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert texts_of_tokens(tmp_path)([1, 2]) == texts_of_tokens(tmp_path / "nowhere")([1]) == []
+
+
+def test_a_tokens_text_is_its_own_with_the_white_space_that_it_begins_with() -> None:
+    ids = Tokenizer.from_folder(BUILT_IN["demo"]).encode("3 + 8 = 3 → 11.", goes_on=True)
+    assert "".join(texts_of_tokens(BUILT_IN["demo"])(ids)) == "3 + 8 = 3 → 11."
 
 
 def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
@@ -67,6 +117,63 @@ def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
     first, second = (body.metrics for body in sink.bodies if isinstance(body, StepTrained))
     assert (first["weights/bytes"], first["weights/slowest_relay_s"], first["weights/by_delta"]) == (1_010.0, 0.5, 0.5)
     assert "weights/bytes" not in second, "nothing has travelled since"
+
+
+def ends(*, trained: int, failed: int = 0) -> LedgerReported:
+    return LedgerReported(counts={"trained": trained, "filtered": 0, "dropped_stale": 0, "failed": failed, "open": 5})
+
+
+def of_samples(sink: MemorySink) -> list[dict[str, float]]:
+    told = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
+    return [{name: value for name, value in each.items() if name.startswith("samples/")} for each in told]
+
+
+def test_a_step_says_where_samples_ended_since_the_one_before() -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=0)
+    recorder.on_report(report(1))
+    for step, ended in enumerate((ends(trained=32), ends(trained=64, failed=8), ends(trained=40, failed=8)), start=2):
+        recorder.on_report(ended)
+        recorder.on_report(report(step))
+    unheard, *heard = of_samples(sink)
+    assert unheard == {}, "data has not said anything yet"
+    assert [(each["samples/trained"], each["samples/failed"]) for each in heard] == [(32, 0), (32, 8), (0, 0)]
+    assert set(heard[0]) == {f"samples/{end}" for end in ("trained", "filtered", "dropped_stale", "failed")}
+
+
+def test_an_attempt_that_goes_on_does_not_count_what_ended_before_it() -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=50)
+    for step, trained in ((51, 1_632), (52, 1_664)):
+        recorder.on_report(ends(trained=trained))
+        recorder.on_report(report(step))
+    before, after = of_samples(sink)
+    assert before == {}
+    assert after["samples/trained"] == 32
+
+
+def test_a_step_tells_where_all_samples_are_by_the_last_word_of_data() -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=0)
+    recorder.on_report(report(1))
+    recorder.on_report(ends(trained=32, failed=8))
+    recorder.on_report(report(2))
+    first, second = (body.ledger for body in sink.bodies if isinstance(body, StepTrained))
+    assert first == {}, "data has not said anything yet"
+    assert second == {"trained": 32, "filtered": 0, "dropped_stale": 0, "failed": 8, "open": 5}
+
+
+def test_a_sample_that_was_never_trained_is_told_with_its_end_and_the_reason() -> None:
+    sink = MemorySink()
+    late = Failure(kind="timeout", reason="no answer")
+    key = SampleKey(group=GroupKey(ordinal=7), sample=1)
+    silent = Trajectory(key=key, weights=WeightsId(0, 2), reward=0.0, num_tokens=0, failure=late)
+    read = ReadTrajectory(trajectory=silent, staleness=0, advantage=0.0, group_size=4, end="failed", reason="too late")
+    Recorder(sink, start_step=0).on_report(SamplesEnded(step=3, to_read=(read,)))
+    [told] = [body for body in sink.bodies if isinstance(body, TrajectoriesSampled)]
+    [sample] = told.trajectories
+    assert (told.step, sample.end, sample.reason, sample.outcome) == (3, "failed", "too late", "timeout")
+    assert (sample.response, sample.trace, sample.group_size) == ("", None, 4)
 
 
 def test_what_the_driver_announces_becomes_a_fact() -> None:

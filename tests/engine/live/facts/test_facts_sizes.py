@@ -1,18 +1,49 @@
 """No fact is larger than the control plane takes, whatever models write and replicas do: a refused one ends the run."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from engine.live.facts.from_reports import log_lines, replicas_observed, trajectories_sampled
 from engine.live.facts.recorder import Recorder
-from engine.pipeline.messages.to_driver import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
+from engine.pipeline.data.ends import EndedSamples
+from engine.pipeline.messages.to_driver import (
+    ActivitySpan,
+    ReadTrajectory,
+    ReplicaObserved,
+    RunBroken,
+    SamplesEnded,
+    StepReported,
+)
+from engine.pipeline.messages.to_trainer import BatchReady, BatchTrained
 from engine.pipeline.packed import Floats, Ints
-from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.pipeline.records import (
+    BufferView,
+    CompleteGroup,
+    DataProgress,
+    Failure,
+    GroupKey,
+    SampleKey,
+    Trajectory,
+    TrajectoryContent,
+    Utterance,
+)
+from engine.pipeline.trainer.choice import Choice
 from engine.policy.lineage import WeightsId
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import LONGEST_LINE, MAX_LINES, MAX_SPANS, FactBody, LogLine, LogLines
+from engine.spec.facts import (
+    LONGEST_LINE,
+    MAX_LINES,
+    MAX_SPANS,
+    FactBody,
+    LogLine,
+    LogLines,
+    ReplicasObserved,
+    StepTrained,
+    TrajectoriesSampled,
+)
 
 MOST_BYTES = 900_000
 """The control plane takes bodies of 1 MiB; the rest is for what stands around a fact."""
@@ -46,17 +77,14 @@ def read(ordinal: int, *, failure: Failure | None = None, cut: bool = False, tru
 
 
 def test_long_trajectories_are_told_in_several_facts_and_none_is_lost() -> None:
-    told = trajectories_sampled(StepReported(step=1, metrics={}, to_read=tuple(read(each) for each in range(8))))
+    told = trajectories_sampled(1, tuple(read(each) for each in range(8)))
     assert len(told) > 1 and max(map(size, told)) < MOST_BYTES
     assert [sample.prompt_ordinal for fact in told for sample in fact.trajectories] == list(range(8))
 
 
-def test_many_replicas_that_change_all_the_time_are_told_in_one_fact() -> None:
-    spans = tuple(
-        ActivitySpan(doing="environment", started_at=each / 3, ended_at=(each + 1) / 3) for each in range(MAX_SPANS)
-    )
-    state = ReplicaObserved(
-        replica=63,
+def idle(replica: int, *, spans: tuple[ActivitySpan, ...], observed_at: float) -> ReplicaObserved:
+    return ReplicaObserved(
+        replica=replica,
         incarnation=100,
         version=10**6,
         kv_used=0.12345678901234,
@@ -65,12 +93,103 @@ def test_many_replicas_that_change_all_the_time_are_told_in_one_fact() -> None:
         num_with_environment=1000,
         num_prefilled=10**9,
         num_decoded=10**9,
+        num_steps=10**9,
+        decode_s=10**6 + 1 / 3,
+        num_installs=10**6,
+        install_s=10**6 + 1 / 3,
         spans=spans,
-        observed_at=200.0,
+        observed_at=observed_at,
     )
-    fact = replicas_observed([state] * 64)
+
+
+def test_many_replicas_that_change_all_the_time_are_told_in_one_fact() -> None:
+    spans = tuple(
+        ActivitySpan(doing="environment", started_at=each / 3, ended_at=(each + 1) / 3) for each in range(MAX_SPANS)
+    )
+    state = idle(63, spans=spans, observed_at=200.0)
+    fact = replicas_observed([state] * 64, num_replicas=64)
     assert size(fact) < MOST_BYTES and len(fact.replicas) == 64
     assert fact.replicas[0].spans[-1].end_s == pytest.approx(MAX_SPANS / 3 - 200 if MAX_SPANS < 600 else 0, abs=1e-3)
+
+
+def test_of_more_replicas_than_a_fact_holds_each_has_its_turn_with_all_that_it_did_meanwhile() -> None:
+    sink, num = MemorySink(), 150
+    recorder = Recorder(sink, start_step=0)
+    for second in range(1, 32):
+        for replica in range(num):
+            span = ActivitySpan(doing="idle" if second % 2 else "decode", started_at=second - 1.0, ended_at=second)
+            if replica < 149 or second < 3:  # the last one falls silent
+                recorder.on_report(idle(replica, spans=(span,), observed_at=float(second)))
+    first, *facts = [body for body in sink.bodies if isinstance(body, ReplicasObserved)]
+    assert len(first.replicas) == 1 and facts[0].num_replicas == 150
+    assert {state.replica for fact in facts[:3] for state in fact.replicas} >= set(range(149))
+    told = dict.fromkeys(range(150), 0.0)
+    for state in (state for fact in (first, *facts) for state in fact.replicas):
+        told[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
+    # All 31 seconds, but for those that wait for a turn that comes in one of three facts of five seconds each.
+    assert all(15 <= told[replica] <= 31 for replica in range(149)) and told[149] <= 2
+
+
+def test_what_replicas_did_last_is_told_before_the_end_at_the_moment_at_which_it_was() -> None:
+    sink, now = MemorySink(), [1_000.0]
+    recorder = Recorder(sink, start_step=0, clock=lambda: now[0])
+    for second in range(1, 9):
+        now[0] += 1.0
+        for replica in range(70):
+            span = ActivitySpan(doing="decode", started_at=second - 1.0, ended_at=float(second))
+            recorder.on_report(idle(replica, spans=(span,), observed_at=float(second)))
+    now[0] += 2.5
+    recorder.tell_rest()
+    told = dict.fromkeys(range(70), 0.0)
+    facts = [body for body in sink.bodies if isinstance(body, ReplicasObserved)]
+    for state in (state for fact in facts for state in fact.replicas):
+        told[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
+    assert set(told.values()) == {8.0}
+    assert {state.spans[-1].end_s for fact in facts[-2:] for state in fact.replicas} == {-2.5}
+    recorder.tell_rest()
+    assert len([body for body in sink.bodies if isinstance(body, ReplicasObserved)]) == len(facts)
+
+
+def trained_on(step: int, *, num_groups: int, group_size: int) -> tuple[BatchReady, BatchTrained]:
+    """The longest texts and traces, each letter of four bytes and a token of its own, over many turns."""
+    said = Utterance(is_own=True, start=0, num_letters=66, first_token=0, num_tokens=66, tool="t", arguments="𝄞" * 999)
+    turns = tuple(replace(said, start=66 * at, first_token=66 * at) for at in range(300))
+    groups = []
+    for ordinal in range(num_groups):
+        first = read(ordinal).trajectory
+        long = [replace(first, reward=float(sample % 2)) for sample in range(group_size)]
+        own = (replace(each, content=replace(each.content, utterances=turns)) for each in long if each.content)
+        groups.append(CompleteGroup(key=GroupKey(ordinal=ordinal), trajectories=tuple(own)))
+    buffer = BufferView(num_ready=0, num_in_progress=0)
+    batch = BatchReady(step=step, groups=tuple(groups), progress=DataProgress(), buffer=buffer)
+    num, logprobs = num_groups * group_size, Floats.of([-12.3456789] * 2_048)
+    return batch, BatchTrained(step=step, metrics={}, advantages=(0.1,) * num, logprobs=(logprobs,) * num)
+
+
+def test_a_jobs_facts_stay_within_their_bytes_a_second_however_much_there_is_to_tell() -> None:
+    """Two steps a second of large groups, samples that end otherwise, a hundred metrics, and 70 replicas that change
+    all the time. Lines of logs have a rate of their own."""
+    sink, choice, seconds, steps_a_second = MemorySink(), Choice(), 60, 2
+    recorder = Recorder(sink, start_step=0, spell=lambda ids: ["𝄞"] * len(ids))
+    ended = EndedSamples(group_size=64, staleness=lambda trajectory: 1)
+    spans = tuple(ActivitySpan(doing="environment", started_at=at / 500, ended_at=(at + 1) / 500) for at in range(500))
+    batch, trained = trained_on(1, num_groups=2, group_size=64)
+    metrics = {f"train/of_a_long_name_{number}": 0.12345678901234 for number in range(100)}
+    for step in range(1, seconds * steps_a_second + 1):
+        now = step / steps_a_second
+        read_at = replace(batch, step=step), replace(trained, step=step)
+        to_read = choice.to_read(*read_at, step_s=1 / steps_a_second)
+        recorder.on_report(StepReported(step=step, metrics=metrics, to_read=to_read))
+        ended.dropped(batch.groups[0])
+        recorder.on_report(SamplesEnded(step=step, to_read=ended.take(now)))
+        for replica in range(70) if step % (2 * steps_a_second) == 0 else ():
+            recorder.on_report(idle(replica, spans=spans, observed_at=now))
+    kinds = {
+        kind: sum(size(fact) for fact in sink.bodies if isinstance(fact, kind)) for kind in {*map(type, sink.bodies)}
+    }
+    assert set(kinds) == {StepTrained, TrajectoriesSampled, ReplicasObserved}
+    assert sum(kinds.values()) < 200_000 * seconds, kinds
+    assert max(map(size, sink.bodies)) < MOST_BYTES
 
 
 def lines(num: int, text: str = "x", *, component: str = "rollout-0", num_dropped: int = 0) -> LinesSaid:
@@ -90,7 +209,7 @@ def test_the_outcome_of_a_trajectory_is_told() -> None:
     late, broken = Failure(kind="timeout", reason="no answer"), Failure(kind="error", reason="took longer than 5 s")
     failed = (read(3, failure=late), read(4, failure=broken))
     reads = (read(0), read(1, cut=True), read(2, cut=True, trusted=False), *failed)
-    told = trajectories_sampled(StepReported(step=1, metrics={}, to_read=reads))
+    told = trajectories_sampled(1, reads)
     outcomes = [sample.outcome for fact in told for sample in fact.trajectories]
     assert outcomes == ["rewarded", "cut", "untrusted", "timeout", "error"]
 

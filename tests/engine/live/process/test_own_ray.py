@@ -46,7 +46,7 @@ def own() -> Iterator[Own]:
     assert starter.stdout is not None
     token, address = starter.stdout.readline().split()
     yield Own(starter.pid, Path(token), address)
-    starter.communicate(timeout=60)
+    starter.communicate(timeout=180)
     assert starter.returncode == 0
     assert not Path(token).parent.exists()
 

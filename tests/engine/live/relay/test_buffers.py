@@ -56,7 +56,7 @@ def test_a_chunk_that_comes_before_its_memory_waits_for_it(link: socket.socket) 
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(buffers.room, link, WHOLE, 0, len(CONTENT))
         buffers.open(opened(1), memoryview(bytearray(len(CONTENT))), None)
-        room = early.result(timeout=10.0)
+        room = early.result(timeout=60.0)
     assert room is not None
     room[:] = CONTENT
     buffers.arrived(link, WHOLE, 0, hash_of(CONTENT), is_torn=False)
@@ -73,7 +73,7 @@ def test_a_chunk_waits_for_nothing_that_will_not_come(link: socket.socket, how: 
             buffers.drop(WHOLE)
         else:
             buffers.expect_no_more(opened(1))
-        assert early.result(timeout=10.0) is None
+        assert early.result(timeout=60.0) is None
 
 
 def test_memory_for_what_was_dropped_meanwhile_is_given_back_and_the_next_one_stays() -> None:

@@ -62,7 +62,7 @@ class LoopbackLinks(Links):
 
 
 LINKS = LoopbackLinks()
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as every actor on a CPU has
 
@@ -134,13 +134,14 @@ class Replica:
         *,
         keeps: tuple[WeightsId, ...] = (),
         in_flight: InFlight = "beside",
+        over: WeightsId | None = None,
         probe: Probe | None = None,
     ) -> Message:
         weights = weights_of(version)
         segment = Segment.create("test", len(weights.buffer))
         segment.buffer[:] = weights.buffer
         manifest = replace(weights.manifest, probe=probe)
-        order = InstallWeights(manifest=manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps)
+        order = InstallWeights(manifest=manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps, over=over)
         [said] = self.body.perform(order)
         segment.remove()
         return said
@@ -443,6 +444,52 @@ def test_two_versions_decode_side_by_side_and_each_says_what_it_says_alone(envir
     assert any(differing[key].content != replica.ended[key].content for key in differing), "the versions are alike"
 
 
+@pytest.mark.parametrize(("in_flight", "reads_again"), [("keep", False), ("reprefill", True)])
+def test_what_goes_on_under_new_weights_keeps_its_cache_or_reads_itself_anew_and_has_both_writers(
+    in_flight: InFlight, reads_again: bool
+) -> None:
+    replica = Replica(weight_slots=1)
+    replica.body.perform(on(V0, GROUP))
+    replica.answer()
+    replica.steps(2)
+    [engine] = replica.engines
+    before = engine.view()
+    assert before.num_running == len(SAMPLES) and not replica.ended
+    assert isinstance(replica.install(1, in_flight=in_flight), WeightsInstalled)
+    replica.steps(1)
+    assert (engine.view().num_prefilled > before.num_prefilled) == reads_again
+    replica.finish()
+    assert len(replica.ended) == len(SAMPLES)
+    for trajectory in replica.ended.values():
+        assert [run.weights for run in trajectory.runs] == [V0, V1]
+        assert trajectory.weights == V0, "it is as old as its oldest token"
+
+
+@pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
+def test_new_weights_laid_under_one_version_leave_the_other_as_it_is(environment: str) -> None:
+    """Those on the one go on with their caches, decoding or with their tools; those on the other are as if alone."""
+    replica = Replica(environment)
+    replica.body.perform(on(V0, GROUP))
+    replica.answer()
+    replica.steps(2)
+    replica.install(1, keeps=(V0,))
+    replica.body.perform(on(V1, OTHER))
+    replica.answer()
+    replica.steps(2)
+    first = replica.engines[0].view()
+    assert isinstance(replica.install(2, keeps=(V1,), over=V0, in_flight="keep"), WeightsInstalled)
+    replica.steps(1)
+    assert replica.engines[0].view().num_prefilled == first.num_prefilled, "nothing is read anew"
+    replica.finish()
+    own = alone(1, OTHER, environment)
+    for key, trajectory in replica.ended.items():
+        if key.group == GROUP:
+            assert [run.weights for run in trajectory.runs] == [V0, V2] and trajectory.weights == V0
+        else:
+            assert not trajectory.runs and trajectory.content == own[key].content
+    assert len(replica.ended) == 2 * len(SAMPLES) and len(replica.engines) == 2
+
+
 def test_a_slot_whose_work_has_ended_takes_the_next_version_and_no_third_engine_is_made() -> None:
     replica = Replica()
     replica.body.perform(on(V0, GROUP))
@@ -482,6 +529,9 @@ def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:
     assert load.kv_used == pytest.approx(sum(kv_used for _, kv_used in load.kv_by_weights)) and load.kv_used > 0
     [observed] = replica.observed
     assert (observed.version, observed.num_decoded, load.num_tokens) == (1, 8, 8)
+    # Each of its engines has taken a version and made a step.
+    assert (observed.num_steps, observed.num_installs) == (2, 2)
+    assert observed.decode_s > 0 and observed.install_s > 0
 
 
 def test_no_more_samples_are_begun_than_there_are_places_and_the_others_follow() -> None:

@@ -7,7 +7,7 @@ from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgre
 from engine.live.rollout.conversation import TOLD_ANEW, Conversation
 from engine.live.rollout.telling import retold, told_whole
 from engine.live.rollout.wording import Heard, Worded
-from engine.pipeline.records import GroupKey, SampleKey, VersionRun
+from engine.pipeline.records import Failure, GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
 
 VERDICT = Verdict(reward=0.5, parts={}, trusted=True, remark="half")
@@ -169,3 +169,40 @@ def test_a_new_segment_reads_what_is_told_anew_and_every_token_that_was_sampled_
     ]
     assert content.routes.data == b"abc", "routes are of the first segment"
     assert content.response_text == f"one{TOLD_ANEW}seentwoseenthree"
+
+
+def test_every_message_says_who_wrote_it_which_tool_it_calls_how_long_it_took_and_what_went_wrong() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), heard("I ask. <tool>add 1 2</tool>"), named)
+    talk.observed.append(Observation(text="3", role="tool", tool="add", arguments="1 2", error="it is slow"))
+    talk.observe(Worded(ids=(8, 9, 8), text="<tool_response>\n3\n</tool_response>"), seconds=0.25)
+    moved = retold(told_whole(talk, None, named))
+    assert moved is not None
+    moved.add_turn(output(5), heard("It is 3."), named)
+    content = moved.judged(replace(VERDICT, parts={"right": 1.0})).content
+    assert content is not None and content.parts == (("right", 1.0),)
+    asked, answered, said = content.utterances
+    texts = [content.response_text[each.start : each.start + each.num_letters] for each in content.utterances]
+    assert texts == ["I ask. <tool>add 1 2</tool>", "3", "It is 3."]
+    assert [each.is_own for each in content.utterances] == [True, False, True]
+    assert [(each.first_token, each.num_tokens) for each in content.utterances] == [(0, 2), (2, 3), (5, 1)]
+    assert (asked.tool, asked.arguments, asked.error) == ("add", "1 2", "")
+    assert (answered.tool, answered.seconds, answered.error) == ("add", 0.25, "it is slow")
+    assert (said.tool, said.seconds) == ("", None)
+
+
+def test_one_message_by_the_model_alone_is_not_told_twice() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), heard("one"), named)
+    content = talk.judged(VERDICT).content
+    assert content is not None and content.utterances == ()
+
+
+def test_an_environment_that_failed_is_the_last_to_speak() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), heard("one"), named)
+    late = Failure(kind="timeout", reason="no answer within 5 s")
+    content = talk.failed(late, seconds=5.0).content
+    assert content is not None
+    (_, last) = content.utterances
+    assert (last.is_own, last.num_tokens, last.error, last.seconds) == (False, 0, late.reason, 5.0)

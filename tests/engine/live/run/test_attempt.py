@@ -10,6 +10,7 @@ import pytest
 
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.policy.placement import NoSandbox
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest
@@ -50,6 +51,12 @@ def test_what_parts_said_last_is_told_before_the_last_fact_whatever_ended_the_at
     assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
     assert [type(body) for body in sink.bodies[-2:]] == [LogLines, RunFinished]
     assert isinstance(told := sink.bodies[-2], LogLines) and told.lines == [*TRACEBACK.lines]
+
+
+def test_hosts_without_a_sandbox_are_no_fault_of_the_jobs(tmp_path: Path) -> None:
+    made = attempt(tmp_path, MemorySink())
+    finished = made.run(breaks_off(made, NoSandbox("it starts on none of the hosts: a, b")))
+    assert (finished.failure_class, finished.message) == ("infrastructure", "it starts on none of the hosts: a, b")
 
 
 def test_an_attempt_that_is_fenced_off_tells_nothing_more(tmp_path: Path) -> None:

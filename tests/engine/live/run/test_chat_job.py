@@ -1,7 +1,7 @@
 """A job of several turns with a model that is spoken to as Qwen3 is, on a real Ray."""
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,30 @@ def runs_of(sample: TrajectorySample) -> Iterator[tuple[bool, list[int]]]:
         yield is_own, [token for token, _ in run]
 
 
+def by_question(sampled: Iterable[TrajectorySample]) -> dict[int, list[TrajectorySample]]:
+    groups: dict[int, list[TrajectorySample]] = {}
+    for sample in sampled:
+        assert sample.group_size == 4
+        groups.setdefault(sample.prompt_ordinal, []).append(sample)
+    return groups
+
+
+def assert_turns_tell_the_conversation(sample: TrajectorySample) -> None:
+    """In the order of their tokens, with what the tool was asked, what it said and how long it took."""
+    assert sample.trace is not None
+    assert set(sample.parts) == {"all_right", "share_with_a_number"} or sample.outcome == "cut"
+    for before, turn in pairwise(sample.turns):
+        assert turn.first_token == before.first_token + before.num_tokens
+        assert turn.text in sample.response
+    for turn in sample.turns:
+        own = sample.trace.written[turn.first_token : turn.first_token + turn.num_tokens]
+        assert set(own) == {turn.author == "model"}
+    for asked, answered in zip(sample.turns[::2], sample.turns[1::2], strict=False):
+        assert (asked.author, asked.tool) == ("model", "next_term")
+        assert (answered.author, answered.tool, answered.error) == ("environment", "next_term", "")
+        assert answered.text.startswith("+ ") and answered.text.endswith("=") and answered.seconds is not None
+
+
 def test_a_job_of_several_turns_speaks_to_its_model_by_the_template_and_trains(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -58,12 +82,19 @@ def test_a_job_of_several_turns_speaks_to_its_model_by_the_template_and_trains(t
     raw, tokenizer = RawTokenizer.from_file(str(folder / "tokenizer.json")), Tokenizer.from_folder(folder)
     asked = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
     begins_anew: list[bool] = []
+    assert {len(group) for group in by_question(sampled).values()} == {4}, "with two questions a step, both whole"
     for sample in sampled:
+        assert_turns_tell_the_conversation(sample)
         messages = [{"role": "user", "content": between(sample.prompt, "user\n", END)}]
         said = sample.prompt
+        assert sample.trace is not None
+        texts, gaps = [*sample.trace.texts], zip(sample.trace.logprobs, sample.trace.trainer_logprobs, strict=True)
+        assert max(abs(before - begun) for before, begun in gaps) < 1e-3 or sample.staleness
         assert said == by_transformers.apply_chat_template(messages, **asked)
         for is_own, ids in runs_of(sample):
             text = raw.decode(ids, skip_special_tokens=False)
+            spelled = "".join(texts.pop(0) for _ in ids)
+            assert spelled == text or "\ufffd" in spelled
             if is_own:
                 messages.append({"role": "assistant", "content": tokenizer.decode(ids)})
                 said += text
@@ -75,3 +106,4 @@ def test_a_job_of_several_turns_speaks_to_its_model_by_the_template_and_trains(t
             said = whole
     assert any(begins_anew), "nobody was answered, or the template kept the empty thought that it drops"
     assert steps[0].metrics["length/segments"] > 1
+    assert 0.0 <= steps[0].metrics["reward/part/share_with_a_number"] <= 1.0

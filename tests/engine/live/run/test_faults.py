@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.policy.recovery import Patience
-from engine.spec.facts import Evaluated, FaultDetected, RunFinished, StepTrained
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
+from engine.spec.facts import CheckpointSaved, Evaluated, FaultDetected, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 from tests.engine.live.run.blows import Blows
 
@@ -43,7 +45,10 @@ def adds_up(finished: RunFinished, sink: Blows, *, steps: int) -> None:
     assert finished.outcome == "succeeded", finished.message
     assert finished.ledger["trained"] == steps * PROMPTS * GROUP
     assert finished.ledger["open"] == 0 and finished.ledger["failed"] == 0
-    assert [body.version for body in sink.of(Evaluated)] == [0, steps]
+    evaluated = [body.version for body in sink.of(Evaluated)]
+    lost_trainers = sum(each.component == "trainer" for each in sink.of(FaultDetected))
+    assert set(evaluated) == {0, steps} and evaluated.count(0) == 1, evaluated
+    assert evaluated.count(steps) <= 1 + lost_trainers, "a lost trainer's last version is another than its successor's"
     trained = [body.step for body in sink.of(StepTrained)]
     assert sorted(set(trained)) == list(range(1, steps + 1))
 
@@ -56,8 +61,9 @@ def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path
     sink = Blows({6 + 10 * at: kill(kind) for at, kind in enumerate(kinds)})
     finished = run(spec(steps=60, environment={"workers": 2}), tmp_path, sink)
     adds_up(finished, sink, steps=60)
-    struck = [fault.component.partition("/")[0] for fault in sink.of(FaultDetected)]
-    assert {"trainer", "data", "relay", "environment", "rollout"} <= set(struck)
+    struck = {fault.component.partition("/")[0]: fault.action for fault in sink.of(FaultDetected)}
+    assert {"trainer", "data", "relay", "environment", "rollout"} <= struck.keys()
+    assert "replacement" in struck["rollout"]
 
 
 def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
@@ -75,6 +81,23 @@ def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
     assert [body.step for body in sink.of(StepTrained)].count(5) == 2, "from the first one on"
 
 
+def test_what_a_trainer_did_and_never_told_is_done_again(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    """The driver is held up, its trainer goes on to the end, and dies before anybody has heard of it."""
+
+    def hold_up_until_the_trainer_is_done() -> None:
+        last = tmp_path / "checkpoints" / "step-000016" / PROGRESS_FOLDER / MANIFEST_FILE
+        while not last.exists():
+            time.sleep(0.05)
+        processes_of("TrainerActor")[0].send_signal(signal.SIGKILL)
+
+    sink = Blows({6: hold_up_until_the_trainer_is_done})
+    finished = run(spec(steps=16), tmp_path, sink)
+    assert finished.outcome == "succeeded" and finished.ledger["trained"] == 16 * PROMPTS * GROUP, finished
+    assert {each.step for each in sink.of(StepTrained)} == set(range(1, 17))
+    assert {each.step for each in sink.of(CheckpointSaved)} == {4, 8, 12, 16}
+
+
+@pytest.mark.soak  # the simulator kills any two in every order; each of them is killed for real above
 def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def kill(*kinds: str) -> Callable[[], None]:
         def strike() -> None:
@@ -100,7 +123,7 @@ def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
     adds_up(finished, sink, steps=40)
     silent = {fault.component.partition("/")[0]: fault.message for fault in sink.of(FaultDetected)}
     assert {"rollout", "relay", "environment"} <= silent.keys()
-    assert all(8 <= int(message.split()[-2]) < 20 for message in silent.values() if message.startswith("no ")), silent
+    assert all(int(message.split()[-2]) >= 8 for message in silent.values() if message.startswith("no ")), silent
 
 
 @pytest.mark.soak

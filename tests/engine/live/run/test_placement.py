@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from engine.live.run.placement import Bundle, refuse_what_needs_gpus, reserved
+from engine.live.run.placement import Bundle, Placement, refuse_what_needs_gpus, reserved, takes_gpus, wanted
 from engine.pipeline.messages.addresses import DATA, TRAINER, environment_address
-from engine.policy.placement import SERVICE_CPUS, HostView, JobNeeds, plan_places
+from engine.policy.placement import SERVICE_CPUS, HostView, JobNeeds, NoRoom, plan_places
+from engine.spec.control import PoolTerms
 from engine.spec.job import JobSpec
+from engine.spec.sandbox import SANDBOX_LABEL
 
 
 def spec(*, steps: int, **changes: Any) -> JobSpec:
@@ -31,6 +33,28 @@ def test_a_job_is_given_as_many_accelerators_as_it_reserves() -> None:
             asked = spec(steps=steps, resources={"trainer_devices": devices}, trainer={"backend": backend})
             each = [bundle.resources.get("GPU", 0.0) for bundle in bundles(asked, has_gpus=True)]
             assert sum(each) == asked.num_devices and max(each) == 1, asked
+
+
+def test_a_pool_of_cpus_asks_for_no_gpu_beside_gpus_and_one_of_gpus_makes_do_without_none() -> None:
+    mixed = [HostView(id=f"{gpus}", name="", cpus=8, gpus=gpus, free_cpus=8, free_gpus=gpus) for gpus in (0.0, 4.0)]
+    without = mixed[:1]
+    for device, here, elsewhere in (("cpu", False, False), ("gpu", True, True), (None, True, False)):
+        pool = PoolTerms.model_validate({"device": device})
+        assert (takes_gpus(pool, mixed), takes_gpus(pool, without)) == (here, elsewhere)
+    with pytest.raises(NoRoom, match="1 GPU and"):
+        plan_places(without, JobNeeds.of_spec(spec(steps=9), has_gpus=True), num_replicas=3)
+
+
+def test_hosts_are_asked_for_by_no_less_than_any_plan_takes() -> None:
+    for evaluates in (0, 9):
+        asked = spec(steps=evaluates, environment={"workers": 3}, resources={"trainer_devices": 2})
+        for has_gpus in (True, False):
+            needed = bundles(asked, has_gpus=has_gpus)
+            asking = wanted(JobNeeds.of_spec(asked, has_gpus=has_gpus))
+            for kind in ("CPU", "GPU"):
+                sums = [sum(each.get(kind, 0.0) for each in those) for those in ([b.resources for b in needed], asking)]
+                assert sums[0] <= sums[1] + 1e-9, (kind, sums)
+                assert kind == "CPU" or sums[0] == sums[1]
 
 
 def test_what_holds_an_evaluations_weights_is_one_process_without_an_accelerator() -> None:
@@ -75,3 +99,20 @@ def test_workers_of_the_environment_are_on_the_rollouts_hosts_in_turns_but_the_f
     workers = {bundle.part: bundle.host for bundle in placed if bundle.part.kind == "environment"}
     assert list(workers) == [environment_address(worker) for worker in range(1, 5)], "the first is beside data"
     assert len(relays) == 2 and sorted(workers.values()) == sorted(relays * 2)
+
+
+@pytest.mark.parametrize(("name", "asked"), [("reasoning_gym", {SANDBOX_LABEL: "!none"}), ("running_sums", {})])
+def test_a_worker_whose_host_has_gone_goes_to_one_of_the_pools_with_a_sandbox_if_it_needs_one(
+    name: str, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = spec(steps=9, environment={"name": name, "workers": 2})
+    host = HostView(id="gone", name="gone", cpus=8.0, free_cpus=8.0)
+    needs = JobNeeds.of_spec(job, has_gpus=False)
+    places = plan_places([host], needs, num_replicas=3)
+    pool = PoolTerms.model_validate({"labels": {"zone": "a"}})
+    group: Any = None
+    placement = Placement(
+        group=group, bundles=reserved(places, needs), needs=needs, places=places, hosts=(host,), pool=pool
+    )
+    monkeypatch.setattr("engine.live.run.placement.read_hosts", lambda _: ())
+    assert placement.options(environment_address(1))["label_selector"] == {"zone": "a"} | asked

@@ -17,13 +17,14 @@ from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
 from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints
 from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
+from engine.spec.store_address import StoreAddress
 from engine.training.checkpoint.folder import (
     MANIFEST_FILE,
     CheckpointUnverified,
     read_manifest,
     verify_checkpoint,
 )
-from tests.engine.live.trainer.test_ranks import BACKENDS, TIMEOUT_S, make_trainer, trajectories_of
+from tests.engine.live.trainer.test_ranks import IN_TURN, TIMEOUT_S, make_trainer, trajectories_of
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
 pytestmark = pytest.mark.ray
@@ -102,7 +103,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("own_ray")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_TURN)
 def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_path: Path, backend: str) -> None:
     import ray
 
@@ -117,7 +118,8 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
     ray.kill(group)
 
     whole = RemoteCheckpoints(
-        store=CheckpointStore(f"s3://{BUCKET}/{tmp_path.name}", endpoint=server.endpoint), root=tmp_path / "elsewhere"
+        store=CheckpointStore(StoreAddress.read(f"s3://{BUCKET}/{tmp_path.name}", endpoint=server.endpoint)),
+        root=tmp_path / "elsewhere",
     )
     opened = open_checkpoint(uri, whole).folder
     assert not names_in(opened), "who decides what to go on from fetches no weights"

@@ -13,6 +13,7 @@ from engine.pipeline.messages.to_driver import (
     LedgerReported,
     PartFinished,
     RunBroken,
+    SamplesEnded,
 )
 from engine.pipeline.messages.to_relay import VersionReleased
 from engine.pipeline.messages.to_trainer import BatchReady
@@ -186,6 +187,10 @@ def test_stale_groups_are_dropped_with_a_reason_and_replaced() -> None:
     assert of(effects, BatchReady) == []
     assert len(granted(effects)) == len(stale)
     assert data.counts == {"trained": 4, "filtered": 0, "dropped_stale": 4, "failed": 0, "open": 4}
+    data.sync(version=1, wants=0, finished=answers(granted(effects), version=1))
+    [ended] = of(data.handle(BatchWanted(step=3)), SamplesEnded)
+    [read] = ended.to_read
+    assert (ended.step, read.end, read.staleness) == (2, "dropped_stale", 1) and "1 versions old" in read.reason
 
 
 def test_a_group_without_a_signal_is_filtered_and_replaced() -> None:

@@ -1,11 +1,16 @@
 """Moves, as data sees them: one owner at every instant, whatever comes late or never."""
 
+from dataclasses import replace
+
+import pytest
+
 from engine.pipeline.data.moves import RESERVE_WITHIN_S
 from engine.pipeline.effects import Effect
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import ProgressStreamed, RepackPlanned, ReplicaGone
 from engine.pipeline.messages.to_rollout import WorkGranted
-from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation, VersionRun
 from engine.policy.lineage import WeightsId
 from tests.engine.pipeline.brain_builders import BESIDE, DataWithDisk, answers, granted, holding, of, said, to_replica
 
@@ -179,9 +184,9 @@ def test_what_a_leaving_replica_stopped_goes_on_elsewhere() -> None:
 V0, V1 = WeightsId(0, 0), WeightsId(0, 1)
 
 
-def two_versions() -> tuple[DataWithDisk, GroupTask, GroupTask]:
+def two_versions(plan: Plan = BESIDE) -> tuple[DataWithDisk, GroupTask, GroupTask]:
     """A source that runs one group on version 0 and one on version 1; a host that holds both."""
-    data = DataWithDisk(BESIDE).past_the_evaluation()
+    data = DataWithDisk(plan).past_the_evaluation()
     (old,) = granted(data.sync(SOURCE, wants=2))
     (new,) = granted(data.sync(SOURCE, version=1, wants=2, beside=(V0,), groups=holding([old])))
     data.sync(SOURCE, version=1, wants=0, beside=(V0,), groups=(*holding([old]), *holding([new], version=1)))
@@ -206,3 +211,21 @@ def test_a_group_of_a_lost_replica_goes_on_where_its_weights_are_held_beside_new
     data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
     tasks = {task.key: task for task in granted(data.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
     assert tasks[old.key].exact == V0 and tasks[old.key].progress[0].num_tokens == 7
+
+
+CAPPED = replace(BESIDE, schedule=replace(BESIDE.schedule, age_cap=1))
+
+
+@pytest.mark.parametrize("plan", [BESIDE, CAPPED])
+def test_what_several_versions_wrote_goes_on_on_fresh_weights_where_versions_may_mix_and_else_begins_again(
+    plan: Plan,
+) -> None:
+    data, old, _ = two_versions(plan)
+    runs = (VersionRun(weights=V0, num_tokens=4), VersionRun(weights=V1, num_tokens=3))
+    mixed = replace(said(old.key, 0, num_tokens=7), runs=runs)
+    data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(mixed,)))
+    data.handle(ReplicaGone(replica=SOURCE, incarnation=0))
+    tasks = {task.key: task for task in granted(data.sync(HOST, version=1, wants=8, beside=(V0,)))}
+    going_on = tasks[old.key].progress
+    assert [each.num_tokens for each in going_on] == ([7] if plan is CAPPED else [])
+    assert plan is BESIDE or (tasks[old.key].exact == V1 and going_on[0].runs == runs)

@@ -180,6 +180,54 @@ def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
     assert {held.key: held.weights for held in sync.groups} == {KEY: V0, OTHER.key: V1}
 
 
+CAPPED = replace(BESIDE, schedule=replace(BESIDE.schedule, age_cap=5))
+
+
+def capped(key: GroupKey = KEY) -> RolloutBrain:
+    """Work on V0 and on V1, and no slot is left."""
+    brain = ready(CAPPED)
+    brain.handle(grant(replace(TASK, key=key, exact=V0)), 1.0)
+    brain.handle(VersionAnnounced(weights=V1), 1.1)
+    brain.handle(served(1), 1.2)
+    brain.handle(WeightsInstalled(weights=V1), 1.3)
+    brain.handle(grant(OTHER), 1.4)
+    return brain
+
+
+def test_with_an_age_cap_new_weights_are_laid_under_what_leaves_no_slot_and_under_nothing_else() -> None:
+    brain = capped()
+    assert of(brain.handle(VersionAnnounced(weights=V2), 1.5), WeightsWanted)
+    (install,) = of(brain.handle(served(2), 1.6), InstallWeights)
+    assert (install.over, install.keeps, install.in_flight) == (V0, (V1,), "keep")
+    late = replace(TASK, key=GroupKey(ordinal=8), samples=(0,))
+    assert of(brain.handle(grant(replace(late, exact=V0)), 1.7), StartSequences) == [], "they are being overwritten"
+    assert of(brain.handle(grant(replace(late, exact=V1)), 1.8), StartSequences)
+    brain.handle(WeightsInstalled(weights=V2), 1.9)
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert (sync.weights, sync.beside) == (V2, (V1,))
+    assert {held.key: held.weights for held in sync.groups} == {KEY: V2, OTHER.key: V1, late.key: V1}
+
+
+def test_what_was_refused_is_under_nothing() -> None:
+    brain = capped()
+    brain.handle(VersionAnnounced(weights=V2), 1.5)
+    brain.handle(served(2), 1.6)
+    brain.handle(InstallRefused(weights=V2, reason="torn"), 1.7)
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert {held.key: held.weights for held in sync.groups} == {KEY: V0, OTHER.key: V1}
+
+
+def test_an_evaluation_ends_on_its_own_weights_whatever_the_age_cap() -> None:
+    evaluated = GroupKey(ordinal=0, evaluation=0)
+    brain = capped(evaluated)
+    brain.handle(VersionAnnounced(weights=V2), 1.5)
+    (install,) = of(brain.handle(served(2), 1.6), InstallWeights)
+    assert (install.over, install.keeps) == (V1, (V0,))
+    brain.handle(WeightsInstalled(weights=V2), 1.7)
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert {held.key: held.weights for held in sync.groups} == {evaluated: V0, OTHER.key: V2}
+
+
 def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
     brain = beside()
     brain.handle(grant(OTHER), 1.4)

@@ -171,6 +171,18 @@ def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
     assert {read.advantage for read in report.to_read} == {-1.0, 1.0}
 
 
+def test_groups_at_the_batchs_best_are_not_called_solved() -> None:
+    """What is best in a batch may be far from right, and the engine does not know what a task's best reward is."""
+    (report,) = of(step_of(loaded(), 1), StepReported)
+    assert report.metrics["reward/groups_at_best"] == 0.0 and "reward/groups_solved" not in report.metrics
+    brain, ready = loaded(), batch(1)
+    [group] = ready.groups
+    alike = tuple(replace(each, reward=0.25) for each in group.trajectories)
+    brain.handle(replace(ready, groups=(replace(group, trajectories=alike),)), 1.0)
+    (report,) = of(brain.handle(trained(1), 2.0), StepReported)
+    assert report.metrics["reward/groups_at_best"] == 1.0
+
+
 # ── checkpoints and incarnations ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,7 +200,7 @@ def test_a_reward_that_is_not_trusted_is_counted_and_read_and_moves_no_other_num
     (report,) = of(effects, StepReported)
     assert report.metrics["reward/untrusted"] == 0.5
     assert (report.metrics["reward/mean"], report.metrics["reward/max"]) == (0.5, 1.0)
-    assert not report.to_read[0].trajectory.trusted
+    assert {read.trajectory.trusted for read in report.to_read} == {True, False}
 
 
 def test_a_checkpoint_holds_the_progress_of_its_own_step() -> None:

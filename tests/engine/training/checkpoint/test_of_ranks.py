@@ -222,7 +222,10 @@ def die_while_saving(world: World, model: Path, into: Path, backend: str, where:
     os._exit(7)  # there is no group to leave
 
 
-@pytest.mark.parametrize(("backend", "where"), [("torch", "model-"), ("torch", "state-"), ("deepspeed", "state-")])
+@pytest.mark.parametrize(
+    ("backend", "where"),
+    [("torch", "model-"), pytest.param("torch", "state-", marks=pytest.mark.soak), ("deepspeed", "state-")],
+)
 def test_a_rank_killed_while_it_saves_leaves_the_checkpoint_before(
     model: Path, tmp_path: Path, backend: str, where: str
 ) -> None:

@@ -23,7 +23,6 @@ from engine.training.ranks.world import World
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.two_ranks import (
-    KINDS,
     TwoRanksConformance,
     asked,
     story,
@@ -36,6 +35,9 @@ from tests.engine.training.trainer_conformance import trajectories_of
 DIVIDED: Final = "divided"
 LOW: Final = "bfloat16"
 THIN: Final = "adapter of rank 1"
+
+# Every kind; what is computed again is divided alike whatever is trained, beside an adapter, which is not.
+VARIANTS: Final = ("whole/kept", "whole/recomputed", "critic/kept", "adapter/recomputed", "updates/kept")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,13 +111,13 @@ def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
 
 
 def be_a_rank(world: World, folder: Path, results: Path) -> None:
-    for kind in KINDS:
-        for activations in ("kept", "recomputed"):
-            mine = results / kind / activations
-            mine.mkdir(exist_ok=True)
-            trainer = FsdpTrainer(folder, asked(kind, activations=activations), device="cpu", world=world)
-            tell(story(trainer, mine), mine, world)
-            trainer.close()
+    for variant in VARIANTS:
+        kind, _, activations = variant.partition("/")
+        mine = results / variant
+        mine.mkdir(exist_ok=True)
+        trainer = FsdpTrainer(folder, asked(kind, activations=activations), device="cpu", world=world)
+        tell(story(trainer, mine), mine, world)
+        trainer.close()
     for name, find in ((DIVIDED, divided), (LOW, in_bfloat16), (THIN, thin_adapter)):
         (results / name).mkdir(exist_ok=True)
         tell(find(folder, world), results / name, world)
@@ -126,7 +128,7 @@ def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -
     return two_processes(be_a_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.fixture(params=[f"{kind}/{activations}" for kind in KINDS for activations in ("kept", "recomputed")])
+@pytest.fixture(params=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> str:
     named: str = request.param
     return named

@@ -26,8 +26,8 @@ KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
     "adapter": (AlgorithmSpec(teacher=TeacherSpec(source="demo")), {"activations": "recomputed", "lora_rank": 3}),
 }
 LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",), "qwen3_moe": tuple(KINDS)}
-SHARED_BY: Final = {2: (2,), 4: (2, 4)}
-"""By the number of ranks, how many of them share a sequence."""
+SHARED_BY: Final = {4: (2, 4)}
+"""By the number of ranks, how many of them share a sequence. Of two that share one: fsdp/test_families.py."""
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,8 +15,8 @@ import torch
 
 from engine.training.ranks.world import World
 
-ENDED_WITHIN_S: Final = 200
-TIMEOUT_S: Final = 60.0
+ENDED_WITHIN_S: Final = 600
+TIMEOUT_S: Final = 120.0
 
 
 def run_ranks(
@@ -53,7 +53,7 @@ def _be_a_rank(
 ) -> None:
     torch.set_num_threads(1)
     if rank:
-        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=TIMEOUT_S)
+        world = World.join(addresses.get(timeout=TIMEOUT_S), rank=rank, num_ranks=num_ranks, timeout_s=TIMEOUT_S)
     else:
         world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=TIMEOUT_S)
         for _ in range(num_ranks - 1):

@@ -15,14 +15,15 @@ from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
 from tests.engine.conftest import MakeLlama
+from tests.engine.products import in_pairs
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("sharers", [1, 4])
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-@pytest.mark.parametrize("tokens", [512, 2_048, 8_192, 65_536])
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B"])
+@pytest.mark.parametrize(
+    ("name", "tokens", "algorithm", "sharers"),
+    in_pairs(["Qwen3-0.6B", "Qwen3-8B"], [512, 2_048, 8_192, 65_536], ["grpo", "ppo"], [1, 4]),
+)
 def test_the_trainer_chooses_what_the_arithmetic_counts_on(
     make_llama: MakeLlama, name: str, tokens: int, algorithm: str, sharers: int
 ) -> None:

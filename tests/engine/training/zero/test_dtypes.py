@@ -14,6 +14,7 @@ from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.guest import import_deepspeed
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
+from tests.engine.products import in_pairs
 from tests.engine.training.trainer_conformance import (
     SMOOTH_EPS,
     assert_same_steps,
@@ -40,9 +41,7 @@ def let_deepspeed_believe(monkeypatch: pytest.MonkeyPatch, *, fp16: bool, bf16: 
     monkeypatch.setattr(accelerator, "is_bf16_supported", lambda: bf16)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("bf16", [True, False])
-@pytest.mark.parametrize("fp16", [True, False])
+@pytest.mark.parametrize(("stage", "fp16", "bf16"), in_pairs([1, 2, 3], [True, False], [True, False]))
 def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, fp16: bool, bf16: bool
 ) -> None:

@@ -104,8 +104,7 @@ def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama, g
     assert torch_distributed.get_world_size() == 1
 
 
-@pytest.mark.parametrize("asked", [{}, {"lora_rank": 3}])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(("stage", "asked"), [(2, {}), (3, {"lora_rank": 3})])
 def test_bfloat16_products_are_those_of_the_torch_trainer(
     make_llama: MakeLlama, stage: int, asked: dict[str, int]
 ) -> None:

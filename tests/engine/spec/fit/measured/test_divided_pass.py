@@ -10,6 +10,7 @@ from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
+from tests.engine.products import in_pairs
 from tests.engine.spec.fit.measured.divided_rank import peak_of_a_rank, sent_by_a_rank
 
 NUM_TOKENS = 8_192
@@ -38,9 +39,10 @@ def assert_counted(shape: ModelShape, **fields: Any) -> None:
     assert peak / 1.005 <= counted <= 1.25 * peak, f"{counted / peak:.3f} of {peak:,}"
 
 
-@pytest.mark.parametrize("products", ["float32", "bfloat16"])
-@pytest.mark.parametrize("activations", ["kept", "recomputed"])
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
+@pytest.mark.parametrize(
+    ("name", "activations", "products"),
+    in_pairs(["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"], ["kept", "recomputed"], ["float32", "bfloat16"]),
+)
 def test_a_rank_takes_what_is_counted(name: str, activations: str, products: str) -> None:
     assert_counted(few_layers(name), activations=activations, products=products)
 
@@ -61,9 +63,15 @@ def test_a_rank_of_a_mixture_does(activations: str) -> None:
     assert_counted(few_layers("Qwen3-30B-A3B"), activations=activations)
 
 
-@pytest.mark.parametrize(("activations", "products"), [("kept", "float32"), ("recomputed", "bfloat16")])
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B"])
-@pytest.mark.parametrize("beside", ["critic and reference", "teacher"])
+@pytest.mark.parametrize(
+    ("activations", "products", "name", "beside"),
+    [
+        ("kept", "float32", "Qwen3-0.6B", "critic and reference"),
+        ("recomputed", "bfloat16", "Qwen3-8B", "critic and reference"),
+        ("kept", "float32", "Qwen3-8B", "teacher"),
+        ("recomputed", "bfloat16", "Qwen3-0.6B", "teacher"),
+    ],
+)
 def test_a_rank_with_other_models_beside_does(name: str, activations: str, products: str, beside: str) -> None:
     assert_counted(
         few_layers(name),

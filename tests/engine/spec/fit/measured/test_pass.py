@@ -12,6 +12,7 @@ from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Activations, Products, T
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import HANDED_OVER, trainer_need
 from engine.training.step.scoring import score_tokens
+from tests.engine.products import in_pairs
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config
@@ -34,10 +35,15 @@ def peak_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> int:
         return peak
 
 
-@pytest.mark.parametrize("products", ["float32", "bfloat16"])
-@pytest.mark.parametrize("activations", ["kept", "recomputed"])
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
-@pytest.mark.parametrize("vocab_size", [1_024, 151_936])
+@pytest.mark.parametrize(
+    ("vocab_size", "name", "activations", "products"),
+    in_pairs(
+        [1_024, 151_936],
+        ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"],
+        ["kept", "recomputed"],
+        ["float32", "bfloat16"],
+    ),
+)
 def test_a_pass_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
     name: str, products: Products, vocab_size: int, activations: Activations
 ) -> None:

@@ -17,6 +17,7 @@ from engine.spec.fit.teacher import asking_phases, teacher_bytes
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import trainer_misfit
 from engine.training.step.scoring import score_tokens
+from tests.engine.products import in_pairs
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
@@ -36,9 +37,10 @@ def peak_of_asking(shape: ModelShape, plan: TrainerPlan) -> int:
         return peak
 
 
-@pytest.mark.parametrize("products", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
-@pytest.mark.parametrize("vocab_size", [1_024, 151_936])
+@pytest.mark.parametrize(
+    ("vocab_size", "name", "products"),
+    in_pairs([1_024, 151_936], ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"], ["float32", "bfloat16"]),
+)
 def test_asking_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
     name: str, products: Products, vocab_size: int
 ) -> None:

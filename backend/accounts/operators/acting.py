@@ -1,0 +1,47 @@
+"""The operator who acts: one of the platform's, at a page or by a key of theirs.
+
+Invariant: whoever is no operator at that moment is told that there is nothing, and every act leaves an entry: in the
+log of the team that it concerns, else in the site's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from backend.accounts.models import ApiKey, User
+from backend.accounts.services import Caller
+from backend.accounts.signing_in.chains import site_chain
+from backend.audit.services import record_action
+from backend.errors import Denied, NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    user: User
+    key: ApiKey | None = None
+
+    @classmethod
+    def acting(cls, user: User) -> "Operator":
+        """Raises `NotFound`: a page for operators does not exist for others."""
+        if not (user.is_active and user.is_staff):
+            raise NotFound
+        return cls(user=user)
+
+    @classmethod
+    def speaking(cls, caller: Caller, scope: str) -> "Operator":
+        """A program of theirs. Raises `Denied`."""
+        if scope not in caller.scopes or not caller.user.is_staff:
+            raise Denied(f"This needs the right {scope}, which operators of the platform have.")
+        return cls(user=caller.user, key=caller.key)
+
+    @property
+    def name(self) -> str:
+        return f"key:{self.key.pk}" if self.key else f"user:{self.user.pk}"
+
+    def record(
+        self, action: str, target: str, *, now: datetime, data: Mapping[str, Any] | None = None, team_id: str = ""
+    ) -> None:
+        record_action(
+            team_id=team_id or site_chain(), actor=self.name, action=action, target=target, now=now, data=data
+        )

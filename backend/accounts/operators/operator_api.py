@@ -1,0 +1,168 @@
+"""REST over teams and people of the whole site, for operators.
+
+Invariant: no key gives its bearer a way into what is there. A key makes a new team with an invitation for its owner;
+links for new passwords, and owners of teams that are there, are an operator's to give at a page.
+"""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from django.http import HttpRequest
+from ninja import Query, Router, Status
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.invitations import link_of, mail
+from backend.accounts.models import Role, User
+from backend.accounts.operators.acting import Operator
+from backend.accounts.operators.people import close_account, end_sessions, open_account, people, people_after
+from backend.accounts.operators.teams import LONGEST_NAME, all_teams, make_team
+from backend.accounts.people_api import Email
+from backend.accounts.scopes import OPERATES
+from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
+from backend.api.problems import problems
+from backend.borders.types import OneLine, PathId
+from backend.clock import database_now
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["Operators"])
+MAY_OPERATE: Final = ApiKeyAuth(OPERATES)
+
+
+class SiteTeamOut(BaseModel):
+    id: str
+    name: str
+    num_people: int
+    num_owners: int = Field(description="0: the invited owner has not come yet, or the last one is gone.")
+
+
+class TeamWish(Strict):
+    name: Annotated[OneLine, Field(max_length=LONGEST_NAME)]
+    owner: Email = Field(description="Who is invited to own it. The operator is no member.")
+
+
+class TeamMade(BaseModel):
+    team: str
+    name: str
+    owner: str
+    link: str = Field(description="To hand on, shown this once; empty: it went by mail.")
+    expires_at: datetime
+
+
+class MembershipOut(BaseModel):
+    team: str
+    role: Role
+
+
+class PersonOut(BaseModel):
+    id: str
+    email: str
+    is_active: bool = Field(description="False: the account is closed.")
+    is_operator: bool
+    last_sign_in_at: datetime | None
+    teams: list[MembershipOut]
+
+
+class SessionsEnded(BaseModel):
+    ended: int
+
+
+@router.get("/operator/teams", auth=MAY_OPERATE, response={200: Page[SiteTeamOut]} | problems(), summary="All teams")
+def teams(request: HttpRequest) -> Page[SiteTeamOut]:
+    """For operators. By name."""
+    Operator.speaking(caller_of(request), OPERATES)
+    shown = [
+        SiteTeamOut(id=each.team.pk, name=each.team.name, num_people=each.num_people, num_owners=each.num_owners)
+        for each in all_teams()
+    ]
+    return Page(data=shown)
+
+
+@router.post(
+    "/operator/teams",
+    auth=MAY_OPERATE,
+    response={201: TeamMade} | problems(400, 409, 413, 415, 422),
+    summary="Make a team",
+)
+def post_team(request: HttpRequest, body: TeamWish) -> Status[TeamMade]:
+    """For operators. With a first project, and an invitation for its owner that works once, for seven days. Give it a
+    quota with PUT /pools/{pool_id}/quotas/{team_id}."""
+    operator, now = Operator.speaking(caller_of(request), OPERATES), database_now()
+    invitation, token = make_team(operator, name=body.name.strip(), owner=body.owner.lower(), now=now)
+    mailed = mail(invitation, token)
+    made = TeamMade(
+        team=invitation.team_id,
+        name=invitation.team.name,
+        owner=invitation.email,
+        link="" if mailed else link_of(token),
+        expires_at=invitation.expires_at,
+    )
+    return Status(201, made)
+
+
+@router.get(
+    "/operator/people", auth=MAY_OPERATE, response={200: Page[PersonOut]} | problems(404, 422), summary="All people"
+)
+def everybody(
+    request: HttpRequest,
+    q: Annotated[Text | None, Query(max_length=120, description="Addresses that contain this.")] = None,
+    after: Annotated[Text | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[PersonOut]:
+    """For operators. By address; service accounts are their teams'."""
+    Operator.speaking(caller_of(request), OPERATES)
+    found = list(people_after(people(q or ""), after)[: limit + 1])
+    shown, has_more = found[:limit], len(found) > limit
+    return Page(
+        data=[_person(each) for each in shown],
+        has_more=has_more,
+        next_cursor=shown[-1].public_id if has_more else None,
+    )
+
+
+@router.post(
+    "/operator/people/{user_id}/close",
+    auth=MAY_OPERATE,
+    response={200: PersonOut} | problems(404, 409),
+    summary="Close an account",
+)
+def close_person(request: HttpRequest, user_id: PathId) -> PersonOut:
+    """For operators. Sessions end at once and keys are refused, of every team; jobs go on."""
+    operator = Operator.speaking(caller_of(request), OPERATES)
+    return _person(close_account(operator, user_id, now=database_now()))
+
+
+@router.post(
+    "/operator/people/{user_id}/open",
+    auth=MAY_OPERATE,
+    response={200: PersonOut} | problems(404),
+    summary="Open an account again",
+)
+def open_person(request: HttpRequest, user_id: PathId) -> PersonOut:
+    """For operators. Its password and keys work again."""
+    operator = Operator.speaking(caller_of(request), OPERATES)
+    return _person(open_account(operator, user_id, now=database_now()))
+
+
+@router.post(
+    "/operator/people/{user_id}/end-sessions",
+    auth=MAY_OPERATE,
+    response={200: SessionsEnded} | problems(404),
+    summary="Sign somebody out everywhere",
+)
+def end_sessions_of(request: HttpRequest, user_id: PathId) -> SessionsEnded:
+    """For operators. The account stays open."""
+    operator = Operator.speaking(caller_of(request), OPERATES)
+    _, number = end_sessions(operator, user_id, now=database_now())
+    return SessionsEnded(ended=number)
+
+
+def _person(user: User) -> PersonOut:
+    return PersonOut(
+        id=user.public_id,
+        email=user.email,
+        is_active=user.is_active,
+        is_operator=user.is_staff,
+        last_sign_in_at=user.last_login,
+        teams=[MembershipOut(team=each.team_id, role=Role(each.role)) for each in user.memberships.all()],
+    )

@@ -1,0 +1,77 @@
+"""Teams that an operator makes for others.
+
+Invariant: a team that is made here has no member until the invited owner joins; the operator is none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Count, Q
+
+from backend.accounts.acting import Acting
+from backend.accounts.invitations import EMAIL, invite
+from backend.accounts.models import Invitation, Project, Role, Team
+from backend.accounts.operators.acting import Operator
+from backend.accounts.signing_in.chains import SITE
+from backend.accounts.teams import FIRST_PROJECT, NameTaken
+from backend.errors import FieldError, Invalid, NotFound
+
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamSeen:
+    team: Team
+    num_people: int
+    num_owners: int
+
+
+@transaction.atomic
+def make_team(operator: Operator, *, name: str, owner: str, now: datetime) -> tuple[Invitation, str]:
+    """With a project to begin in, and an invitation for its owner; the invitation and its token.
+    Raises `Invalid`, `NameTaken`."""
+    errors = []
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        errors.append(FieldError(pointer="/name", code="name", message=f"A name of 1 to {LONGEST_NAME} letters."))
+    if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
+        message = "The owner's e-mail address, such as ada@example.org."
+        errors.append(FieldError(pointer="/owner", code="email", message=message))
+    if errors:
+        raise Invalid(errors=errors)
+    if Team.objects.filter(name__iexact=name).exists():
+        raise NameTaken(f"There is a team called {name} already: people could not tell them apart.")
+    team = Team.objects.create(name=name)
+    Project.objects.create(team=team, name=FIRST_PROJECT)
+    operator.record("team.created", team.pk, now=now, data={"name": name, "owner": owner}, team_id=team.pk)
+    return _invite(operator, team, owner, now)
+
+
+@transaction.atomic
+def invite_owner(operator: Operator, team_id: str, *, owner: str, now: datetime) -> tuple[Invitation, str]:
+    """Again, or another one: for a team whose owner never came, or is gone."""
+    if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
+        raise Invalid("The owner's e-mail address, such as ada@example.org.")
+    return _invite(operator, the_team(team_id), owner, now)
+
+
+def the_team(team_id: str) -> Team:
+    """Any but the site's own, which only keeps a log. Raises `NotFound`."""
+    found = Team.objects.filter(pk=team_id).exclude(pk=SITE).first()
+    if found is None:
+        raise NotFound("There is no team with this id.")
+    return found
+
+
+def all_teams() -> Sequence[TeamSeen]:
+    people = Count("memberships", filter=Q(memberships__user__is_service=False))
+    owners = Count("memberships", filter=Q(memberships__role=Role.OWNER))
+    rows = Team.objects.exclude(pk=SITE).annotate(num_people=people, num_owners=owners).order_by("name", "pk")
+    return [TeamSeen(team=row, num_people=row.num_people, num_owners=row.num_owners) for row in rows]
+
+
+def _invite(operator: Operator, team: Team, owner: str, now: datetime) -> tuple[Invitation, str]:
+    """As an owner would: an operator may give any role."""
+    acting = Acting(user=operator.user, team=team, role=Role.OWNER)
+    return invite(acting, email=owner, role=Role.OWNER, now=now)

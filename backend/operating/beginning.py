@@ -1,0 +1,167 @@
+"""The first minute of a site: somebody who operates it, and a team with a project, a pool and a quota to begin in.
+
+Invariants:
+- what is there already is left as it is: done twice, nothing changes, and what was wished otherwise is refused with the
+  way to change it;
+- all of it is done or nothing, and stands in the team's audit log;
+- nobody ever types or sees a password here: a new operator sets one by a link that works once.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+from django.urls import reverse
+
+from backend.accounts.addresses.proved import is_proved, vouch_for
+from backend.accounts.models import Membership, Project, Role, Team, User
+from backend.accounts.signing_in.resets import make_reset, may_reset, reset_link_of
+from backend.accounts.teams import FIRST_PROJECT
+from backend.audit.services import record_action
+from backend.errors import Conflict
+from backend.pools.models import Device, ResourcePool, TeamQuota
+from backend.pools.services import QuotaTerms, set_quota
+
+FIRST_TEAM, FIRST_POOL = "Operators", "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What a new pool is of."""
+
+    capacity: int
+    flavor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    email: str
+    team: str = FIRST_TEAM
+    project: str = FIRST_PROJECT
+    pool: str = FIRST_POOL
+    capacity: int | None = None
+    """None: what is there is right."""
+    quota: int | None = None
+    """Of the team in the pool. None: what is there is right; else whatever is not promised to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    user: User
+    team: Team
+    project: Project
+    pool: ResourcePool
+    quota: TeamQuota
+    made: tuple[str, ...]
+    """A sentence each; empty: all of it was there."""
+    link: str
+    """By which a new operator sets a password; empty: the operator was there."""
+
+
+class Otherwise(Conflict):
+    """It is there already, and otherwise."""
+
+
+def wish_of_before() -> Wish | None:
+    """The names under which this site began, for who runs it again."""
+    operator = User.objects.filter(is_staff=True, is_active=True).order_by("pk").first()
+    if operator is None:
+        return None
+    own = Team.objects.filter(memberships__user=operator, memberships__role=Role.OWNER).order_by("created_at").first()
+    project = own.projects.order_by("created_at").first() if own else None
+    quota = TeamQuota.objects.filter(team=own).select_related("pool").order_by("pk").first() if own else None
+    return Wish(
+        email=operator.email,
+        team=own.name if own else FIRST_TEAM,
+        project=project.name if project else FIRST_PROJECT,
+        pool=quota.pool.name if quota else FIRST_POOL,
+    )
+
+
+def pool_called(name: str) -> ResourcePool | None:
+    return ResourcePool.objects.filter(name=name).first()
+
+
+@transaction.atomic
+def begin(wish: Wish, devices: Devices | None, *, now: datetime) -> Begun:
+    """`devices` of the pool, if there is none yet. Raises `Otherwise`."""
+    pool, is_new_pool = _pool(wish, devices)  # its lock makes two that begin at once take turns
+    made = [f"pool {pool.name} with {pool.capacity} devices ({pool.flavor})"] if is_new_pool else []
+    user, is_new_user = _operator(wish.email, made)
+    team = _team(wish.team, user, made)
+    project, is_new_project = Project.objects.get_or_create(team=team, name=wish.project)
+    made += [f"project {project.name} of team {team.name}"] if is_new_project else []
+    quota = _quota(wish, pool, team, made, now=now)
+    link = reset_link_of(make_reset(user, now=now, by_operator=True)) if is_new_user else ""
+    if made:
+        data = {"made": made}
+        record_action(team_id=team.pk, actor="operator", action="site.begun", target=user.public_id, now=now, data=data)
+    return Begun(user=user, team=team, project=project, pool=pool, quota=quota, made=tuple(made), link=link)
+
+
+def awaits_a_password(user: User) -> bool:
+    return not user.has_usable_password() and may_reset(user, by_operator=True)
+
+
+def _pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
+    if devices is not None:
+        is_of_cpus = devices.flavor.lower() == Device.CPU
+        wanted = {"capacity": devices.capacity, "flavor": devices.flavor, "device": Device.CPU if is_of_cpus else ""}
+        _, is_new = ResourcePool.objects.get_or_create(name=wish.pool, defaults=wanted)
+    else:
+        is_new = False
+    pool = ResourcePool.objects.select_for_update(no_key=True).get(name=wish.pool)
+    if wish.capacity is not None and wish.capacity != pool.capacity:
+        where = settings.ENVIRONMENT.public_url + reverse("operator_pool", args=[pool.pk])
+        raise Otherwise(
+            f"the pool {pool.name} has {pool.capacity} devices, not {wish.capacity}: "
+            f"an operator changes that on {where}"
+        )
+    return pool, is_new
+
+
+def _operator(email: str, made: list[str]) -> tuple[User, bool]:
+    user = User.objects.filter(email__iexact=email).first()
+    if user is None:
+        made.append(f"operator {email}")
+        return User.objects.create_superuser(email), True
+    if not user.is_active or user.is_service:
+        raise Otherwise(f"the account {user.email} is closed or a program's: name another address")
+    if not (user.is_staff and user.is_superuser):
+        user.is_staff = user.is_superuser = True
+        user.save(update_fields=["is_staff", "is_superuser"])
+        made.append(f"{user.email}, who was here, is an operator now")
+    if not is_proved(user):
+        vouch_for(user)
+        made.append(f"the address {user.email} is proved by your word")
+    return user, False
+
+
+def _team(name: str, user: User, made: list[str]) -> Team:
+    """One of the operator's own; another team may have the same name."""
+    team = Team.objects.filter(memberships__user=user, name=name).order_by("created_at").first()
+    if team is None:
+        team = Team.objects.create(name=name)
+        Membership.objects.create(team=team, user=user, role=Role.OWNER)
+        made.append(f"team {name}, owned by {user.email}")
+    return team
+
+
+def _quota(wish: Wish, pool: ResourcePool, team: Team, made: list[str], *, now: datetime) -> TeamQuota:
+    found = TeamQuota.objects.filter(pool=pool, team=team).first()
+    if found is not None:
+        if wish.quota is not None and wish.quota != found.nominal:
+            raise Otherwise(
+                f"the team {team.name} has a quota of {found.nominal} in the pool {pool.name}, not {wish.quota}: "
+                f"change it with PUT /api/v1/pools/{pool.pk}/quotas/{team.pk}, or on "
+                + settings.ENVIRONMENT.public_url
+                + reverse("operator_pool", args=[pool.pk])
+            )
+        return found
+    promised = TeamQuota.objects.filter(pool=pool).aggregate(sum=Sum("nominal"))["sum"] or 0
+    nominal = max(0, pool.capacity - promised) if wish.quota is None else wish.quota
+    terms = QuotaTerms(nominal=nominal, borrow_limit=None, lend_limit=None, weight=1.0)
+    made.append(f"a quota of {nominal} of these devices for team {team.name}")
+    return set_quota(pool, team, terms, if_match=None, actor="operator", now=now)

@@ -1,0 +1,41 @@
+"""The clock of Postgres against that of this process."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+
+from backend.environment import Environment
+from backend.operating.checks.findings import Fault, Finding, good
+
+_PATIENCE_S: Final = 3
+MOST_APART_S: Final = 2.0
+"""Codes of a second factor last 30 s, requests to S3 15 minutes; a machine that keeps time at all is within 0.1 s."""
+
+APART = Fault(
+    name="clock.apart",
+    cure="Let both machines keep time by the same servers (chrony or systemd-timesyncd); sessions, leases and second "
+    "factors go by it.",
+)
+
+
+def look_at_clock(environment: Environment) -> Iterator[Finding]:
+    """What cannot be asked is told of by the look at Postgres."""
+    try:
+        with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:
+            before = time.time()
+            row = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+            after = time.time()
+    except psycopg.Error:
+        return
+    yield judge(float(row[0]) if row else 0.0, before, after, "Postgres")
+
+
+def judge(told: float, before: float, after: float, whose: str) -> Finding:
+    """Read at some moment between the two: what lies outside by more than a little is a clock that is wrong."""
+    apart = before - told if told < before else max(0.0, told - after)
+    if apart > MOST_APART_S:
+        way = "behind" if told < before else "ahead of"
+        return APART.found(f"{whose} is {apart:.0f} s {way} this machine")
+    return good(f"{whose} and this machine agree on the time")

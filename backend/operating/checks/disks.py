@@ -1,0 +1,73 @@
+"""Room on the disks of the site and of the store, and what the database takes."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from backend.disks import Room, room_at
+from backend.environment import Environment
+from backend.operating.checks.findings import Fault, Finding, Verdict, good
+from backend.site_notices import LEAST_FREE_BYTES
+
+_PATIENCE_S: Final = 3
+_LOW: Final = 0.1  # of a disk: time enough to act, as with every alarm on disks
+
+FULL = Fault(
+    name="disk.full",
+    cure="Make room, or a larger disk: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept. Jobs wait until then.",
+)
+LOW = Fault(
+    name="disk.low",
+    verdict=Verdict.WARNING,
+    cure="Make room, or a larger disk, before it is full: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept.",
+)
+AWAY = Fault(
+    name="disk.away", cure="Make the folder, owned by the user of these processes, or mount what belongs there."
+)
+SILENT = Fault(
+    name="disk.silent",
+    cure="Bring its file server or its disk back; what needs the folder hangs until then. Where the server is gone for "
+    "good: `umount -f -l` the folder, mount what belongs there, start the processes anew.",
+)
+
+
+def look_at_disks(environment: Environment) -> Iterator[Finding]:
+    for name, folder in (("LAMINAR_SITE_DIR", environment.site_dir), ("LAMINAR_STORE_DIR", environment.store_dir)):
+        yield _folder(name, folder)
+    try:
+        with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:
+            row = db.execute("SELECT pg_database_size(current_database())").fetchone()
+    except psycopg.Error:
+        return  # the look at Postgres tells of it
+    yield good(
+        f"the database takes {(row[0] if row else 0) / 1e9:.2f} GB of its own disk, which cannot be seen from here"
+    )
+
+
+def _folder(name: str, folder: Path) -> Finding:
+    place = f"{name}={folder}"
+    try:
+        heard = room_at(folder)
+    except OSError as error:
+        return AWAY.found(f"{place}: {error.strerror or type(error).__name__}")
+    room = heard.last
+    if heard.silent_s is not None:
+        told = f"{place} has not answered since {_ago(heard.silent_s)}"
+        return SILENT.found(f"{told}; {_free(room)} at {_ago(heard.age_s)}" if room else told)
+    if room is None or not room.may_write:
+        return AWAY.found(f"{place} is no folder that this user may write to")
+    told = f"{_free(room)} at {place}"
+    if room.free_bytes < LEAST_FREE_BYTES:
+        return FULL.found(told)
+    return LOW.found(told) if room.free_bytes < _LOW * room.num_bytes else good(told)
+
+
+def _free(room: Room) -> str:
+    return f"{room.free_bytes / 1e9:.1f} of {room.num_bytes / 1e9:.1f} GB are free"
+
+
+def _ago(seconds: float) -> str:
+    return f"{datetime.now(UTC) - timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"

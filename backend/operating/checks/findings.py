@@ -1,0 +1,46 @@
+"""What a look at a part of the site may find: that it is good, or one of the faults that are known by name.
+
+Invariants:
+- a fault has one name and one cure, the same on the terminal, on the page and in infra/OPERATING.md;
+- what is told never holds a password, a token or a key.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backend.environment import Environment
+
+
+class Verdict(StrEnum):
+    GOOD = "good"
+    WARNING = "warning"
+    """It works, and an operator should know."""
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    told: str
+    verdict: Verdict = Verdict.GOOD
+    fault: str = ""
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    name: str
+    cure: str
+    verdict: Verdict = Verdict.WRONG
+
+    def found(self, told: str) -> Finding:
+        """`told`: what was seen, in one line."""
+        return Finding(told=" ".join(told.split())[:400], verdict=self.verdict, fault=self.name, cure=self.cure)
+
+
+def good(told: str) -> Finding:
+    return Finding(told=told)
+
+
+Look = Callable[[Environment], Iterator[Finding]]
+"""Ends within seconds, whatever is broken."""

@@ -1,0 +1,158 @@
+"""Every node of every Ray, from within: a small job looks at store, way to us, clock, sandbox and versions.
+
+Invariants:
+- the job holds no device, and leaves nothing behind;
+- Rays are asked side by side, so that several take no longer than one.
+"""
+
+import shlex
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+from django.db import DatabaseError, InterfaceError
+
+from backend.clock import database_now
+from backend.disks import room_at
+from backend.environment import Environment
+from backend.operating.checks import clock, disks
+from backend.operating.checks.findings import Fault, Finding, Verdict, good
+from backend.operating.found_assets import keep_found
+from backend.operating.ray_cluster import dashboard_of, rays_of, run_on_head
+from backend.pools.clusters.addresses import RayAddress
+from backend.pools.clusters.dashboard import LauncherError
+from backend.site_notices import LEAST_FREE_BYTES
+from engine.spec.node_report import COMMAND, NodeReport, NodeReports, spec_version
+
+WITHIN_S: Final = 120.0
+"""It takes 10 s on an idle machine, most of it the import of Ray, twice; a busy one takes many times that."""
+MOST_AT_ONCE: Final = 8
+_LAST_WORDS: Final = 300
+Look = tuple[list[Finding], list[NodeReport]]
+
+NO_ANSWER = Fault(
+    name="nodes.no_answer",
+    cure="Ray's nodes run no job of ours: start them with Laminar's engine image, or set LAMINAR_RAY_PYTHON and "
+    "PYTHONPATH so that `import engine` works there.",
+)
+SILENT = Fault(
+    name="nodes.silent", cure="See the log of that node's raylet; take it out of the cluster, or start it anew."
+)
+FOLDER = Fault(
+    name="nodes.folder",
+    cure="Mount the same folder at LAMINAR_STORE_DIR on every node as on web and worker, with jobs/ of it writable by "
+    "the user of Ray.",
+)
+BUCKET = Fault(
+    name="nodes.bucket",
+    cure="Give every node LAMINAR_STORE_URL, its endpoint and the same keys as web and worker (AWS_…), with the rights "
+    "to put, get and delete.",
+)
+CONTROL = Fault(
+    name="nodes.control",
+    cure="Its jobs train and nobody hears of it: let LAMINAR_CONTROL_URL be an address that every node reaches, and "
+    "that leads nowhere else.",
+)
+SANDBOX = Fault(
+    name="nodes.sandbox",
+    cure="Jobs with code that is not ours fail there: start the node under the seccomp profile of Laminar (see The "
+    "sandbox), on Ubuntu 24.04 with its AppArmor profile.",
+)
+RELEASE = Fault(
+    name="nodes.release",
+    verdict=Verdict.WARNING,
+    cure="Its copy of Laminar is of another release than ours: once its jobs have ended, start it from the engine "
+    "image of the same tag.",
+)
+PACKAGES = Fault(
+    name="nodes.packages", cure="Install infra/locks/engine.txt there, or start the node from the engine image."
+)
+
+
+def look_at_nodes(environment: Environment) -> Iterator[Finding]:
+    """A Ray that does not answer is told of by the look at Ray."""
+    token = token_hex(8)
+    shown = _shown(environment.store_dir, token)
+    command = _command(environment, token if shown else "")
+    rays = [(str(ray), ray.address) for ray in rays_of(environment)]
+    seen: list[NodeReport] = []
+    try:
+        with ThreadPoolExecutor(MOST_AT_ONCE) as side_by_side:
+            looks = [side_by_side.submit(_look_at, *ray, environment, command) for ray in rays]
+            for look in looks:
+                findings, reports = look.result()
+                seen += reports
+                yield from findings
+    finally:
+        if shown:
+            shown.unlink(missing_ok=True)
+    with suppress(DatabaseError, InterfaceError):  # that Postgres is away is told of by the look at it
+        keep_found(seen, now=database_now())
+
+
+def _look_at(called: str, address: RayAddress, environment: Environment, command: str) -> Look:
+    """In a thread of its own: it asks Ray, and nothing of the database."""
+    try:
+        ray = dashboard_of(address, environment)
+        workers = {host.id for host in ray.hosts() if host.cpus or host.gpus}
+    except LauncherError:
+        return [], []
+    began = time.time()
+    try:
+        log = run_on_head(ray, f"doctor-{token_hex(8)}", command, within_s=WITHIN_S)
+        found = NodeReports.found_in(log)
+    except (LauncherError, ValueError) as error:
+        return [NO_ANSWER.found(f"{called}: {error}")], []
+    if found is None:
+        said = f"the last words of its log: {log[-_LAST_WORDS:]}" if log else "it said nothing in time"
+        return [NO_ANSWER.found(f"{called}: {said}")], []
+    ended = time.time()
+    findings = [
+        finding
+        for report in found.nodes
+        for finding in judge_node(report, began, ended, runs_jobs=report.node_id in workers)
+    ]
+    return findings, found.nodes
+
+
+def _shown(store: Path, token: str) -> Path | None:
+    """For every node to see; where this user cannot write, or the disk does not answer, nothing is shown."""
+    with suppress(OSError):
+        if room_at(store).silent_s is not None:
+            return None
+        file = store / "jobs" / f"doctor-{token}"
+        file.touch()
+        return file
+    return None
+
+
+def _command(environment: Environment, token: str) -> str:
+    words = [COMMAND, "--control-url", environment.control_url, "--token", token]
+    return 'exec "${LAMINAR_RAY_PYTHON:-python}" -m ' + shlex.join(words)
+
+
+def judge_node(report: NodeReport, began: float, ended: float, *, runs_jobs: bool) -> Iterator[Finding]:
+    name = f"node {report.address}"
+    if report.silent:
+        yield SILENT.found(f"{name}: {report.silent}")
+        return
+    parts = {FOLDER: report.folder, BUCKET: report.bucket, CONTROL: report.control}
+    troubles = [fault.found(f"{name}: {text}") for fault, text in parts.items() if text]
+    if report.sandbox and runs_jobs:
+        troubles.append(SANDBOX.found(f"{name}: {report.sandbox}"))
+    if report.spec != spec_version():
+        troubles.append(RELEASE.found(f"{name}: its engine/spec is {report.spec}, ours {spec_version()}"))
+    if "torch" not in report.versions:
+        troubles.append(PACKAGES.found(f"{name}: torch is not installed"))
+    if report.free_bytes < LEAST_FREE_BYTES:
+        troubles.append(disks.FULL.found(f"{name}: {report.free_bytes / 1e9:.1f} GB are free at its LAMINAR_STORE_DIR"))
+    time_told = clock.judge(report.clock, began, ended, name)
+    troubles += [time_told] if time_told.fault else []
+    yield from troubles
+    if not troubles:
+        versions = ", ".join(f"{package} {number}" for package, number in report.versions.items())
+        yield good(f"{name}: store, reports, clock{' and sandbox' if runs_jobs else ''} are well; {versions}")

@@ -1,0 +1,97 @@
+"""Every Ray of the site: does it answer, to us and to nobody else, and has it the devices that our pools promise?"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from backend.environment import Environment
+from backend.operating.checks.findings import Fault, Finding, Verdict, good
+from backend.operating.checks.near import is_near
+from backend.operating.ray_cluster import SiteRay, dashboard_of, devices_of, rays_of, takes_strangers
+from backend.pools.clusters.dashboard import Dashboard, RayRefused, RayUnreachable
+from backend.pools.clusters.looks import RayHost, find
+
+OURS: Final = "2.60.0"
+"""What the engine's image has; its lock says so, too."""
+
+UNREACHABLE = Fault(
+    name="ray.unreachable",
+    cure="Start Ray's head with --dashboard-host=0.0.0.0, and see to LAMINAR_RAY_URL, or to the address on the pool's "
+    "page. Until then its jobs wait.",
+)
+REFUSED = Fault(
+    name="ray.refused",
+    cure="Give web, worker and beat the token of the cluster: in the file that LAMINAR_RAY_TOKEN_FILE names, or for a "
+    "pool's own Ray in LAMINAR_RAY_TOKENS_DIR, under the name on the pool's page.",
+)
+OPEN = Fault(
+    name="ray.open",
+    cure="Whoever reaches it runs code there: start every node of it with RAY_AUTH_MODE=token and the token.",
+)
+PLAIN = Fault(
+    name="ray.plain",
+    verdict=Verdict.WARNING,
+    cure="Whoever is on the way reads the token: reach it through a network that is closed, or write https:// in "
+    "LAMINAR_RAY_URL or on the pool's page.",
+)
+OTHER_VERSION = Fault(
+    name="ray.other_version",
+    verdict=Verdict.WARNING,
+    cure=f"Laminar is tested with Ray {OURS}: use its engine image on every node.",
+)
+NO_DEVICES = Fault(
+    name="ray.no_devices",
+    cure="Start workers (`docker compose up -d ray-worker`), and see their logs if they do not join.",
+)
+TOO_FEW = Fault(
+    name="ray.too_few_devices",
+    cure="Jobs would start and wait for devices that are not there: bring the nodes back, or lower the capacity of the "
+    "pool.",
+)
+
+
+def look_at_ray(environment: Environment) -> Iterator[Finding]:
+    """At each: the site's own, and those that pools name."""
+    for ray in rays_of(environment):
+        try:
+            yield from _look_at(ray, dashboard_of(ray.address, environment))
+        except RayRefused as error:
+            yield REFUSED.found(f"{ray}: {error}")
+        except RayUnreachable as error:
+            yield UNREACHABLE.found(f"{ray}: {error}")
+
+
+def _look_at(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
+    version = dashboard.version()
+    told = f"{ray}: Ray {version}"
+    yield good(told) if version == OURS else OTHER_VERSION.found(f"{told}, and {OURS} is ours")
+    yield (
+        OPEN.found(f"{ray}: its Jobs API answers without a token")
+        if takes_strangers(ray.url)
+        else good(f"{ray}: it takes our token, and nobody without one")
+    )
+    yield from judge_way(ray.url)
+    yield from _devices(ray, dashboard.hosts())
+
+
+def judge_way(url: str) -> Iterator[Finding]:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_near(parts.hostname or ""):
+        yield PLAIN.found(f"no TLS on the way to {parts.hostname}")
+
+
+def _devices(ray: SiteRay, hosts: Sequence[RayHost]) -> Iterator[Finding]:
+    """What each pool's hosts have, counted as the scheduler's looks count."""
+    num, kind = devices_of(hosts)
+    grows = bool(ray.pools) and all(pool.autoscales for pool in ray.pools)
+    if not num and not grows:
+        yield NO_DEVICES.found(f"{ray}: {len(hosts)} nodes, and no devices")
+        return
+    found = find(ray.pools, hosts)
+    for pool in ray.pools:
+        seen = found[pool.pk]
+        told = f"pool {pool.name}: {seen.devices} devices on {len(seen.hosts)} nodes; {seen.promised} are promised"
+        is_short = seen.devices < seen.promised and not pool.autoscales
+        yield TOO_FEW.found(told) if is_short else good(told)
+    if not ray.pools:
+        yield good(f"{ray}: {len(hosts)} nodes with {num} devices ({kind}); no pool is on it")

@@ -1,0 +1,55 @@
+"""Maintenance that is announced, for a banner on every page.
+
+Invariants:
+- looking costs one statement in `LOOKS_EVERY_S` and process, and never breaks a page;
+- who is not signed in is told nothing.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from django.db import DatabaseError, InterfaceError, transaction
+from django.http import HttpRequest
+
+from backend.clock import database_now
+from backend.pools.maintenance import announced
+from backend.pools.models import Maintenance
+
+LOOKS_EVERY_S: Final = 5.0
+
+
+class Looks:
+    """What was announced as of the last look."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._due_at = 0.0
+        self._known: Sequence[Maintenance] = ()
+
+    def newest(self) -> Sequence[Maintenance]:
+        with self._guard:
+            is_due = time.monotonic() >= self._due_at
+            if is_due:
+                self._due_at = time.monotonic() + LOOKS_EVERY_S
+        if is_due:
+            try:
+                with transaction.atomic():
+                    self._known = list(announced(database_now()))
+            except (DatabaseError, InterfaceError):
+                self._known = ()
+        return self._known
+
+    def forget(self) -> None:
+        """In the process of who has just changed something, their next page shows it."""
+        self._due_at = 0.0
+
+
+looks: Final = Looks()
+
+
+def announcements(request: HttpRequest) -> dict[str, Sequence[Maintenance]]:
+    """The context processor."""
+    user = getattr(request, "user", None)
+    return {"announcements": looks.newest() if user is not None and user.is_authenticated else ()}

@@ -1,0 +1,75 @@
+"""Where a team's data sets and models lie: on how many of the nodes that told of it.
+
+Invariant: of another team's entries, and of those that belong to no asset, only operators are told.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from backend.accounts.models import Team
+from backend.assets.models import Asset, AssetOrigin, AssetState
+from backend.assets.selectors import assets_of
+from backend.jobs.submitting.naming import looked_up
+from backend.jobs.submitting.refusals import SpecRefused
+from backend.operating.found_assets import FoundOnNodes, OnNodes, found_on_nodes
+from engine.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Of the nodes' shared folder, for operators."""
+
+    found: OnNodes
+    folder: str
+    is_registered: bool
+
+
+def num_nodes_with(asset: Asset, found: FoundOnNodes) -> int:
+    if asset.origin == AssetOrigin.FOLDER:
+        return found.num_with(asset.kind, asset.place)
+    return found.fetched[asset.sha256] if asset.sha256 else 0
+
+
+def where(asset: Asset, found: FoundOnNodes) -> str:
+    """In words; empty: no node has told of anything, or the asset is not whole yet."""
+    if not found.num_nodes or asset.state != AssetState.READY:
+        return ""
+    num = num_nodes_with(asset, found)
+    verb = "lies on" if asset.origin == AssetOrigin.FOLDER else "was fetched by"
+    return f"{verb} {num:,} of {found.num_nodes:,} node{'' if found.num_nodes == 1 else 's'}"
+
+
+def entries_for_operators(found: FoundOnNodes) -> list[Entry]:
+    folder = Asset.objects.filter(origin=AssetOrigin.FOLDER, state=AssetState.READY)
+    registered = set(folder.values_list("kind", "place"))
+    kinds: Sequence[tuple[str, Sequence[OnNodes]]] = (("model", found.models), ("data", found.data))
+    return [
+        Entry(found=each, folder="models" if kind == "model" else "data", is_registered=(kind, each.name) in registered)
+        for kind, entries in kinds
+        for each in entries
+    ]
+
+
+def doubts_of(spec: JobSpec, team: Team, project_id: str, *, now: datetime) -> list[str]:
+    """What the nodes' own word says against the names in a spec. A doubt refuses nothing: what was not there when the
+    nodes were looked at may be there when the job starts."""
+    return list(_doubts(spec, team, project_id, now))
+
+
+def _doubts(spec: JobSpec, team: Team, project_id: str, now: datetime) -> Iterator[str]:
+    try:
+        _, named = looked_up(spec, team, project_id)
+    except SpecRefused:
+        return  # said beside its field
+    if not named:
+        return
+    found = found_on_nodes()
+    on_disk = assets_of(team).filter(pk__in=[each.id for each in named], origin=AssetOrigin.FOLDER)
+    for asset in on_disk.order_by("name"):
+        name, num = f"{asset.name}@{asset.version}", found.num_with(asset.kind, asset.place)
+        if not found.is_fresh(now):
+            yield f"{name} lies in the nodes' shared folder; whether it does now, no node has told within a day."
+        elif num < found.num_nodes:
+            there = f"only on {num:,} of {found.num_nodes:,} nodes" if num else "on no node"
+            yield f"{name} was found {there} when they last looked: a job that starts elsewhere fails."

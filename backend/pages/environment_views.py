@@ -1,0 +1,43 @@
+"""Environments: what each is, what it takes, and an example with its reward.
+
+Invariant: nothing of it is told here: the parameters are the refusals' own table, and the examples are what the real
+environments said (engine/environments/examples.py; a test makes them again).
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from backend.jobs.submitting.templates import gallery
+from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.sandbox import needs_sandbox
+
+
+@require_safe
+@login_required
+def environments(request: HttpRequest) -> HttpResponse:
+    shown = [
+        {
+            "name": name,
+            "entry": entry,
+            "params": list(entry.params.items()),
+            "needs_sandbox": needs_sandbox(name, {}),
+            "example": _examples()[name],
+            "templates": [each for each in gallery() if each.spec.environment.name == name][:3],
+        }
+        for name, entry in ENVIRONMENTS.items()
+    ]
+    return render(request, "pages/environments.html", {"environments": shown})
+
+
+@cache
+def _examples() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((files("engine.spec") / "environment_examples.json").read_text("utf-8"))
+    return found

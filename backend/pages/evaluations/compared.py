@@ -1,0 +1,102 @@
+"""Results of evaluations, each beside the one before it.
+
+Invariants:
+- two results are laid side by side only if they asked the same questions: the same environment with the same
+  parameters, as many prompts, drawn by the same seed;
+- a difference is called one only if it is more than twice what chance explains.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backend.checkpoints.models import CheckpointEvaluation
+from backend.jobs.models import Job, JobEvent
+
+MOST_OF_A_JOB: Final = 500
+CLEAR: Final = 2.0
+"""Standard errors of a difference: chance alone goes beyond in one of twenty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    label: str
+    """Whose it is, beside another's."""
+    mean: float
+    error: float
+    """The standard error of the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    evaluation: CheckpointEvaluation
+    error: float
+    before: Result | None
+    """None: nothing asked the same before it."""
+
+    @property
+    def change(self) -> float | None:
+        return None if self.before is None else self.evaluation.reward_mean - self.before.mean
+
+    @property
+    def is_clear(self) -> bool:
+        if self.before is None or self.change is None:
+            return False
+        return abs(self.change) > CLEAR * math.hypot(self.error, self.before.error)
+
+
+def compared(evaluations: Sequence[CheckpointEvaluation]) -> list[Compared]:
+    """With the newest one of an earlier step of the same training, else with what that run measured before training."""
+    trained = {each.checkpoint.job_id for each in evaluations}
+    rows = CheckpointEvaluation.objects.filter(checkpoint__job__in=trained).select_related("job", "checkpoint")
+    of_job: dict[str, list[CheckpointEvaluation]] = {}
+    for each in rows.order_by("-checkpoint__step", "-at")[: MOST_OF_A_JOB * max(1, len(trained))]:
+        of_job.setdefault(each.checkpoint.job_id, []).append(each)
+    first = _first_of_runs(trained)
+    return [
+        Compared(
+            evaluation=each,
+            error=error_of(each.reward_std, each.num_prompts),
+            before=_before(each, of_job[each.checkpoint.job_id], first.get(each.checkpoint.job_id)),
+        )
+        for each in evaluations
+    ]
+
+
+def error_of(std: float, num: int) -> float:
+    return std / math.sqrt(num) if num else 0.0
+
+
+def _before(
+    this: CheckpointEvaluation, others: Sequence[CheckpointEvaluation], first: tuple[Job, Mapping[str, Any]] | None
+) -> Result | None:
+    for other in others:
+        if other.checkpoint.step < this.checkpoint.step and _asks_the_same(other.job, this.job):
+            error = error_of(other.reward_std, other.num_prompts)
+            return Result(label=f"step {other.checkpoint.step:,}", mean=other.reward_mean, error=error)
+    if first is None or not _asks_the_same(first[0], this.job):
+        return None
+    said = first[1]
+    error = error_of(float(said.get("reward_std", 0.0)), int(said.get("num_prompts", 0)))
+    return Result(label="before training", mean=float(said["reward_mean"]), error=error)
+
+
+def _asks_the_same(one: Job, other: Job) -> bool:
+    return _questions(one.spec) == _questions(other.spec)
+
+
+def _questions(spec: Mapping[str, Any]) -> Sequence[object]:
+    return (spec["environment"], spec["evaluation"]["prompts"], spec["training"]["seed"])
+
+
+def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
+    """What each run measured of the weights that it began with, if those were nobody's checkpoint."""
+    return dict(_firsts(jobs))
+
+
+def _firsts(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
+    events = JobEvent.objects.filter(job__in=jobs, type="evaluated").select_related("job")
+    for event in events.order_by("job", "seq").distinct("job"):
+        if event.data.get("version") == 0 and "reward_mean" in event.data:
+            yield event.job_id, (event.job, event.data)

@@ -1,0 +1,154 @@
+"""What became of the last thing that somebody asked of a job.
+
+    somebody asked ──▶ the engine acknowledged ──▶ a checkpoint was saved ──▶ the job came to rest, or runs again
+      (the request)        (a fact of its own)         (a fact of its own)       (by whom is said)
+
+Invariants:
+- of a request nothing is taken but that it was made, by whom and when: every later line is an event that the engine,
+  the scheduler or reconciliation left;
+- a request that was closed because its attempt ended is never called acknowledged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import Q
+
+from backend.jobs.attempts.ending import KILLED, PREEMPTED
+from backend.jobs.models import TERMINAL_STATES, ControlRequest, Job, JobEvent, JobState, OutboxMessage
+from backend.pages.event_sentences import EventSentence, event_sentences_of
+
+_MOST_LINES: Final = 12
+_TOLD: Final = (
+    "request_acknowledged",
+    "checkpoint_saved",
+    "run_finished",
+    "state_changed",
+    "driver_started",
+    "stalled",
+    "cluster_stopped",
+)
+_ASKED: Final = {
+    JobState.PAUSING: ("Asked to pause", JobState.PAUSED),
+    JobState.STOPPING: ("Asked to cancel", JobState.CANCELLED),
+    JobState.QUEUED: ("Asked to resume", JobState.RUNNING),
+    JobState.CANCELLED: ("Cancelled", JobState.CANCELLED),
+}
+UNHEARD: Final = "The engine has not acknowledged it yet; it asks every two seconds whether something is wanted of it."
+CLUSTER_ASKED: Final = "The cluster is being told to stop what still runs of it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    title: str
+    asked: EventSentence
+    lines: Sequence[tuple[EventSentence, str]]
+    """What was recorded since, each in a word or two, oldest first."""
+    waits: str
+    """For what; empty: it is told to its end."""
+
+
+def story_of(job: Job) -> Story | None:
+    """None: nobody asked for anything, or what came of it has been overtaken."""
+    asked = _newest_wish(job)
+    if asked is None:
+        return None
+    if asked.type == "pause_requested":
+        title, goal = _ASKED[JobState.PAUSING]
+    elif asked.reason == PREEMPTED:
+        title, goal = "Sent back into the line", JobState.QUEUED
+    elif asked.reason == KILLED:
+        title, goal = "Killed", JobState(asked.to_state)
+    else:
+        title, goal = _ASKED[JobState(asked.to_state)]
+    since = list(job.events.filter(seq__gt=asked.seq, type__in=_TOLD).order_by("seq")[: _MOST_LINES + 1])
+    told, is_over = _until(goal, since, already=asked.to_state == goal)
+    if is_over and _is_overtaken(job, told[-1] if told else asked, goal):
+        return None
+    sentences = event_sentences_of([asked, *told], job)
+    waits = _waits(job, _heard(job, asked)) if not is_over else _waits_for_cluster(job, told)
+    lines = [(sentence, _words(event)) for event, sentence in zip(told, sentences[1:], strict=True)]
+    return Story(title=title, asked=sentences[0], lines=lines[:_MOST_LINES], waits=waits)
+
+
+def _newest_wish(job: Job) -> JobEvent | None:
+    by_somebody = Q(actor__startswith="user:") | Q(actor__startswith="key:")
+    wish = Q(type="pause_requested") | Q(type="state_changed", to_state__in=_ASKED) | Q(reason=KILLED)
+    return job.events.filter(by_somebody & wish).order_by("-seq").first()
+
+
+def _until(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple[list[JobEvent], bool]:
+    """Up to where it came to what was asked for, or to an end of its own."""
+    if already:
+        return [event for event in since if event.type != "state_changed"], True
+    told: list[JobEvent] = []
+    for event in since:
+        told.append(event)
+        if event.to_state == goal or event.to_state in TERMINAL_STATES:
+            return told, True
+    return told, False
+
+
+def _is_overtaken(job: Job, last: JobEvent, goal: JobState) -> bool:
+    """By a later change of state; of a job that runs again by its first step."""
+    if job.events.filter(seq__gt=last.seq, type="state_changed").exists():
+        return True
+    if goal != JobState.RUNNING:
+        return False
+    attempt = job.attempts.order_by("-n").first()
+    return attempt is None or job.num_done > attempt.resume_step
+
+
+def _heard(job: Job, asked: JobEvent) -> bool | None:
+    """By the engine's own word. None: nothing was asked of one, or the attempt that was asked ended without it."""
+    request = job.requests.filter(kind__in=("pause", "cancel"), created_at__gte=asked.at).order_by("created_at").first()
+    if request is None:
+        return None
+    if job.events.filter(type="request_acknowledged", data__request=request.pk).exists():
+        return True
+    return None if _is_closed(request) else False
+
+
+def _is_closed(request: ControlRequest) -> bool:
+    return request.acknowledged_at is not None
+
+
+def _waits_for_cluster(job: Job, told: Sequence[JobEvent]) -> str:
+    """Of a job that was killed: nobody but its cluster can say that nothing of it runs."""
+    has_answered = any(event.type == "cluster_stopped" for event in told)
+    if job.reason != KILLED or has_answered:
+        return ""
+    return CLUSTER_ASKED if OutboxMessage.objects.filter(topic="stop", key=job.pk).exists() else ""
+
+
+def _waits(job: Job, heard: bool | None) -> str:
+    if heard is False:
+        return UNHEARD
+    match job.state:
+        case JobState.PAUSING:
+            return "Now it is to save a checkpoint and let go of its devices."
+        case JobState.STOPPING:
+            return "Now it is to let go of its devices."
+        case JobState.QUEUED:
+            return "It waits for devices."
+        case JobState.STARTING | JobState.RECOVERING:
+            return "Its engine is coming up."
+    return ""
+
+
+def _words(event: JobEvent) -> str:
+    match event.type:
+        case "request_acknowledged":
+            return "the engine acknowledged it"
+        case "checkpoint_saved":
+            return "checkpoint saved"
+        case "run_finished":
+            return f"the engine ended: {event.reason}"
+        case "driver_started":
+            return "a new attempt started"
+        case "cluster_stopped":
+            return "the cluster answered"
+        case "stalled":
+            return "its driver stands still"
+    return event.to_state

@@ -1,0 +1,74 @@
+"""Asking once more before a job is paused, resumed, cancelled or killed, and doing it.
+
+Invariant: GET changes nothing. It is the question, which an open page shows in a dialog, and a browser without scripts
+as a page.
+"""
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from backend.accounts.acting import Acting
+from backend.clock import database_now
+from backend.errors import Refusal
+from backend.jobs.models import Job
+from backend.jobs.selectors import job_visible_to
+from backend.pages import curl
+from backend.pages.job.controls import CONTROLS
+from backend.pages.job.tabs import TABS
+from backend.pages.views import user_of
+
+_BY_VERB = {each.verb: each for each in CONTROLS}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
+    job, acting = job_acted_on(request, job_id)
+    wanted = _BY_VERB[verb]
+    if not wanted.may(acting):
+        raise PermissionDenied(f"You may look at this job; to {verb} it is not among your rights.")
+    if request.method != "POST":
+        context = {
+            "job": job,
+            "control": wanted,
+            "costs": wanted.costs(job) if wanted.fits(job) else [],
+            "fits": wanted.fits(job),
+            "curl": curl.post(f"/jobs/{job.pk}/{verb}"),
+            "back": tab_asked_from(request, job)[0],
+            "tab_slug": request.GET.get("tab", ""),
+        }
+        return render(request, "pages/job/control.html", context)
+    if not wanted.fits(job):
+        messages.warning(request, f"The job is {job.state}: there is nothing left to {verb}.")
+        return redirect(*tab_asked_from(request, job))
+    try:
+        messages.success(request, wanted.do(job.pk, acting.name, database_now()))
+    except Refusal as refusal:
+        messages.error(request, told_of(refusal))
+    return redirect(*tab_asked_from(request, job))
+
+
+def job_acted_on(request: HttpRequest, job_id: str) -> tuple[Job, Acting]:
+    """A job of another team is answered like one that does not exist."""
+    user = user_of(request)
+    job = job_visible_to(user, job_id)
+    acting = Acting.person(user, job.team) if job is not None else None
+    if job is None or acting is None:
+        raise Http404("There is no such job, or it is not your team's.")
+    return job, acting
+
+
+def tab_asked_from(request: HttpRequest, job: Job) -> tuple[str, str]:
+    """Where somebody was when they asked: the name of its address, and the job's id."""
+    asked = request.POST.get("tab", request.GET.get("tab", ""))
+    return next((tab.page for tab in TABS if tab.slug == asked), "job"), job.pk
+
+
+def told_of(refusal: Refusal) -> str:
+    return " ".join(f"{each[:1].upper()}{each[1:].rstrip('.')}." for each in refusal.sentences)

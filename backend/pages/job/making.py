@@ -1,0 +1,46 @@
+"""Jobs that a button makes: of a checkpoint, or of a job that is over.
+
+Invariant: one showing of a button makes at most one job, however often it is sent: its token is an idempotency key.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from backend.api.idempotency import Answer, once
+from backend.api.rate_limit import SUBMITS, take, take_sent
+from backend.errors import Invalid
+from backend.jobs.models import Job
+
+FORM: Final = "application/x-www-form-urlencoded"
+"""The only kind that two sendings of are told apart by."""
+NOT_A_FORM: Final = f"This form is sent as {FORM}."
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{20,60}")
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def made_once(
+    request: HttpRequest, make: Callable[[], Job], *, team_id: str, now: datetime, of: str = ""
+) -> tuple[str, bool]:
+    """The address of the job's page, and whether this sending made it. `of`: of which job, where a button makes one of
+    each of several. Raises `Refusal`."""
+    token = request.POST.get("token", "")
+    if not _TOKEN.fullmatch(token):
+        raise Invalid("This page was incomplete when it was sent. Please try again.")
+
+    def effect() -> Answer:
+        made = make()
+        return Answer(status=303, body={"id": made.pk}, location=reverse("job", args=[made.pk]))
+
+    take_sent(sum(map(len, request.POST.values())), of=team_id)
+    take(SUBMITS, of=team_id)
+    answer, replayed = once(request, effect, team_id=team_id, key=f"page:{token}{of}", now=now)
+    return answer.location, not replayed

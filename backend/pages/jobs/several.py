@@ -1,0 +1,133 @@
+"""What can be done with several jobs at once: the same as with each, by the same services.
+
+Invariants:
+- each job is asked for itself whether it fits and whether the reader may: one that does not stops none of the others,
+  and is told of with its reason;
+- what would be lost is counted when the question is asked, for each and for all together.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django.http import HttpRequest
+
+from backend.accounts.acting import Acting
+from backend.jobs.models import HOLDING_STATES, Job
+from backend.jobs.submitting.retrying import retry_job
+from backend.jobs.submitting.submit import Submitter
+from backend.pages import words
+from backend.pages.job.controls import CANCEL, PAUSE, RESUME, Control, Tone, since_checkpoint, steps
+from backend.pages.job.making import made_once
+from backend.pages.job.retry_views import beginnings_of
+from backend.pages.templatetags.laminar import number
+
+MOST_AT_ONCE: Final = 100  # as REST's own call for several
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralAct:
+    verb: str
+    title: str
+    keep: str
+    """The way out."""
+    tone: Tone
+    fits: Callable[[Job], bool]
+    may: Callable[[Acting], bool]
+    costs: Callable[[Job], Sequence[str]]
+    do: Callable[[HttpRequest, Job, Acting, datetime], str]
+    """What is told at once. Raises `Refusal`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    job: Job
+    costs: Sequence[str]
+    hindrance: str
+    """Why nothing is done with it; empty: it is."""
+
+
+def _by(control: Control, *, title: str, keep: str) -> SeveralAct:
+    return SeveralAct(
+        verb=control.verb,
+        title=title,
+        keep=keep,
+        tone=control.tone,
+        fits=control.fits,
+        may=control.may,
+        costs=control.costs,
+        do=lambda request, job, acting, now: control.do(job.pk, acting.name, now),
+    )
+
+
+def _retry_costs(job: Job) -> list[str]:
+    first = beginnings_of(job)[0]
+    return [f"A new job begins {first.label}{f': {first.cost}' if first.cost else ''}."]
+
+
+def _retry(request: HttpRequest, job: Job, acting: Acting, now: datetime) -> str:
+    by = Submitter(user=acting.user, key=None)
+    made_once(
+        request,
+        lambda: retry_job(job, start_from=None, changes={}, by=by, now=now),
+        team_id=job.team_id,
+        now=now,
+        of=job.pk,
+    )
+    return "Its retry waits in line."
+
+
+RETRY: Final = SeveralAct(
+    verb="retry",
+    title="Retry",
+    keep="Leave them",
+    tone="plain",
+    fits=lambda job: job.is_terminal,
+    may=lambda acting: "jobs:write" in acting.scopes,
+    costs=_retry_costs,
+    do=_retry,
+)
+SEVERAL: Final = (
+    _by(PAUSE, title="Pause", keep="Let them run"),
+    _by(RESUME, title="Resume", keep="Leave them paused"),
+    RETRY,
+    _by(CANCEL, title="Cancel", keep="Keep them"),
+)
+
+
+def chosen_of(act: SeveralAct, jobs: Sequence[Job], acting: Callable[[Job], Acting | None]) -> list[Chosen]:
+    found = []
+    for job in jobs:
+        who = acting(job)
+        hindrance = hindrance_of(act, job, who)
+        found.append(Chosen(job=job, costs=() if hindrance else act.costs(job), hindrance=hindrance))
+    return found
+
+
+def hindrance_of(act: SeveralAct, job: Job, who: Acting | None) -> str:
+    """Why it is not done with this job; empty: it can be."""
+    if who is None or not act.may(who):
+        return f"To {act.verb} it is not among your rights."
+    how = words.STATE_MEANING.get(job.state, f"is {job.state}")
+    return "" if act.fits(job) else f"It {how}: there is nothing to {act.verb}."
+
+
+def lost_together(act: SeveralAct, chosen: Sequence[Chosen]) -> Iterator[str]:
+    """Sentences over all of those with which it can be done."""
+    jobs = [each.job for each in chosen if not each.hindrance]
+    held = sum(job.devices for job in jobs if job.state in HOLDING_STATES)
+    if act.verb in ("pause", "cancel") and held:
+        yield f"They let go of {number(held)} device{'' if held == 1 else 's'}."
+    if act.verb == "cancel":
+        losses = [(job, since_checkpoint(job)[1]) for job in jobs if not job.only_evaluates]
+        losing = [count for _, count in losses if count]
+        if losing:
+            whole = f"{number(len(losing))} of them lose" if len(losing) > 1 else "One of them loses"
+            yield f"{whole} what no checkpoint holds: {steps(sum(losing))} in all."
+        answered = sum(job.answered for job in jobs if job.only_evaluates)
+        if answered:
+            yield f"{number(answered)} answers of evaluations are not kept."
+        yield "Metrics, events and saved checkpoints stay. This cannot be undone: a retry is a new job."
+    if act.verb == "retry":
+        yield "Each becomes a new job beside the old one, and waits in line like any other."

@@ -1,0 +1,52 @@
+"""Hosts taken out of a pool's Ray and given back, and jobs that are sent back into the line to make way."""
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_POST
+
+from backend.accounts.operators.acting import Operator
+from backend.clock import database_now
+from backend.errors import Invalid, NotFound
+from backend.jobs.control.pausing import send_back
+from backend.jobs.models import Job
+from backend.pages.operator.frame import for_operators, text_of, told_and_back
+from backend.pages.operator.pool_views import pool_or_404
+from backend.pages.operator.ways_back import host_back
+from backend.pages.undoing import Done
+from backend.pools.clusters.drains import drain, give_back
+from backend.pools.models import Reservation
+
+
+@require_POST
+@for_operators
+def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpResponse:
+    """What to do is the name of the button: drain, give_back."""
+    pool = pool_or_404(pool_id)
+
+    def act() -> Done | str:
+        name, now = request.POST.get("host", "")[:255], database_now()
+        match text_of(request, "act"):
+            case "drain":
+                drain(operator, pool, name, reason=text_of(request, "reason"), now=now)
+                said = f"Nothing new is placed on {name}. What runs there ends, or is sent back into the line."
+                return Done(said, host_back(pool, name))
+            case "give_back":
+                give_back(operator, pool, name, now=now)
+                return f"Jobs may be placed on {name} again."
+            case _:
+                raise Invalid("Choose what to do: drain or give back.")
+
+    return told_and_back(request, act, "operator_pool", pool_id)
+
+
+@require_POST
+@for_operators
+def make_way(request: HttpRequest, operator: Operator, pool_id: str, job_id: str) -> HttpResponse:
+    pool = pool_or_404(pool_id)
+
+    def act() -> str:
+        if not Reservation.objects.filter(pool=pool, job_id=job_id, released_at__isnull=True).exists():
+            raise NotFound
+        job: Job = send_back(job_id, actor=operator.name, now=database_now())
+        return f"{job.pk} pauses at a checkpoint and goes back into the line, at its old place."
+
+    return told_and_back(request, act, "operator_pool", pool_id)

@@ -1,0 +1,88 @@
+"""The frame of operators' pages.
+
+Invariants:
+- who is no operator of the platform is answered as if there were no such page;
+- a form carries the version of what it shows, so of two operators at once the second is told and nothing is lost.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.cache import never_cache
+
+from backend.accounts.operators.acting import Operator
+from backend.borders.types import read_count
+from backend.errors import Invalid, NotFound, Refusal
+from backend.pages.team_views import done_and_told
+from backend.pages.undoing import Done
+from backend.pages.views import user_of
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+_LONGEST: Final = 200
+
+
+def for_operators(view: Callable[Concatenate[HttpRequest, Operator, P], HttpResponse]) -> View[P]:
+    @wraps(view)
+    def shown(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        try:
+            operator = Operator.acting(user_of(request))
+        except NotFound:
+            raise Http404 from None
+        return view(request, operator, *args, **kwargs)
+
+    guarded: View[P] = never_cache(login_required(shown))  # type: ignore[assignment]  # what `wraps` tells keeps the operator
+    return guarded
+
+
+def told_and_back(request: HttpRequest, act: Callable[[], Done | str], page: str, *args: str) -> HttpResponse:
+    """To the page again, which says what came of it: of a refusal every place, since a form cannot point at them."""
+
+    def act_and_say_all() -> Done | str:
+        try:
+            return act()
+        except Refusal as refusal:
+            if refusal.errors:
+                refusal.detail = " ".join(_sentence(each) for each in refusal.sentences)
+            raise
+
+    done_and_told(request, act_and_say_all)
+    return redirect(page, *args)
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:].rstrip(".") + "."
+
+
+def text_of(request: HttpRequest, name: str) -> str:
+    return request.POST.get(name, "").strip()[:_LONGEST]
+
+
+def version_of(request: HttpRequest) -> str | None:
+    """What the form showed, as an If-Match. A form without one is refused: it says nothing of what was seen."""
+    return request.POST.get("version", "")[:_LONGEST] or '""'
+
+
+def count_of(request: HttpRequest, name: str, label: str) -> int:
+    number = optional_count_of(request, name, label)
+    if number is None:
+        raise Invalid(f"{label}: write a whole number.")
+    return number
+
+
+def optional_count_of(request: HttpRequest, name: str, label: str) -> int | None:
+    typed = text_of(request, name)
+    number = read_count(typed) if typed else None
+    if typed and number is None:
+        raise Invalid(f"{label}: write a whole number, such as 8; got {typed[:40]}.")
+    return number
+
+
+def context_of(**more: Any) -> dict[str, Any]:
+    from backend.pages.operator.urls import TABS  # the addresses import the views, which show them
+
+    return {"tabs": TABS} | more

@@ -1,0 +1,128 @@
+"""What requests and answers are made of, as the API's page tells it: JSON Schema in words, each name a link."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_KINDS: Final = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
+_FORMATS: Final = {"date-time": "time", "date": "day", "binary": "bytes", "uri": "address"}
+_BOUNDS: Final = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "{} letters at least",
+    "maxLength": "{} letters at most",
+    "minItems": "{} of them at least",
+    "maxItems": "{} of them at most",
+    "maxProperties": "{} names at most",
+    "pattern": "like {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the words for a type; `shape` where it is a name that is described further down."""
+
+    text: str
+    shape: str | None = None
+
+
+Told = tuple[tuple[tuple[bool, str], ...], ...]
+"""A text as its paragraphs, each as pieces that are code or are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    name: str
+    where: str
+    """path, query or header; empty in a body."""
+    parts: tuple[Part, ...]
+    bounds: str
+    about: Told
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    name: str
+    about: Told
+    parts: tuple[Part, ...]
+    """Of one that has no fields: what it is."""
+    fields: tuple[Field, ...]
+
+
+def shapes_of(schemas: Mapping[str, Any]) -> Iterator[Shape]:
+    for name, schema in sorted(schemas.items(), key=lambda named: named[0].lower()):
+        required = schema.get("required", ())
+        yield Shape(
+            name=name,
+            about=told(schema.get("description", "")),
+            parts=() if schema.get("properties") else tuple(parts_of(schema)),
+            fields=tuple(
+                field_of(field, each, required=field in required)
+                for field, each in schema.get("properties", {}).items()
+            ),
+        )
+
+
+def field_of(name: str, schema: Mapping[str, Any], *, required: bool, where: str = "") -> Field:
+    return Field(
+        name=name,
+        where=where,
+        parts=tuple(parts_of(schema)),
+        bounds=_bounds(schema),
+        about=told(schema.get("description", "")),
+        required=required,
+    )
+
+
+def told(text: str) -> Told:
+    """As docstrings are written: a blank line ends a paragraph, backticks stand around code."""
+    paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
+    return tuple(
+        tuple((at % 2 == 1, piece) for at, piece in enumerate(each.replace("``", "`").split("`")) if piece)
+        for each in paragraphs
+        if each
+    )
+
+
+def parts_of(schema: Mapping[str, Any]) -> list[Part]:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return [Part(name, name)]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return _joined(schema[key], " or ")
+    if "const" in schema or "enum" in schema:
+        values = schema.get("enum") or [schema["const"]]
+        return [Part(" or ".join(f"“{value}”" if isinstance(value, str) else str(value) for value in values))]
+    if "prefixItems" in schema:
+        return [Part("["), *_joined(schema["prefixItems"], ", "), Part("]")]
+    if schema.get("type") == "array":
+        return [Part("list of "), *parts_of(schema.get("items", {}))]
+    if schema.get("type") == "object":
+        inner = schema.get("additionalProperties")
+        return [Part("names with "), *parts_of(inner)] if isinstance(inner, dict) and inner else [Part("object")]
+    return [Part(_FORMATS.get(schema.get("format", ""), _KINDS.get(schema.get("type", ""), _plain(schema))))]
+
+
+def _plain(schema: Mapping[str, Any]) -> str:
+    return "null" if schema.get("type") == "null" else "anything"
+
+
+def _joined(schemas: list[Mapping[str, Any]], between: str) -> list[Part]:
+    found: list[Part] = []
+    for schema in schemas:
+        found += [Part(between)] if found else []
+        found += parts_of(schema)
+    return found
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    """Of the one kind that has some: null beside it has none."""
+    kinds = [schema, *schema.get("anyOf", ())]
+    said = [_BOUNDS[key].format(each[key]) for each in kinds for key in _BOUNDS if key in each]
+    if schema.get("default") not in (None, "", [], {}):
+        said.append(f"{schema['default']} unless said" if not isinstance(schema["default"], dict) else "")
+    return ", ".join(each for each in said if each)

@@ -1,0 +1,86 @@
+"""The wheel of this site's own client (frontend/client), made in memory: nothing is built, fetched or kept.
+
+Invariant: the same sources give the same bytes, whoever makes them: no time, no user, no compression of some zlib.
+"""
+
+import base64
+import hashlib
+import io
+import re
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+
+CLIENT: Final[Path] = settings.ROOT / "frontend" / "client"
+_LICENSE: Final[Path] = settings.ROOT / "LICENSE"
+_AT: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
+_MODE: Final = 0o100644
+
+
+@cache
+def project() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = tomllib.loads((CLIENT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def wheel_name() -> str:
+    return f"{_stem()}-py3-none-any.whl"
+
+
+@cache
+def wheel() -> bytes:
+    files = dict(sorted(_modules())) | dict(_metadata())
+    record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files.items())
+    record_name = f"{_stem()}.dist-info/RECORD"
+    files[record_name] = f"{record}{record_name},,\n".encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, date_time=_AT)
+            entry.create_system, entry.external_attr = 3, _MODE << 16  # as on Unix, wherever this runs
+            archive.writestr(entry, content)
+    return made.getvalue()
+
+
+def _stem() -> str:
+    return f"{project()['name'].replace('-', '_')}-{project()['version']}"
+
+
+def _modules() -> Iterator[tuple[str, bytes]]:
+    package = CLIENT / project()["name"].replace("-", "_")
+    for path in package.rglob("*"):
+        if path.suffix == ".py" or path.name == "py.typed":
+            yield path.relative_to(CLIENT).as_posix(), path.read_bytes()
+
+
+def _metadata() -> Iterator[tuple[str, bytes]]:
+    told, folder = project(), f"{_stem()}.dist-info"
+    lines = [
+        "Metadata-Version: 2.4",
+        f"Name: {told['name']}",
+        f"Version: {told['version']}",
+        f"Summary: {told['description']}",
+        f"License-Expression: {told['license']}",
+        "License-File: LICENSE",
+        f"Requires-Python: {told['requires-python']}",
+        *(f"Requires-Dist: {each}" for each in told["dependencies"]),
+    ]
+    for extra, requirements in told["optional-dependencies"].items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {each}; extra == "{extra}"' for each in requirements]
+    readme = (CLIENT / told["readme"]).read_text(encoding="utf-8")
+    text = "\n".join([*lines, "Description-Content-Type: text/markdown", "", readme])
+    yield f"{folder}/METADATA", text.encode()
+    yield f"{folder}/WHEEL", b"Wheel-Version: 1.0\nGenerator: laminar\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    commands = "".join(f"{name} = {function}\n" for name, function in told["scripts"].items())
+    yield f"{folder}/entry_points.txt", f"[console_scripts]\n{commands}".encode()
+    yield f"{folder}/licenses/LICENSE", _LICENSE.read_bytes()
+
+
+def _digest(content: bytes) -> str:
+    return re.sub("=+$", "", base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode())

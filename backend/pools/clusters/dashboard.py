@@ -1,0 +1,105 @@
+"""A Ray's dashboard: its version, its hosts, and whatever else it is asked over HTTP, without importing Ray.
+
+Invariants:
+- every question ends within seconds, and no proxy of the environment sees the cluster's token;
+- no clear answer raises `RayUnreachable`, a no `RayRefused`: what is told is never guessed.
+"""
+
+from typing import Any, Final
+
+import httpx
+
+from backend.pools.clusters.looks import RayHost
+
+ANSWER_TIMEOUT: Final = httpx.Timeout(10.0, connect=2.0)
+MOST_HOSTS: Final = 10_000  # that Ray tells of at once
+_ACCELERATOR: Final = "accelerator_type:"
+_REFUSALS: Final = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.BAD_REQUEST}
+
+
+class LauncherError(RuntimeError):
+    """The engine could not be reached or would not answer."""
+
+    retryable = True
+
+
+class RayUnreachable(LauncherError):
+    """Ray gave no clear answer. It may be down, restarting, or unreachable from here."""
+
+
+class RayRefused(LauncherError):
+    """Ray understood and said no: a wrong token, or a request that it never takes."""
+
+    retryable = False
+
+
+class Dashboard:
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # A new connection costs a millisecond; a kept one breaks when Ray restarts.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        try:
+            self._client = httpx.Client(
+                base_url=url, headers=headers, timeout=ANSWER_TIMEOUT, limits=limits, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise RayUnreachable(f"{url}: {error}") from error
+
+    def send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **request)
+        except httpx.HTTPError as error:
+            raise RayUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if answer.status_code in _REFUSALS:
+            raise RayRefused(f"{method} {path}: {answer.status_code} {_last_line(answer)}")
+        return answer
+
+    def version(self) -> str:
+        told = document(self.send("GET", "/api/version"))
+        if not isinstance(told, dict):
+            raise RayUnreachable(f"not Ray's version: {str(told)[:200]}")
+        return str(told.get("ray_version", ""))
+
+    def hosts(self) -> list[RayHost]:
+        """Those that are alive."""
+        return hosts_in(self.send("GET", "/api/v0/nodes", params={"limit": MOST_HOSTS}))
+
+
+def hosts_in(answer: httpx.Response) -> list[RayHost]:
+    listed = document(answer)
+    try:
+        alive = [row for row in listed["data"]["result"]["result"] if row["state"] == "ALIVE"]
+        return [_host_of(row) for row in alive]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RayUnreachable(f"not Ray's list of nodes: {str(listed)[:200]}") from error
+
+
+def document(answer: httpx.Response) -> Any:
+    if answer.status_code != httpx.codes.OK:
+        raise unclear(answer)
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise RayUnreachable(f"not an answer of Ray's: {error}") from error
+
+
+def unclear(answer: httpx.Response) -> RayUnreachable:
+    return RayUnreachable(f"{answer.request.method} {answer.url.path}: {answer.status_code} {_last_line(answer)}")
+
+
+def _host_of(row: dict[str, Any]) -> RayHost:
+    has = row["resources_total"] or {}
+    return RayHost(
+        id=str(row["node_id"]),
+        name=str(row.get("node_name") or row["node_ip"]),
+        labels={str(label): str(value) for label, value in (row.get("labels") or {}).items()},
+        cpus=float(has.get("CPU", 0)),
+        gpus=float(has.get("GPU", 0)),
+        kinds=tuple(sorted(name.removeprefix(_ACCELERATOR) for name in has if name.startswith(_ACCELERATOR))),
+    )
+
+
+def _last_line(answer: httpx.Response) -> str:
+    """Of a traceback, the line that says something."""
+    return (answer.text.strip().splitlines() or [""])[-1][:300]

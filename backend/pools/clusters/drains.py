@@ -1,0 +1,116 @@
+"""Hosts that are being taken out of a Ray, for a repair or for good.
+
+    drained ──▶ attempts that begin from now on avoid it ──▶ what runs ends, or makes way ──▶ given back
+
+Invariants:
+- a host is of a Ray, so every pool on that Ray heeds; draining twice, and giving back twice, is the same as once;
+- a host is known by its name, so one that begins again is still out; its present ids are asked for at each launch;
+- what is left for a pool's jobs is counted as if all that runs were on the other hosts: too little for a while, and
+  never so much that a job starts for which there is no place.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final
+
+from django.db import transaction
+
+from backend.accounts.operators.acting import Operator
+from backend.errors import Conflict
+from backend.pools.changes import pool_changed
+from backend.pools.clusters.addresses import address_of
+from backend.pools.clusters.looks import RayHost, count_devices, device_of, look_of
+from backend.pools.models import DrainedHost, RayLook, ResourcePool
+from engine.spec.labels import is_chosen
+
+NODE_ID: Final = "ray.io/node-id"
+"""Ray's own label of every host."""
+LONGEST_REASON: Final = 200
+
+
+class HostsChosenById(Conflict):
+    """The pool names its hosts by Ray's ids: take this one out of its labels instead."""
+
+    code = "hosts_chosen_by_id"
+
+
+class HostUnknown(Conflict):
+    """The pool's Ray was last seen without a host of this name; it is looked at every 30 seconds."""
+
+    code = "host_unknown"
+
+
+def drain(operator: Operator, pool: ResourcePool, name: str, *, reason: str, now: datetime) -> DrainedHost:
+    """One that the pool was last seen to have. Raises `HostUnknown`, `HostsChosenById`."""
+    beside = _beside(pool)
+    if any(NODE_ID in each.labels for each in beside):
+        raise HostsChosenById
+    with transaction.atomic():
+        seen = [host for host in hosts_seen(look_of(pool)) if host.name == name]
+        if not seen:
+            raise HostUnknown
+        row, is_new = DrainedHost.objects.get_or_create(
+            ray_url=pool.ray_url,
+            name=name,
+            defaults={
+                "at": now,
+                "by": operator.name,
+                "reason": reason[:LONGEST_REASON],
+                "labels": dict(seen[0].labels),
+                "cpus": sum(host.cpus for host in seen),
+                "gpus": sum(host.gpus for host in seen),
+            },
+        )
+        if is_new:
+            _tell(operator, beside, "host.drained", row, now=now)
+    return row
+
+
+def give_back(operator: Operator, pool: ResourcePool, name: str, *, now: datetime) -> bool:
+    """Jobs may be placed on it again. False: they might already."""
+    with transaction.atomic():
+        row = DrainedHost.objects.select_for_update().filter(ray_url=pool.ray_url, name=name).first()
+        if row is None:
+            return False
+        DrainedHost.objects.filter(pk=row.pk).delete()
+        _tell(operator, _beside(pool), "host.given_back", row, now=now)
+    return True
+
+
+def drained_of(pool: ResourcePool) -> Sequence[DrainedHost]:
+    rows = DrainedHost.objects.filter(ray_url=pool.ray_url).order_by("name")
+    return [row for row in rows if is_chosen(row.labels, pool.labels)]
+
+
+def ids_to_avoid(pool: ResourcePool, hosts: Collection[RayHost]) -> list[str]:
+    names = {row.name for row in drained_of(pool)}
+    return sorted(host.id for host in hosts if host.name in names)
+
+
+def devices_out(pool: ResourcePool) -> int:
+    """Of its capacity, what nothing may start on. A Ray that gets hosts by itself gets others instead."""
+    drained = [] if pool.autoscales else drained_of(pool)
+    look = look_of(pool) if drained else None
+    if look is None or look.seen_at is None:
+        return 0
+    names, hosts = {row.name for row in drained}, hosts_seen(look)
+    left = count_devices(device_of(pool, hosts), [host for host in hosts if host.name not in names])
+    promised = max(look.promised or 0, pool.capacity, 1)
+    available = pool.capacity if left >= promised else left * pool.capacity // promised
+    return pool.capacity - available
+
+
+def hosts_seen(look: RayLook | None) -> list[RayHost]:
+    known = RayHost.__dataclass_fields__
+    rows = look.hosts if look else []
+    return [RayHost(**{name: value for name, value in row.items() if name in known}) for row in rows]
+
+
+def _beside(pool: ResourcePool) -> list[ResourcePool]:
+    return [each for each in ResourcePool.objects.order_by("pk") if address_of(each).url == pool.ray_url]
+
+
+def _tell(operator: Operator, pools: Sequence[ResourcePool], action: str, row: DrainedHost, *, now: datetime) -> None:
+    for pool in pools:
+        pool_changed()(pool.pk, now)
+    operator.record(action, row.name, now=now, data={"ray_url": row.ray_url, "reason": row.reason})

@@ -1,0 +1,140 @@
+"""The devices that a pool's Ray has, against those that are promised of it.
+
+    hosts of one Ray ──chosen by each pool's labels──▶ devices of a pool ◀── promised: its capacity, and that of
+                                                                             other pools on its hosts or some of them
+
+Invariants:
+- what is counted as missing could not be had by any order of things; that nothing is missing promises nothing, since
+  Ray may have given devices to others;
+- a Ray that does not answer is noted, and what it had before stays known;
+- a look changes nothing that waits or runs. It is of operators and of pages.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from backend.pools.models import Device, DrainedHost, RayLook, ResourcePool
+from engine.spec.control import CPUS_OF_A_DEVICE
+from engine.spec.labels import is_chosen
+
+log = logging.getLogger(__name__)
+
+AMISS_AFTER: Final = timedelta(seconds=60)  # two looks; a Ray that restarts is back within one
+MOST_HOSTS_KEPT: Final = 500
+PRECISION: Final = 4  # Ray counts in parts of this size; sums of floats are not that exact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayHost:
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    cpus: float
+    gpus: float
+    kinds: tuple[str, ...] = ()
+    """What Ray calls its accelerators, such as H100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    hosts: tuple[RayHost, ...]
+    device: Device
+    devices: int
+    promised: int
+
+
+def find(pools: Sequence[ResourcePool], hosts: Sequence[RayHost]) -> Mapping[str, Found]:
+    """By pool; all of them are on the Ray with these hosts."""
+    chosen = {pool.pk: tuple(host for host in hosts if is_chosen(host.labels, pool.labels)) for pool in pools}
+    ids = {pool_id: {host.id for host in of_pool} for pool_id, of_pool in chosen.items()}
+    device = {pool.pk: device_of(pool, chosen[pool.pk]) for pool in pools}
+
+    def is_within(other: ResourcePool, pool: ResourcePool) -> bool:
+        if other.pk == pool.pk:
+            return True
+        return device[other.pk] == device[pool.pk] and bool(ids[other.pk]) and ids[other.pk] <= ids[pool.pk]
+
+    return {
+        pool.pk: Found(
+            hosts=chosen[pool.pk],
+            device=device[pool.pk],
+            devices=count_devices(device[pool.pk], chosen[pool.pk]),
+            promised=sum(other.capacity for other in pools if is_within(other, pool)),
+        )
+        for pool in pools
+    }
+
+
+def note_found(pools: Sequence[ResourcePool], hosts: Sequence[RayHost], *, now: datetime) -> None:
+    found = find(pools, hosts)
+    for pool in pools:
+        of_pool = found[pool.pk]
+        is_amiss = of_pool.devices + _taken_out(pool, of_pool) < of_pool.promised and not pool.autoscales
+        kept = [asdict(host) | {"labels": dict(host.labels)} for host in of_pool.hosts[:MOST_HOSTS_KEPT]]
+        _note(pool, is_amiss=is_amiss, now=now, problem="", seen_at=now, hosts=kept, devices=of_pool.devices,
+              promised=of_pool.promised)  # fmt: skip
+
+
+def _taken_out(pool: ResourcePool, found: Found) -> int:
+    """Devices of hosts that an operator drained and that are gone: that they are is no gap."""
+    rows = DrainedHost.objects.filter(ray_url=pool.ray_url).exclude(name__in=[host.name for host in found.hosts])
+    gone = [
+        RayHost(id="", name=row.name, labels=row.labels, cpus=row.cpus, gpus=row.gpus)
+        for row in rows
+        if is_chosen(row.labels, pool.labels)
+    ]
+    return count_devices(found.device if found.hosts else device_of(pool, gone), gone)
+
+
+def note_away(pools: Sequence[ResourcePool], problem: str, *, now: datetime) -> None:
+    for pool in pools:
+        _note(pool, is_amiss=True, now=now, problem=problem[:300])
+
+
+def _note(pool: ResourcePool, *, is_amiss: bool, now: datetime, **seen: object) -> None:
+    before = RayLook.objects.filter(pool=pool).first()
+    since = (before.amiss_since if before else None) or now
+    look, _ = RayLook.objects.update_or_create(
+        pool=pool, defaults={**seen, "at": now, "amiss_since": since if is_amiss else None}
+    )
+    was_amiss = before is not None and before.amiss_since is not None
+    if is_amiss and not was_amiss:
+        log.error("pool=%s %s", pool.name, words(look))
+    if was_amiss and not is_amiss:
+        log.warning("pool=%s has what is promised again: %s devices", pool.name, look.devices)
+
+
+def words(look: RayLook) -> str:
+    """For operators."""
+    if look.problem:
+        return f"its Ray does not answer: {look.problem}"
+    return f"its Ray has {look.devices} of the {look.promised} devices that are promised of these hosts"
+
+
+def is_amiss(look: RayLook | None, now: datetime) -> bool:
+    return look is not None and look.amiss_since is not None and now - look.amiss_since >= AMISS_AFTER
+
+
+def amiss(now: datetime) -> list[RayLook]:
+    """For a page, a probe or an alarm: every pool whose Ray has been away, or short of devices, for a while."""
+    looks = RayLook.objects.filter(amiss_since__lte=now - AMISS_AFTER).select_related("pool")
+    return list(looks.order_by("pool__name"))
+
+
+def look_of(pool: ResourcePool) -> RayLook | None:
+    return RayLook.objects.filter(pool=pool).first()
+
+
+def device_of(pool: ResourcePool, hosts: Sequence[RayHost]) -> Device:
+    if pool.device:
+        return Device(pool.device)
+    return Device.GPU if any(host.gpus for host in hosts) else Device.CPU
+
+
+def count_devices(device: Device, hosts: Sequence[RayHost]) -> int:
+    if device == Device.GPU:
+        return int(round(sum(host.gpus for host in hosts), PRECISION))
+    return int(round(sum(host.cpus for host in hosts) / CPUS_OF_A_DEVICE, PRECISION))

@@ -1,0 +1,129 @@
+"""Maintenance of the site: announced by an operator with a date, told on every page and by REST, over by itself.
+
+    announced ──▶ (stops_from: nothing starts) ──▶ begins ──▶ ends: by itself, or earlier by an operator
+
+Invariants:
+- what runs goes on; that nothing starts begins and ends with the clock, so nobody has to be there;
+- whoever changes a notice says which version they saw; every act is in the site's log.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from backend.accounts.operators.acting import Operator
+from backend.api.etags import etag_of, refuse_if_changed
+from backend.errors import FieldError, Invalid, NotFound
+from backend.pools.changes import pool_changed
+from backend.pools.models import Maintenance, ResourcePool
+
+LONGEST_TEXT: Final = 300
+LONGEST: Final = timedelta(days=31)
+"""A notice that is forgotten is not to keep a site closed for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceTerms:
+    text: str
+    begins_at: datetime
+    ends_at: datetime
+    stops_from: datetime | None = None
+    """From then until the end no job starts; None: they do."""
+
+
+def announce(operator: Operator, terms: MaintenanceTerms, *, now: datetime) -> Maintenance:
+    """Raises `Invalid`."""
+    _refuse_nonsense(terms, now)
+    with transaction.atomic():
+        made = Maintenance.objects.create(**asdict(terms), created_at=now)
+        _tell(operator, made, "maintenance.announced", now=now, data=_told(terms))
+    return made
+
+
+def change_maintenance(
+    operator: Operator, notice_id: str, terms: MaintenanceTerms, *, if_match: str | None, now: datetime
+) -> Maintenance:
+    """Raises `NotFound`, `Invalid`, `PreconditionFailed`."""
+    _refuse_nonsense(terms, now)
+    with transaction.atomic():
+        notice = _locked(notice_id, if_match, now)
+        before = MaintenanceTerms(**{name: getattr(notice, name) for name in asdict(terms)})
+        if before == terms:
+            return notice
+        for name, value in asdict(terms).items():
+            setattr(notice, name, value)
+        notice.version += 1
+        notice.save()
+        data = {"before": _told(before), "after": _told(terms)}
+        _tell(operator, notice, "maintenance.changed", now=now, data=data)
+    return notice
+
+
+def end_maintenance(operator: Operator, notice_id: str, *, if_match: str | None, now: datetime) -> Maintenance:
+    """Now, whatever was announced: it is told no more, and jobs start. Raises `NotFound`, `PreconditionFailed`."""
+    with transaction.atomic():
+        notice = _locked(notice_id, if_match, now)
+        notice.ended_at, notice.version = now, notice.version + 1
+        notice.save()
+        _tell(operator, notice, "maintenance.ended", now=now, data={})
+    return notice
+
+
+def announced(now: datetime) -> QuerySet[Maintenance]:
+    """What is to come or under way, the next one first."""
+    return Maintenance.objects.filter(ended_at__isnull=True, ends_at__gt=now).order_by("begins_at", "pk")
+
+
+def stops_starts(now: datetime) -> bool:
+    return announced(now).filter(stops_from__lte=now).exists()
+
+
+def the_notice(notice_id: str, now: datetime) -> Maintenance:
+    """Raises `NotFound`: one that is over is there no more."""
+    found = announced(now).filter(pk=notice_id).first()
+    if found is None:
+        raise NotFound("There is no such maintenance, or it is over.")
+    return found
+
+
+def _locked(notice_id: str, if_match: str | None, now: datetime) -> Maintenance:
+    the_notice(notice_id, now)
+    notice = Maintenance.objects.select_for_update().get(pk=notice_id)
+    refuse_if_changed(if_match, etag_of(notice.version))
+    return notice
+
+
+def _refuse_nonsense(terms: MaintenanceTerms, now: datetime) -> None:
+    errors: list[FieldError] = []
+
+    def wrong(field: str, message: str) -> None:
+        errors.append(FieldError(pointer=f"/{field}", code=field, message=message))
+
+    if not 1 <= len(terms.text) <= LONGEST_TEXT or not terms.text.isprintable():
+        wrong("text", f"What is done, in one line of 1 to {LONGEST_TEXT} letters; got {len(terms.text)}.")
+    if terms.ends_at <= max(terms.begins_at, now):
+        wrong("ends_at", f"The end is after the beginning and has not passed; got {terms.ends_at:%Y-%m-%d %H:%M} UTC.")
+    elif terms.ends_at - min(terms.begins_at, terms.stops_from or terms.begins_at) > LONGEST:
+        wrong("ends_at", f"A maintenance lasts for at most {LONGEST.days} days; it can be made longer later.")
+    if terms.stops_from is not None and terms.stops_from >= terms.ends_at:
+        wrong("stops_from", "Jobs are held back from before the end.")
+    if errors:
+        raise Invalid(errors=errors)
+
+
+def _tell(operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]) -> None:
+    for pool_id in _pools():
+        pool_changed()(pool_id, now)
+    operator.record(action, notice.pk, now=now, data=data)
+
+
+def _pools() -> Sequence[str]:
+    return list(ResourcePool.objects.order_by("pk").values_list("pk", flat=True))
+
+
+def _told(terms: MaintenanceTerms) -> dict[str, object]:
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(terms).items()}

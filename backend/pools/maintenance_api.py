@@ -1,0 +1,113 @@
+"""REST over maintenance: everybody with a key reads what is announced, operators announce, change and end it."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router, Status
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import ANY_KEY, ApiKeyAuth, caller_of
+from backend.accounts.operators.acting import Operator
+from backend.accounts.scopes import OPERATES
+from backend.api.etags import IfMatch, etag_of, tagged
+from backend.api.pagination import Page
+from backend.api.problems import problems
+from backend.borders.types import OneLine, PathId, ZonedMoment
+from backend.clock import database_now
+from backend.pools.maintenance import (
+    LONGEST_TEXT,
+    MaintenanceTerms,
+    announce,
+    announced,
+    change_maintenance,
+    end_maintenance,
+)
+from backend.pools.models import Maintenance
+from engine.spec.strict import Strict
+
+router = Router(tags=["Operators"])
+MAY_OPERATE: Final = ApiKeyAuth(OPERATES)
+
+
+class MaintenanceOut(BaseModel):
+    """To come or under way; what is over is not told."""
+
+    id: str
+    text: str
+    begins_at: datetime
+    ends_at: datetime
+    stops_from: datetime | None = Field(description="From then until the end no job starts; null: they do.")
+    is_under_way: bool
+
+
+class MaintenanceIn(Strict):
+    text: Annotated[OneLine, Field(max_length=LONGEST_TEXT, description="What is done, for everybody.")]
+    begins_at: ZonedMoment
+    ends_at: ZonedMoment = Field(description="It is over then, by itself; at most 31 days after it begins.")
+    stops_from: ZonedMoment | None = Field(None, description="From then on no job starts; what runs goes on.")
+
+
+@router.get(
+    "/maintenance", auth=ANY_KEY, response={200: Page[MaintenanceOut]} | problems(), summary="Maintenance to come"
+)
+def maintenance(request: HttpRequest) -> Page[MaintenanceOut]:
+    """The next one first."""
+    now = database_now()
+    return Page(data=[_out(each, now) for each in announced(now)])
+
+
+@router.post(
+    "/maintenance",
+    auth=MAY_OPERATE,
+    response={201: MaintenanceOut} | problems(400, 413, 415, 422),
+    summary="Announce maintenance",
+)
+def post_maintenance(request: HttpRequest, response: HttpResponse, body: MaintenanceIn) -> Status[MaintenanceOut]:
+    """For operators."""
+    operator, now = Operator.speaking(caller_of(request), OPERATES), database_now()
+    return Status(201, _tagged(announce(operator, MaintenanceTerms(**body.model_dump()), now=now), response, now))
+
+
+@router.put(
+    "/maintenance/{notice_id}",
+    auth=MAY_OPERATE,
+    response={200: MaintenanceOut} | problems(400, 404, 412, 413, 415, 422),
+    summary="Change announced maintenance",
+)
+def put_maintenance(
+    request: HttpRequest, response: HttpResponse, notice_id: PathId, body: MaintenanceIn, if_match: IfMatch = None
+) -> MaintenanceOut:
+    """For operators."""
+    operator, now = Operator.speaking(caller_of(request), OPERATES), database_now()
+    terms = MaintenanceTerms(**body.model_dump())
+    return _tagged(change_maintenance(operator, notice_id, terms, if_match=if_match, now=now), response, now)
+
+
+@router.delete(
+    "/maintenance/{notice_id}",
+    auth=MAY_OPERATE,
+    response={204: None} | problems(404, 412, 422),
+    summary="End maintenance",
+)
+def delete_maintenance(request: HttpRequest, notice_id: PathId, if_match: IfMatch = None) -> Status[None]:
+    """For operators. Now, whatever was announced; waiting jobs start."""
+    operator = Operator.speaking(caller_of(request), OPERATES)
+    end_maintenance(operator, notice_id, if_match=if_match, now=database_now())
+    return Status(204, None)
+
+
+def _tagged(notice: Maintenance, response: HttpResponse, now: datetime) -> MaintenanceOut:
+    tagged(response, etag_of(notice.version))
+    return _out(notice, now)
+
+
+def _out(notice: Maintenance, now: datetime) -> MaintenanceOut:
+    return MaintenanceOut(
+        id=notice.pk,
+        text=notice.text,
+        begins_at=notice.begins_at,
+        ends_at=notice.ends_at,
+        stops_from=notice.stops_from,
+        is_under_way=notice.begins_at <= now,
+    )

@@ -1,0 +1,30 @@
+"""Purses: what budgets beyond a team's GPU-seconds leave for jobs of a pool, for the scheduler to draw from.
+
+Pools know neither projects' nor people's budgets, nor prices, so no money either; who does fills this port.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backend.pools.models import ResourcePool
+from backend.pools.views import PurseView
+from backend.ports import Port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purses:
+    left: Mapping[str, PurseView] = field(default_factory=dict)
+    of_team: Mapping[str, str] = field(default_factory=dict)
+    of_project: Mapping[str, str] = field(default_factory=dict)
+    of_person: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """By team and person: a budget of somebody in one team says nothing of another."""
+
+    def drawn_on(self, team: str, project: str, person: int) -> tuple[str, ...]:
+        found = (self.of_team.get(team), self.of_project.get(project), self.of_person.get((team, person)))
+        return tuple(name for name in found if name is not None)
+
+
+PursesOf = Callable[[ResourcePool, Collection[str], datetime, bool], Purses]
+"""Of the teams; with True, locked until the end of the transaction, so that pools take turns."""
+purses_of: Port[PursesOf] = Port("budgets of money, projects and people")

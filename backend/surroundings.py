@@ -1,0 +1,81 @@
+"""What stands around the web processes, and how it was last seen: beat and worker, the pools' Rays, the store.
+
+    worker ──looks, every 30 s──▶ Ray, store      web ──reads the rows──▶ /readyz, /metrics
+
+Invariants:
+- a web process asks Postgres and nobody else: neither a Ray nor a store that hangs makes it wait, however many ask;
+- what nobody has looked at of late is unknown, neither well nor away: then the worker's own silence is told;
+- no name of a pool, no address and nobody's words are told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from backend.pulses import AGES, LATE_AFTER_S, PULSES
+
+OLD_AFTER_S: Final = 120.0
+"""Four looks; a worker that has both hands full is late for one."""
+_RAYS: Final = """
+SELECT count(*), count(*) FILTER (WHERE problem = ''), extract(epoch FROM clock_timestamp() - max(at))
+FROM pools_raylook
+"""
+STORE: Final = """
+SELECT jsonb_path_exists(parts, '$[*].findings[*] ? (@.verdict == "wrong")'),
+       extract(epoch FROM clock_timestamp() - ended_at),
+       extract(epoch FROM clock_timestamp() - began_at), began_at > coalesce(ended_at, '-infinity')
+FROM operating_examination WHERE name = 'store'
+"""
+
+
+class _Rows(Protocol):
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+class Database(Protocol):
+    def execute(self, sql: Any, parameters: Any = ...) -> _Rows: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrounding:
+    name: str
+    is_well: bool | None
+    """None: not known."""
+    trouble: str = ""
+    age_s: float | None = None
+    """Since beat or worker was heard of."""
+
+
+def surroundings(db: Database) -> Iterator[Surrounding]:
+    age = {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())]).fetchall()}
+    yield from (_heard_of(part, age.get(name)) for part, name in PULSES.items())
+    ((num_pools, num_well, age_s),) = db.execute(_RAYS).fetchall()
+    yield _ray(num_pools, num_well, age_s)
+    is_away = store_is_away(db.execute(STORE).fetchall())
+    trouble = "does not keep, or does not give back, what it is given; `manage.py doctor` says more" if is_away else ""
+    yield Surrounding(name="store", is_well=None if is_away is None else not is_away, trouble=trouble)
+
+
+def store_is_away(rows: list[tuple[Any, ...]]) -> bool | None:
+    """By what `STORE` gives. A look that begins and never ends is a store that hangs."""
+    if not rows:
+        return None
+    ((found_wrong, ended_s, began_s, is_looking),) = rows
+    if ended_s is not None and ended_s < OLD_AFTER_S:
+        return bool(found_wrong)
+    return True if is_looking and (ended_s is not None or began_s > OLD_AFTER_S) else None
+
+
+def _heard_of(part: str, age_s: float | None) -> Surrounding:
+    if age_s is None:
+        return Surrounding(name=part, is_well=None, trouble="has not been heard of yet; see its log")
+    late = f"has not been heard of for {age_s:.0f} s; see its log, and the broker's" if age_s > LATE_AFTER_S else ""
+    return Surrounding(name=part, is_well=not late, trouble=late, age_s=round(age_s, 1))
+
+
+def _ray(num_pools: int, num_well: int, age_s: float | None) -> Surrounding:
+    if age_s is None or age_s > OLD_AFTER_S:
+        return Surrounding(name="ray", is_well=None)
+    away = num_pools - num_well
+    trouble = f"does not answer, of {away} of {num_pools} pools; `manage.py doctor` says more" if away else ""
+    return Surrounding(name="ray", is_well=not away, trouble=trouble)

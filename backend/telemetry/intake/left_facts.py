@@ -1,0 +1,71 @@
+"""The facts that a driver left in its folder, read where its own word was lost: the database was put back in time.
+
+Invariants:
+- they come in by the same way as those that it sends, each once and in order; what is stored already is passed over;
+- the folder is the nodes' to write: no link is followed, only whole lines of a bounded length are taken, and the first
+  that is refused ends the reading;
+- they happened when they say, as far as that can be: after the attempt's last known moment, and not in the future. So
+  devices are billed until the run's end, not until the restore.
+"""
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from django.conf import settings
+from pydantic import ValidationError
+
+from backend.errors import Refusal
+from backend.jobs.generation.left_behind import spool_of
+from backend.jobs.models import JobAttempt
+from backend.telemetry.ingest import ingest_facts
+from engine.spec.control import MAX_FACTS_PER_BATCH, FactBatch
+from engine.spec.facts import Fact
+
+log = logging.getLogger(__name__)
+
+LONGEST_LINE: Final = 2 * 2**20  # as much as a request may have
+BATCHES_AT_ONCE: Final = 50  # ten thousand facts, some seconds; the next round goes on
+
+
+def take_left_facts(attempt: JobAttempt, now: datetime) -> bool:
+    """Was there any that the database did not have?"""
+    attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
+    before = acked = attempt.acked_seq
+    try:
+        facts = (fact for fact in _facts_in(spool_of(attempt.job_id, attempt.n, attempt.fence)) if fact.seq > acked)
+        for _ in range(BATCHES_AT_ONCE):
+            batch = list(islice(facts, MAX_FACTS_PER_BATCH))
+            if not batch:
+                break
+            acked = _stored(attempt, batch, now)
+    except OSError as error:
+        log.warning("no facts left job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
+    except (Refusal, ValidationError, ValueError) as error:
+        log.warning("left facts refused job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
+    if acked > before:
+        log.info("left facts stored job=%s attempt=%d from=%d to=%d", attempt.job_id, attempt.n, before + 1, acked)
+    return acked > before
+
+
+def _stored(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
+    batch = FactBatch(attempt=attempt.n, fence=attempt.fence, facts=facts)
+    known = attempt.last_seen_at or attempt.submitted_at or attempt.created_at
+    return ingest_facts(attempt, batch, now=min(now, max(known, facts[-1].at)))
+
+
+def _facts_in(spool: Path) -> Iterator[Fact]:
+    home = Path(settings.ENVIRONMENT.store_dir).resolve() / "jobs"
+    if spool.parent.resolve() != home / spool.parent.parent.name / spool.parent.name:
+        raise ValueError(f"{spool.parent} leads elsewhere")
+    handle = os.open(spool, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError(f"{spool} is no file")
+        while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+            yield Fact.model_validate_json(line)

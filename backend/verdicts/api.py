@@ -1,0 +1,21 @@
+"""REST: the verdict on a job."""
+
+from django.http import HttpRequest
+from ninja import Router
+
+from backend.accounts.bearer import MAY_READ, caller_of
+from backend.api.problems import problems
+from backend.borders.types import PathId
+from backend.jobs.selectors import the_job
+from backend.verdicts.selectors import VerdictOut, verdict_of
+
+router = Router(tags=["Telemetry"])
+
+
+@router.get(
+    "/jobs/{job_id}/verdict", auth=MAY_READ, response={200: VerdictOut} | problems(404), summary="Whether it is well"
+)
+def verdict(request: HttpRequest, job_id: PathId) -> VerdictOut:
+    """How the job is doing, by rules over its series: the first finding is the verdict, with the points that show it
+    and what to do. It is renewed within seconds of the job's news."""
+    return verdict_of(the_job(caller_of(request).team, job_id))

@@ -1,0 +1,108 @@
+"""Judging jobs as their news come: the verdict is renewed, an alarm that begins or ends is an event.
+
+    news of a job ─▶ its cursor moves ─▶ within a tick: observed ─▶ rules ─▶ row, events ─NOTIFY─▶ pages, webhooks, mail
+
+Invariants:
+- events and row are written in one transaction under the job's lock, and only onto the row that was judged from: of two
+  that judge at once one writes;
+- the lock is not held while series are read, so that facts are not kept waiting;
+- of a job that is over nobody is told anything new: its end is an event, and its last verdict stays on its page.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q
+
+from backend.jobs.lifecycle import locked_job, next_cursor, record_event
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.verdicts.findings import Found, found_of
+from backend.verdicts.letters import write_of
+from backend.verdicts.models import JobVerdict
+from backend.verdicts.rules.finding import word_of
+from backend.verdicts.rules.judging import judge
+from backend.verdicts.seeing import observed_of, stepped_at
+
+log = logging.getLogger(__name__)
+
+ACTOR: Final = "verdict"
+RAISED: Final = "alarm_raised"
+ENDED: Final = "alarm_ended"
+LOOK_EVERY: Final = timedelta(seconds=30)  # at a job that says nothing: silence is told in minutes
+AT_ONCE: Final = 500
+
+
+def judge_due(*, now: datetime, has_time: Callable[[], bool] = lambda: True) -> int:
+    """The number of jobs judged, those first that were judged longest ago; with no time left, the next tick goes on."""
+    num = 0
+    for job_id in _due(now):
+        if not has_time():
+            break
+        judge_job(Job.objects.get(pk=job_id), now=now)
+        num += 1
+    return num
+
+
+def judge_job(job: Job, *, now: datetime) -> None:
+    """A job whose row was just read."""
+    before = JobVerdict.objects.filter(job=job).first()
+    run = observed_of(job, before, now=now)
+    found = found_of(judge(run), run)
+    told = [each.model_dump(mode="json") for each in found]
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        if _moment(JobVerdict.objects.filter(job=job).first()) != _moment(before):
+            return  # somebody else has judged it meanwhile
+        has_news = locked.cursor != job.cursor  # since its series were read: it is judged again
+        if not job.is_terminal:
+            _tell_alarms(locked, before.alarms if before else [], found, now=now)
+        if before is None or before.found != told:
+            next_cursor(locked)  # pages pull when it moves
+        JobVerdict.objects.update_or_create(
+            job=locked,
+            defaults={
+                "cursor": job.cursor if has_news else locked.cursor,
+                "judged_at": now,
+                "step": job.step,
+                "stepped_at": stepped_at(job, before, now=now),
+                "kind": found[0].kind,
+                "found": told,
+                "alarms": [each.kind for each in found if each.tone == "alarm"],
+                "is_final": job.is_terminal,
+            },
+        )
+
+
+def _due(now: datetime) -> list[str]:
+    """What runs and was never judged; what has news since; what runs and has been silent. Found by live attempts and by
+    verdicts that are not final, which are few however many jobs there were."""
+    live = JobAttempt.objects.filter(ended_at__isnull=True, job__steps__gt=0, job__started_at__isnull=False)
+    new = live.filter(~Exists(JobVerdict.objects.filter(job=OuterRef("job"))))
+    has_news = Q(cursor__lt=F("job__cursor"))
+    is_silent = Q(job__state=JobState.RUNNING, judged_at__lt=now - LOOK_EVERY)
+    known = JobVerdict.objects.filter(has_news | is_silent, is_final=False).order_by("judged_at")
+    return [*new.values_list("job_id", flat=True)[:AT_ONCE], *known.values_list("job_id", flat=True)[:AT_ONCE]]
+
+
+def _tell_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, now: datetime) -> None:
+    active = {each.kind: each for each in found if each.tone == "alarm"}
+    for kind, alarm in active.items():
+        if kind not in before:
+            data = {"kind": kind, "step": job.step, "series": [each.series for each in alarm.evidence]}
+            data["remedy"] = alarm.remedy
+            record_event(job, RAISED, actor=ACTOR, now=now, reason=kind, message=alarm.sentence, data=data)
+            log.info("alarm raised job=%s kind=%s step=%d", job.pk, kind, job.step)
+            transaction.on_commit(partial(write_of, job, alarm), robust=True)
+    for kind in before:
+        if kind not in active:
+            message = f"No longer: {word_of(kind)}."
+            record_event(job, ENDED, actor=ACTOR, now=now, reason=kind, message=message, data={"kind": kind})
+            log.info("alarm ended job=%s kind=%s step=%d", job.pk, kind, job.step)
+
+
+def _moment(row: JobVerdict | None) -> datetime | None:
+    return row.judged_at if row else None

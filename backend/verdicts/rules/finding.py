@@ -1,0 +1,66 @@
+"""What a rule says of a run."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal[
+    "stalled", "environment", "untrusted", "mismatch", "collapsing", "stuck", "stale",
+    "solved", "plateau", "learning", "early",
+    "starved_trainer", "starved_rollouts",
+]  # fmt: skip
+Tone = Literal["alarm", "notice", "good", "plain"]
+
+# In the order in which they stand above one another: what keeps the run from going on comes first, then what makes its
+# numbers mean nothing, then what it does with them.
+WORDS: Final[dict[Kind, str]] = {
+    "stalled": "stalled",
+    "environment": "environment fails",
+    "untrusted": "rewards not trusted",
+    "mismatch": "rollouts and trainer disagree",
+    "collapsing": "collapsing",
+    "stuck": "stuck",
+    "stale": "dropping old answers",
+    "solved": "solved",
+    "plateau": "plateau",
+    "learning": "learning",
+    "early": "too early to tell",
+    "starved_trainer": "trainer waits",
+    "starved_rollouts": "replicas wait",
+}
+RANKS: Final[dict[Kind, int]] = {kind: rank for rank, kind in enumerate(WORDS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    kind: Kind
+    tone: Tone
+    sentence: str
+    """What is so, with its numbers."""
+    evidence: tuple[str, ...] = ()
+    """The series that show it, the plainest first."""
+    remedy: str = ""
+    since_step: int | None = None
+
+    @property
+    def word(self) -> str:
+        return WORDS[self.kind]
+
+    @property
+    def is_alarm(self) -> bool:
+        return self.tone == "alarm"
+
+
+def word_of(kind: str) -> str:
+    """Of a kind as it was stored, perhaps by a later release."""
+    return next((word for known, word in WORDS.items() if known == kind), kind)
+
+
+def alarm(kind: Kind, sentence: str, *, evidence: tuple[str, ...], remedy: str) -> Finding:
+    return Finding(kind=kind, tone="alarm", sentence=sentence, evidence=evidence, remedy=remedy)
+
+
+def percent(share: float) -> str:
+    """Whole, and never a round number that is not meant: 99.7 % is not all."""
+    if 0 < share < 0.01:
+        return "under 1 %"
+    return f"{100 * share:.0f} %" if share in (0.0, 1.0) or 100 * share < 99 else "over 99 %"

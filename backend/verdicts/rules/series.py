@@ -1,0 +1,35 @@
+"""The series that rules read."""
+
+from typing import Final
+
+PART: Final = "reward/part/"
+"""Before the name of each part that an environment names of its rewards. From the first step on, too."""
+OF_THE_WHOLE: Final = (
+    "reward/mean",
+    "reward/min",
+    "reward/max",
+    "length/mean",
+    "length/cut_fraction",
+    "train/entropy",
+)
+"""From the first step on."""
+OF_THE_LAST_STEPS: Final = (
+    *OF_THE_WHOLE,
+    "reward/untrusted",
+    "reward/groups_without_signal",
+    "train/skipped",
+    "train/grad_norm",
+    "train/logprob_gap_p90",
+    "train/logprob_gap_bound",
+    "samples/trained",
+    "samples/filtered",
+    "samples/dropped_stale",
+    "samples/failed",
+    "staleness/max",
+    "environment/seconds_max",
+    "throughput/tokens_per_s",
+    "trainer/step_s",
+    "trainer/wait_fraction",
+    "rollout/time_idle",
+    "rollout/time_environment",
+)

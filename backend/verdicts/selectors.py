@@ -1,0 +1,52 @@
+"""Verdicts, for readers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Self
+
+from pydantic import BaseModel, Field
+
+from backend.jobs.models import Job
+from backend.verdicts.findings import Found
+from backend.verdicts.models import JobVerdict
+from backend.verdicts.rules.finding import word_of
+
+
+class VerdictOut(BaseModel):
+    judged_at: datetime | None = Field(description="Null: not yet. A job that only evaluates, or waits, is not judged.")
+    step: int = Field(description="The step that it had come to.")
+    is_final: bool = Field(description="The job is over; this is not renewed.")
+    is_alarm: bool
+    alarms: list[str] = Field(
+        description="Kinds that are alarms now. Each raised and ended one is an event of the job, `alarm_raised` and "
+        "`alarm_ended`, and a webhook's `job.alarm_raised` and `job.alarm_ended`."
+    )
+    findings: list[Found] = Field(
+        description="What is said of the job, the most important first; empty before it is judged. While there is an "
+        "alarm, alarms alone."
+    )
+
+    @classmethod
+    def of(cls, row: JobVerdict) -> Self:
+        return cls(
+            judged_at=row.judged_at,
+            step=row.step,
+            is_final=row.is_final,
+            is_alarm=bool(row.alarms),
+            alarms=row.alarms,
+            findings=[Found.model_validate(each) for each in row.found],
+        )
+
+
+NOT_YET = VerdictOut(judged_at=None, step=0, is_final=False, is_alarm=False, alarms=[], findings=[])
+
+
+def verdict_of(job: Job) -> VerdictOut:
+    row = JobVerdict.objects.filter(job=job).first()
+    return VerdictOut.of(row) if row else NOT_YET
+
+
+def alarm_words(jobs: Sequence[Job]) -> dict[str, str]:
+    """By job's id, of those that are ill, in a word."""
+    rows = JobVerdict.objects.filter(job__in=jobs).exclude(alarms=[]).values_list("job_id", "kind")
+    return {job_id: word_of(kind) for job_id, kind in rows}

@@ -1,0 +1,111 @@
+"""What each sample of a kept run had to do: its tokens as they were written, its waits as they were drawn.
+
+Tokens are in what data heard. A wait follows from the seed alone, so that of a sample that never ended it is known too;
+its tokens are drawn among those that ended. What a turn took beyond its wait (`turn_overhead`) is no part of the
+trace: it is a cost of the machine, to be fitted to another run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Final
+
+from engine.bench.pairs.kept import KeptRun
+from engine.environments.port import Prompt
+from engine.environments.tool_sums import ToolSums
+from engine.live.body.recording import read_recording
+from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.records import SampleKey, Trajectory, Utterance
+from engine.sim.costs.environment import Call
+from engine.sim.fleet.work import Recorded, Work
+from engine.spec.job import JobSpec
+
+DATA_RECORDINGS: Final = "data.*.jsonl"
+
+
+def ended(recordings: Path) -> Iterator[Trajectory]:
+    """Every trajectory of training that data heard of, once; a replica tells one until data has it on disk."""
+    known = set[SampleKey]()
+    for path in sorted(recordings.glob(DATA_RECORDINGS)):
+        for heard in read_recording(path)[2]:
+            for each in heard.message.finished if isinstance(heard.message, ReplicaSynced) else ():
+                if each.key not in known and each.key.group.evaluation is None and each.content is not None:
+                    known.add(each.key)
+                    yield each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The work of a run's samples, as it was drawn and written."""
+
+    tokens: Recorded
+    environment: ToolSums
+    overhead_s: float = 0.0
+    """Of each turn, beyond its wait."""
+
+    def work(self, seed: int, key: SampleKey) -> Work:
+        drawn = self.tokens.work(seed, key)
+        if key.group.evaluation is not None:
+            return replace(drawn, turns=(1,), calls=())
+        calls = (
+            Call(wait_s(self.environment, key, turn) + self.overhead_s, call.tokens)
+            for turn, call in enumerate(drawn.calls)
+        )
+        return replace(drawn, calls=tuple(calls))
+
+
+def trace_of(run: KeptRun, *, overhead_s: float) -> Trace:
+    """`ValueError`: it is not a run of that environment, or nothing ended in it."""
+    samples = {each.key: _work(each) for each in ended(run.recordings)}
+    if not samples:
+        raise ValueError(f"{run.recordings}: no trajectory ended")
+    return Trace(tokens=Recorded(samples), environment=environment_of(run.spec), overhead_s=overhead_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """Of a turn, beyond its wait."""
+
+    mean_s: float
+    spread_s: float
+    num_turns: int
+
+
+def turn_overhead(run: KeptRun) -> Overhead:
+    environment = environment_of(run.spec)
+    beyond = [
+        said.seconds - wait_s(environment, each.key, turn)
+        for each in ended(run.recordings)
+        for turn, said in enumerate(said for said in _said(each) if not said.is_own)
+        if said.seconds is not None
+    ]
+    if not beyond:
+        raise ValueError(f"{run.recordings}: no turn with its environment")
+    return Overhead(mean_s=mean(beyond), spread_s=pstdev(beyond), num_turns=len(beyond))
+
+
+def environment_of(spec: JobSpec) -> ToolSums:
+    if spec.environment.name != ToolSums.name:
+        raise ValueError(f"a trace of waits is {ToolSums.name}'s, got {spec.environment.name}")
+    return ToolSums.from_params(spec.training.seed, spec.environment.params)
+
+
+def wait_s(environment: ToolSums, key: SampleKey, turn: int) -> float:
+    facts: dict[str, str | int] = {"sample": key.sample}
+    return environment.waits.seconds(
+        Prompt(split=key.group.split, ordinal=key.group.ordinal, text="", facts=facts), turn
+    )
+
+
+def _said(trajectory: Trajectory) -> tuple[Utterance, ...]:
+    assert trajectory.content is not None
+    return trajectory.content.utterances
+
+
+def _work(trajectory: Trajectory) -> Work:
+    assert trajectory.content is not None
+    said = trajectory.content.utterances
+    own = tuple(max(1, each.num_tokens) for each in said if each.is_own) or (max(1, trajectory.num_tokens),)
+    answers = tuple(Call(each.seconds or 0.0, each.num_tokens) for each in said if not each.is_own)
+    return Work(prompt=len(trajectory.content.prompt_ids), turns=own, calls=answers[: len(own) - 1])

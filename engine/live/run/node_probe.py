@@ -1,0 +1,63 @@
+"""A look at every node of the cluster, from within: `python -m engine.live.run.node_probe --control-url URL --token T`.
+
+Submitted by the control plane's `manage.py doctor`; prints one line with a report of each node.
+
+Invariants:
+- it holds no device, and leaves nothing on any node;
+- every part ends within seconds, and a node that does not answer is a report, too.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from engine.live.process.ray_session import connect_to_cluster, disconnect
+from engine.live.run.node_look import line_of, look_around
+from engine.spec.node_report import COMMAND, NodeReport, NodeReports
+
+_WITHIN_S: Final = 60.0
+"""A node's first worker imports Ray and the engine before it says anything: 5 s here, more where many start at once."""
+_LATE: Final = f"nothing was heard for {_WITHIN_S:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {COMMAND}", description="Looks at every node of the cluster.")
+    parser.add_argument("--control-url", required=True, help="where this cluster's drivers report")
+    parser.add_argument("--token", default="", help="of the file that the control plane wrote into the shared folder")
+    arguments = parser.parse_args()
+    connect_to_cluster()
+    try:
+        reports = [*_reports(arguments.control_url, arguments.token)]
+    finally:
+        disconnect()
+    print(NodeReports(nodes=reports).line())  # noqa: T201  # the log of a job is how it answers
+    return 0
+
+
+def _reports(control_url: str, token: str) -> Iterator[NodeReport]:
+    look: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
+    rows: Any = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = {row["NodeID"]: row["NodeManagerAddress"] for row in rows if row["Alive"]}
+    asked = {
+        node: look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            node, address, control_url, token
+        )
+        for node, address in nodes.items()
+    }
+    answered, _ = ray.wait([*asked.values()], num_returns=len(asked), timeout=_WITHIN_S)
+    for node, reference in asked.items():
+        if reference not in answered:
+            yield NodeReport(node_id=node, address=nodes[node], silent=_LATE)
+            continue
+        try:
+            yield ray.get(reference)
+        except ray.exceptions.RayError as error:
+            yield NodeReport(node_id=node, address=nodes[node], silent=line_of(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""A node of a Ray cluster, begun: `python -m engine.node -- ray start --address=ray-head:6379 --block`.
+
+    a sandbox is really started, as a job's worker would ──▶ the node's label says which one, or none ──▶ that command
+
+Labels from the environment (RAY_OVERRIDE_LABELS) reach Ray however the command came about: KubeRay writes its own. Ray
+adds them to those of `--labels`.
+
+Invariants:
+- the node begins whatever came of the trial: most environments need no sandbox;
+- the process becomes the command: signals and the exit code are Ray's.
+"""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from engine.environments.sandbox.gvisor import is_chosen
+from engine.environments.sandbox.outcome import Finished, Limits
+from engine.environments.sandbox.run import run_python
+from engine.spec.log_text import form_of, log_to
+from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
+
+log = logging.getLogger(__name__)
+
+LABELS_VARIABLE: Final = "RAY_OVERRIDE_LABELS"
+TRIAL: Final = "print(6 * 7)"
+TRIAL_S: Final = 60.0  # a machine that has just started is busy; a sandbox takes 0.03 s, gVisor 0.3 s
+USAGE: Final = (
+    "python -m engine.node -- COMMAND: it starts Ray's node, such as: ray start --address=ray-head:6379 --block"
+)
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    if len(words) < 2 or words[0] != "--":
+        sys.exit(USAGE)
+    log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=form_of(os.environ.get("LAMINAR_LOG_FORMAT", "")))
+    environment = {**os.environ, LABELS_VARIABLE: labels_with(sandbox_here(), os.environ)}
+    os.execvpe(words[1], list(words[1:]), environment)  # whoever starts a node says what its command is
+
+
+def sandbox_here() -> str:
+    """The name of what untrusted code runs in on this machine; `NO_SANDBOX` where it does not, and the log says why."""
+    outcome = run_python(TRIAL, limits=Limits(wall_s=TRIAL_S))
+    if isinstance(outcome, Finished) and outcome.output.stdout == "42\n":
+        name = "gvisor" if is_chosen() else "bubblewrap"
+        log.info("sandbox=%s", name)
+        return name
+    log.error(
+        "sandbox=%s %s; jobs that need one do not run here (infra/OPERATING.md, The sandbox)", NO_SANDBOX, outcome
+    )
+    return NO_SANDBOX
+
+
+def labels_with(sandbox: str, environment: Mapping[str, str]) -> str:
+    """Raises `ValueError`, where somebody else's labels are no JSON."""
+    given = environment.get(LABELS_VARIABLE) or "{}"
+    return json.dumps({**json.loads(given), SANDBOX_LABEL: sandbox})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

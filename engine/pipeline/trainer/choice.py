@@ -1,0 +1,120 @@
+"""The choice of a step's trajectories that a person may read.
+
+    whole groups    one whose rewards lie furthest apart, and one by chance, as often as their allowance has room
+    single ones     of each outcome one; the best, the worst, the longest, the most stale, the one that surprised most;
+                    then the first of other groups
+
+Invariants:
+- one of each outcome that the step has is told, unless what was told before is far from paid for;
+- no trajectory is told twice, and all that are told of a group stand together;
+- the chance follows from the step's number: told again, a step is told alike.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.pipeline.messages.to_driver import NO_LOGPROBS, ReadTrajectory
+from engine.pipeline.messages.to_trainer import BatchReady, BatchTrained
+from engine.pipeline.reading import Allowance
+from engine.pipeline.records import Trajectory
+from engine.pipeline.trainer.metrics import staleness_of
+
+MAX_SINGLE: Final = 8
+# A job's facts may take 200 kB a second. These are less than half of it; replicas' activity, lines, metrics and what
+# data tells of other ends have the rest. A burst is what a first step, or one after a long pause, may take at once.
+GROUPS_BYTES_PER_S: Final = 45_000.0
+SINGLE_BYTES_PER_S: Final = 35_000.0
+BURST: Final = 1_000_000.0
+_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: neighbouring steps come far apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A step whose trajectories were trained on."""
+
+    batch: BatchReady
+    trained: BatchTrained
+    trajectories: Sequence[Trajectory]
+    """Of all groups, one after the other."""
+    groups: Sequence[range]
+    """Their places."""
+
+    @classmethod
+    def of(cls, batch: BatchReady, trained: BatchTrained) -> "Told":
+        trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
+        groups, end = [], 0
+        for group in batch.groups:
+            groups.append(range(end, end := end + len(group.trajectories)))
+        return cls(batch=batch, trained=trained, trajectories=trajectories, groups=groups)
+
+    def read(self, at: int) -> ReadTrajectory:
+        trajectory = self.trajectories[at]
+        return ReadTrajectory(
+            trajectory=trajectory,
+            staleness=staleness_of(self.batch, trajectory),
+            advantage=self.trained.advantages[at],
+            group_size=next(len(group) for group in self.groups if at in group),
+            logprobs=self.trained.logprobs[at] if self.trained.logprobs else NO_LOGPROBS,
+        )
+
+
+class Choice:
+    def __init__(self) -> None:
+        self._for_groups = Allowance(bytes_per_s=GROUPS_BYTES_PER_S, burst=BURST)
+        self._for_single = Allowance(bytes_per_s=SINGLE_BYTES_PER_S, burst=BURST)
+
+    def to_read(self, batch: BatchReady, trained: BatchTrained, *, step_s: float) -> tuple[ReadTrajectory, ...]:
+        step = Told.of(batch, trained)
+        self._for_groups.earn(step_s)
+        self._for_single.earn(step_s)
+        told: dict[int, ReadTrajectory] = {}
+        for group in _groups_in_turn(step):
+            if not self._for_groups.has_room_for(len(group)):
+                continue
+            reads = self._for_groups.group([step.read(at) for at in group])
+            told |= zip(group, reads, strict=False)  # all of it or nothing
+        musts = [at for at in _of_each_outcome(step.trajectories) if at not in told]
+        num_single = 0
+        for at in dict.fromkeys([*musts, *_worth_reading(step), *(group[0] for group in step.groups)]):
+            if at in told or (num_single >= MAX_SINGLE and at not in musts):
+                continue
+            read = self._for_single.one(step.read(at), must=at in musts)
+            if read is not None:
+                told[at] = read
+                num_single += 1
+        return tuple(told[at] for at in sorted(told))
+
+
+def _groups_in_turn(step: Told) -> Iterator[range]:
+    """Each comes first in every other step, so that a small allowance is not all for one kind."""
+    spread = max(step.groups, key=lambda group: _spread(step.trajectories[at] for at in group))
+    others = [group for group in step.groups if group != spread] or [spread]
+    by_chance = others[(step.batch.step * _SPREAD % (1 << 32)) * len(others) >> 32]
+    in_turn = [spread, by_chance] if step.batch.step % 2 else [by_chance, spread]
+    return iter(dict.fromkeys(in_turn))
+
+
+def _spread(trajectories: Iterator[Trajectory]) -> float:
+    rewards = [trajectory.reward for trajectory in trajectories]
+    return max(rewards) - min(rewards)
+
+
+def _of_each_outcome(trajectories: Sequence[Trajectory]) -> list[int]:
+    def first(is_such: Callable[[Trajectory], bool]) -> list[int]:
+        return [at for at, trajectory in enumerate(trajectories) if is_such(trajectory)][:1]
+
+    untrusted, cut = first(lambda each: not each.trusted), first(lambda each: each.trusted and each.cut)
+    return [*untrusted, *cut, *first(lambda each: each.trusted and not each.cut)]
+
+
+def _worth_reading(step: Told) -> list[int]:
+    trajectories, advantages = step.trajectories, step.trained.advantages
+    positions = range(len(trajectories))
+    return [
+        max(positions, key=lambda at: (trajectories[at].reward, trajectories[at].num_tokens)),
+        min(positions, key=lambda at: (trajectories[at].reward, -trajectories[at].num_tokens)),
+        max(positions, key=lambda at: trajectories[at].num_tokens),
+        max(positions, key=lambda at: staleness_of(step.batch, trajectories[at])),
+        max(positions, key=lambda at: abs(advantages[at])),
+    ]

@@ -1,0 +1,123 @@
+"""A live run's facts (DIR/facts.jsonl of `python -m engine run`), as the observations that constants are fitted to.
+
+Invariants:
+- an observation is a difference between two facts of the same incarnation: what was before the first counts nowhere;
+- a figure that stands in several facts, because nothing new came, is one observation.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engine.spec.facts import Fact, PipelineReady, ReplicasObserved, ReplicaState, StepTrained, TrajectoriesSampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A stretch of one replica's work."""
+
+    seconds: float
+    num_steps: int
+    num_tokens: int
+    num_prefilled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A step: what its batch took, without waiting and hand-over."""
+
+    seconds: float
+    num_tokens: float
+    """Read and written, as the trainer counts them."""
+    num_updates: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    num_parameters: int = 0
+    decoded: list[Decoded] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
+    handovers_s: list[float] = field(default_factory=list)
+    broadcasts_s: list[float] = field(default_factory=list)
+    installs_s: list[float] = field(default_factory=list)
+    """The mean of each stretch in which there were some."""
+    grading_s: list[float] = field(default_factory=list)
+    """Of a trajectory, the mean of each step."""
+    has_tools: bool = False
+    """Environments did more than grade."""
+
+
+def read_facts(path: Path) -> Iterator[Fact]:
+    """`ValueError` for what is no file of facts. A last line that was cut off is none."""
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield Fact.model_validate_json(line)
+        except ValidationError as error:
+            if number == len(lines):
+                return
+            raise ValueError(f"{path}, line {number}: not a fact: {error.errors()[0]['msg']}") from error
+
+
+def observed(facts: Iterable[Fact]) -> Observations:
+    found, replicas = Observations(), dict[tuple[int, int], ReplicaState]()
+    for fact in facts:
+        match fact.body:
+            case PipelineReady():
+                found.num_parameters = fact.body.num_parameters
+            case ReplicasObserved():
+                for state in fact.body.replicas:
+                    who = (state.replica, state.incarnation)
+                    if who in replicas:
+                        _add_stretch(found, replicas[who], state)
+                    replicas[who] = state
+            case TrajectoriesSampled():
+                found.has_tools |= any(
+                    turn.author == "environment" for each in fact.body.trajectories for turn in each.turns
+                )
+            case StepTrained():
+                _add_step(found, fact.body)
+            case _:
+                pass
+    return found
+
+
+def _add_stretch(found: Observations, before: ReplicaState, now: ReplicaState) -> None:
+    stretch = Decoded(
+        seconds=now.decode_s - before.decode_s,
+        num_steps=now.num_steps - before.num_steps,
+        num_tokens=now.num_decoded - before.num_decoded,
+        num_prefilled=now.num_prefilled - before.num_prefilled,
+    )
+    if stretch.num_steps > 0:
+        found.decoded.append(stretch)
+    installs = now.num_installs - before.num_installs
+    if installs > 0:
+        found.installs_s.append((now.install_s - before.install_s) / installs)
+
+
+def _add_step(found: Observations, step: StepTrained) -> None:
+    told = step.metrics
+    if "environment/seconds_mean" in told:
+        found.grading_s.append(told["environment/seconds_mean"])
+    handover_s = told.get("trainer/handover_s")
+    is_new = handover_s is not None and handover_s not in found.handovers_s[-1:]
+    if handover_s is not None and is_new:
+        found.handovers_s.append(handover_s)
+    broadcast_s = told.get("weights/broadcast_s")
+    if broadcast_s is not None and broadcast_s not in found.broadcasts_s[-1:]:
+        found.broadcasts_s.append(broadcast_s)
+    if step.step > 1 and {"trainer/step_s", "trainer/wait_fraction", "train/tokens"} <= told.keys():
+        # Of the first step the time counts from the start. A hand-over lies between two steps where there was one.
+        busy_s = told["trainer/step_s"] * (1 - told["trainer/wait_fraction"])
+        found.trained.append(
+            Trained(
+                seconds=max(0.0, busy_s - (handover_s or 0.0) * is_new),
+                num_tokens=told["train/tokens"],
+                num_updates=told.get("train/updates", 1.0) + told.get("train/skipped", 0.0),
+            )
+        )

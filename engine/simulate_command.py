@@ -1,0 +1,228 @@
+"""`python -m engine simulate paper | CLUSTER.json | plots | …`: runs on devices that are not here, priced by models.
+
+paper         the schedules compared, in the set-up of the Laminar paper; --quick: a corner of it; --keep FILE: goes on
+              from what was done when it was cut off
+sweep         the comparison again with each assumed constant at both ends of its sweep: a range, and whether the order
+              of schedules survives; --quick and --keep as with paper
+CLUSTER.json  one run of a set-up of your own
+calibration   every constant with its origin, and what the published figures leave over; --calibrate FACTS: those of
+              a device, fitted to what a live run on it told (DIR/facts.jsonl of `python -m engine run`)
+dora          a published figure that the formulas miss, taken apart
+scorecard     live runs kept by `bench schedules --keep FOLDER`, each simulated with the same waits and tokens, and with
+              constants of another one of them: --runs FOLDER, --calibrate FOLDER/RUN, --out FILE
+frontier      what each design makes at equal staleness, where decoding is the limit; its own words: frontier -h
+plots         REPORT.json FOLDER: a page of plots of what `paper --json` printed, and a picture of each
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engine.bench.pairs.scorecard import calibrated, document, scores
+from engine.frontier_command import frontier
+from engine.plots_command import plots
+from engine.sim.compare import dora
+from engine.sim.compare.checks import checked
+from engine.sim.compare.cluster import ClusterFile, simulated
+from engine.sim.compare.grid import QUICK, WHOLE, Extent
+from engine.sim.compare.kept import Kept
+from engine.sim.compare.many import Progress, run_on
+from engine.sim.compare.report import report
+from engine.sim.compare.sweep import sweep
+from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
+from engine.sim.costs.devices import DEVICES
+from engine.sim.recorded.facts import observed, read_facts
+from engine.sim.recorded.fit import fit, told
+
+
+def simulate(arguments: list[str]) -> int:
+    if arguments[:1] == ["frontier"]:
+        return frontier(arguments[1:])
+    parser = argparse.ArgumentParser(prog="python -m engine simulate", description=__doc__)
+    parser.add_argument(
+        "what",
+        help="paper, sweep, calibration, dora, scorecard, frontier, plots, or a file that describes a cluster",
+    )
+    parser.add_argument("files", type=Path, nargs="*", help="with plots: a report, and a folder for what is drawn")
+    parser.add_argument("--json", action="store_true", help="print one object, last on standard output")
+    parser.add_argument("--quick", action="store_true", help="with paper: 7B, 16 devices, a sixteenth of the batch")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="with paper: side by side; 2")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="with paper: cells that are done, and taken from there"
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="FACTS", help="facts of a live run; with scorecard the run's folder"
+    )
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="with scorecard: runs that were kept")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="with scorecard: where it is written, not shown")
+    parser.add_argument("--device", default="CPU", choices=list(DEVICES), help="that it ran on; CPU")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="devices of a replica of it; 1")
+    parser.add_argument("--training", type=int, default=1, metavar="N", help="devices that trained in it; 1")
+    asked = parser.parse_args(arguments)
+    if len(asked.files) != (2 if asked.what == "plots" else 0):
+        parser.error("plots takes a report and a folder, and nothing else takes files")
+    match asked.what:
+        case "calibration":
+            return _calibration() if asked.calibrate is None else _calibrate(asked)
+        case "dora":
+            return _dora()
+        case "paper":
+            return _paper(asked)
+        case "scorecard":
+            return _scorecard(asked)
+        case "sweep":
+            return _sweep(asked)
+        case "plots":
+            return plots(*asked.files)
+        case _:
+            return _cluster(Path(asked.what))
+
+
+def _paper(asked: argparse.Namespace) -> int:
+    extent = QUICK if asked.quick else WHOLE
+    kept = None if asked.keep is None else Kept(asked.keep, extent)
+    grid = run_on(extent, processes=max(1, asked.processes), kept=kept, said=_say)
+    found = report(grid, extent, checked=[] if asked.quick else list(checked(grid, processes=max(1, asked.processes))))
+    if asked.json:
+        _show(json.dumps(found))
+        return 0
+    for name, its in found["summary"].items():
+        _show(f"{name}: {its['design']}")
+        for other, figures in its["over"].items():
+            _show(f"  over {other:12} {figures['mean']:5.2f} x in the mean, {figures['max']:5.2f} x at most")
+    return 0
+
+
+def _sweep(asked: argparse.Namespace) -> int:
+    def kept(extent: Extent) -> Kept | None:
+        return None if asked.keep is None else Kept(asked.keep, extent)
+
+    extent = QUICK if asked.quick else WHOLE
+    found = sweep(extent, processes=max(1, asked.processes), kept=kept, said=_say)
+    if asked.json:
+        _show(json.dumps(found))
+        return 0
+    for row in found["rows"]:
+        overturned = ", ".join(
+            f"{one} over {other} ({' '.join(map(str, at))})" for at, (one, other) in row["overturned"]
+        )
+        _show(f"{row['constant']:16} x {row['factor']:4g}  overturned: {overturned or 'nothing'}")
+    for name, (least, most) in found["over_sync"].items():
+        _show(f"{name:12} {least:5.2f} to {most:5.2f} x sync")
+    return 0
+
+
+def _say(progress: Progress) -> None:
+    """On standard error, as it comes: the whole grid takes long."""
+    ran, cell = progress.ran, progress.ran.cell
+    done = f"{progress.num_done:3}/{progress.num_cells}{' kept' if progress.was_kept else ''}"
+    where = f"{done:12} {cell.workload:5} {cell.model:>3} {cell.gpus:5} {cell.schedule:10}"
+    if ran.setup is None:
+        _tell(f"{where} does not fit: {ran.why_not}")
+        return
+    first, split = ran.outcomes[0], ran.setup
+    _tell(
+        f"{where} {first.tokens_per_s:12,.0f} tokens/s  staleness {first.staleness_mean:4.1f}  "
+        f"{split.train_devices} train, {split.num_replicas} replicas",
+    )
+
+
+def _cluster(path: Path) -> int:
+    try:
+        found = simulated(ClusterFile.model_validate_json(path.read_bytes()))
+    except OSError as error:
+        _tell(f"{path}: {error.strerror}")
+        return 2
+    except ValidationError as error:
+        for problem in error.errors():
+            _tell(f"{'.'.join(map(str, problem['loc'])) or 'cluster'}: {problem['msg']}")
+        return 2
+    except ValueError as error:
+        _tell(str(error))
+        return 2
+    _show(json.dumps(found))
+    return 0
+
+
+def _calibration() -> int:
+    left = {fit.constant.name: fit.degrees_left for fit in FITS}
+    for constant in CONSTANTS:
+        sweep = f" × {constant.sweep[0]:g} to × {constant.sweep[1]:g}" if constant.origin == "assumed" else ""
+        over = f", {left[constant.name]} degrees of freedom left" if constant.name in left else ""
+        _show(f"{constant.name:16} {constant.value:<12g} {constant.unit:32} {constant.origin}{sweep}{over}")
+        _show(f"{'':16} {constant.source}")
+    _show("")
+    for target in TARGETS:
+        fixes = f"fixes {target.fixes.name}" if target.fixes is not None else "checks"
+        figures = f"{target.published:12,.4g} {target.modelled():12,.4g} {target.off_by:+7.1%}"
+        _show(f"{target.what:40} {figures}  {target.unit:7} {fixes}")
+    return 0
+
+
+def _calibrate(asked: argparse.Namespace) -> int:
+    try:
+        seen = observed(read_facts(asked.calibrate))
+        found = fit(
+            seen, DEVICES[asked.device], tensor_parallel=max(1, asked.tensor_parallel), training=max(1, asked.training)
+        )
+    except OSError as error:
+        _tell(f"{asked.calibrate}: {error.strerror}")
+        return 2
+    except ValueError as error:
+        _tell(str(error))
+        return 2
+    if asked.json:
+        _show(json.dumps({"device": asked.device, "constants": [told(each) for each in found.constants]}))
+        return 0
+    for each in found.constants:
+        how = f"± {each.error:.0%}, {each.num_observations} observations, residual {each.residual:.1%}"
+        stands = f"as it stands: {each.why_not}" if each.why_not else how
+        _show(f"{each.constant.name:16} {each.value:<12.4g} {each.constant.unit:32} {stands}")
+    return 0
+
+
+def _scorecard(asked: argparse.Namespace) -> int:
+    if asked.runs is None or asked.calibrate is None:
+        _tell("a scorecard is of --runs FOLDER, with constants of --calibrate FOLDER/RUN")
+        return 2
+    out = "" if asked.out is None else f" --out {asked.out}"
+    command = f"python -m engine simulate scorecard --runs {asked.runs} --calibrate {asked.calibrate}{out}"
+    try:
+        using = calibrated(asked.calibrate)
+        found = document(asked.runs, using, scores(asked.runs, using), command=command)
+    except OSError as error:
+        _tell(f"{error.filename}: {error.strerror}")
+        return 2
+    except ValueError as error:
+        _tell(str(error))
+        return 2
+    if asked.out is None:
+        _show(found)
+    else:
+        asked.out.write_text(found)
+    return 0
+
+
+def _dora() -> int:
+    _show(f"{'rollouts of a sync step, published':34} {dora.PUBLISHED_S:6.0f} s")
+    for found in dora.variants():
+        figures = (
+            f"{found.seconds:6.0f} s, {found.of_published:4.2f} of it; half of the tokens by {found.half_s:4.0f} s"
+        )
+        _show(f"{found.what:34} {figures}; a token alone {1e3 * found.last_step_s:4.1f} ms")
+    _show(
+        f"{'a token, if the longest answer began at once and lasted so long':64} {1e3 * dora.needed_step_s():4.1f} ms"
+    )
+    return 0
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

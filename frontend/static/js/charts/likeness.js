@@ -1,0 +1,17 @@
+// What a drawing depends on: its series, how far they go, and all else, its frame. By it is known whether to draw again,
+// and whether anybody would see the difference.
+const SEEN_PX = 0.5;
+
+export function likenessOf(room, names, { clientWidth, clientHeight }) {
+  const { store, view, palette, axis, detail, marks } = room;
+  return {
+    series: names.map((name) => store.version(name)).join(),
+    frame: JSON.stringify([names.map((name) => detail.version(name)), view.version, view.range(store.extent()), palette.text, axis.version, marks.version, clientWidth, clientHeight]),
+    end: Math.max(...names.map((name) => store.buckets(name).at(-1)?.to ?? 0)),
+  };
+}
+
+export const isAlike = (one, other) => one?.series === other.series && one.frame === other.frame;
+
+// The same frame, and lines that go on by less than can be seen. `perStep`: pixels.
+export const isTiny = (before, now, perStep) => before?.frame === now.frame && Math.abs(now.end - before.end) * perStep < SEEN_PX;

@@ -1,0 +1,37 @@
+// Answers to what somebody did: over the page, so that nothing on it moves, and said aloud. An error, and what can be undone,
+// stays until it is closed; the others go after a while in which nobody points at them.
+const STAYS_MS = 12_000;
+const AGAIN_MS = 1_000;
+
+export function showToasts() {
+  const list = document.querySelector(".toasts");
+  if (!list) return;
+  const toasts = [...list.children];
+  list.replaceChildren(); // a place that is filled later is read aloud; one that came full is not
+  requestAnimationFrame(() => { for (const toast of toasts) list.append(closable(toast)); });
+}
+
+function closable(toast) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "icon-button small", textContent: "×" });
+  button.setAttribute("aria-label", "Close");
+  button.addEventListener("click", () => toast.remove());
+  toast.append(button);
+  if (!toast.matches(".error, .warning") && !toast.querySelector("form")) leaveLater(toast, STAYS_MS);
+  return toast;
+}
+
+function leaveLater(toast, ms) {
+  setTimeout(() => { if (toast.matches(":hover, :focus-within")) leaveLater(toast, AGAIN_MS); else toast.remove(); }, ms);
+}
+
+let spoken = null;
+
+// For who cannot see it: `text` is said when there is time for it.
+export function say(text) {
+  if (!spoken) {
+    spoken = Object.assign(document.createElement("p"), { className: "unseen" });
+    spoken.setAttribute("role", "status");
+    document.body.append(spoken);
+  }
+  requestAnimationFrame(() => { spoken.textContent = text; });
+}

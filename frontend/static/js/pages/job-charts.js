@@ -1,0 +1,20 @@
+// The charts of a tab. A click leads to what was written at its step.
+import { SeriesStore } from "../lib/series.js";
+import { Curves } from "./curves.js";
+import { addressOf, seed } from "./job-frame.js";
+import { showLastValues } from "./last-values.js";
+
+// Gives them, and what takes the news of a pull.
+export function drawCharts() {
+  const store = new SeriesStore();
+  store.replace(seed);
+  const onStep = (step) => { location.href = addressOf(`trajectories/?step=${step}`); };
+  const curves = new Curves(store, { marks: seed.marks, name: seed.job.name, address: addressOf("series"), onStep });
+  const onNews = (news) => {
+    for (const { data } of news.events) if ("resume_step" in data && "attempt" in data) store.cutAfter(data.resume_step);
+    store.add(news.series);
+    curves.news(news.events);
+    showLastValues(news.series);
+  };
+  return { store, curves, onNews };
+}

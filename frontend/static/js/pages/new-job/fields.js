@@ -1,0 +1,32 @@
+// What the server found about fields, put beside them: what is wrong, and what would do nothing in this job.
+
+export function showJudged(form, judged) {
+  const told = new Map([...judged.children].map((each) => [each.dataset.field, each]));
+  for (const input of form.querySelectorAll("[data-kind]")) {
+    const found = told.get(input.id);
+    showIdle(input, Boolean(found && "idle" in found.dataset));
+    showWrong(input, found?.childNodes.length ? found : null);
+  }
+}
+
+function showIdle(input, isIdle) {
+  if (input === document.activeElement) return; // it would lose the focus
+  input.disabled = isIdle;
+  input.closest(".field").classList.toggle("idle", isIdle);
+}
+
+function showWrong(input, found) {
+  const field = input.closest(".field");
+  let told = document.getElementById(`${input.id}-error`);
+  if ((told?.textContent ?? "") === (found?.textContent ?? "")) return;
+  field.classList.toggle("wrong", Boolean(found));
+  const others = input.getAttribute("aria-describedby").split(" ").filter((id) => id !== `${input.id}-error`);
+  input.setAttribute("aria-describedby", (found ? [`${input.id}-error`, ...others] : others).join(" "));
+  if (found) input.setAttribute("aria-invalid", "true"); else input.removeAttribute("aria-invalid");
+  if (!found) return told?.remove();
+  if (!told) {
+    told = Object.assign(document.createElement("p"), { className: "error", id: `${input.id}-error` });
+    field.querySelector(".help").before(told);
+  }
+  told.replaceChildren(...document.adoptNode(found).childNodes);
+}

@@ -1,0 +1,16 @@
+// A sample in a list: its messages come when it is opened, once.
+import { fetchMarkup } from "../../lib/part.js";
+
+export function openSamples(section) {
+  section.addEventListener("toggle", async (event) => {
+    const sample = event.target, address = sample.dataset.opens;
+    if (!address || !sample.open || "isRead" in sample.dataset) return;
+    sample.dataset.isRead = "";
+    try {
+      const next = await fetchMarkup(address);
+      sample.querySelector("[data-opened]").replaceWith(document.adoptNode(next.querySelector("[data-opened]")));
+    } catch {
+      delete sample.dataset.isRead; // opened again it is asked for again; until then the link to its page stands there
+    }
+  }, true);
+}

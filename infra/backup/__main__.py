@@ -1,0 +1,129 @@
+"""`python -m infra.backup take | follow | list | restore`; `make backup` and `make restore` call it."""
+
+import argparse
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from infra.backup.errors import BackupError
+from infra.backup.postgres import Server
+from infra.backup.recovering import recover
+from infra.backup.repository import Repository
+from infra.backup.restoring import chosen_backup, is_running_here, restore_database, restore_files
+from infra.backup.source import Source, restore_audit_key, restore_secrets, source_of_environment, source_of_home
+from infra.backup.taking import take_backup
+from infra.local.errors import LocalError
+from infra.local.home import Home, default_home
+from infra.local.postgres import owner_of_data
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    home = None if options.environment else Home(Path(options.home).absolute()) if options.home else default_home()
+    told = options.backups or os.environ.get("LAMINAR_BACKUP_DIR")
+    if not told and home is None:
+        print("error: --backups, or LAMINAR_BACKUP_DIR, must say where backups are kept", file=sys.stderr)
+        return 2
+    repository = Repository(Path(told).absolute() if told else _of(home).folder / "backups")
+    try:
+        _run(options, home, repository)
+    except (BackupError, LocalError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.strerror}: {error.filename or repository.folder}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, home: Home | None, repository: Repository) -> None:
+    match options.command:
+        case "take":
+            secrets = not options.without_secrets
+            made = take_backup(_source(home), repository, keep=options.keep, with_secrets=secrets, tell=_tell)
+            print(f"backup {made.id} is whole: {made.num_files} files, {made.num_bytes / 1e6:.1f} MB, and the database")
+            if secrets:
+                print(f"its secrets are apart; move them to where you keep passwords: {repository.secrets}")
+            else:
+                print("without its secrets: keep those yourself, or what they sealed cannot be read")
+        case "follow":
+            server = Server(_source(home).database_url)
+            server.follow(repository.wal(server.era()))
+        case "list":
+            for manifest in repository.backups():
+                print(f"{manifest.id}  whole at {manifest.finished_at[:19]}Z  {manifest.num_files} files")
+        case "restore":
+            _restore(options, home, repository)
+
+
+def _restore(options: argparse.Namespace, home: Home | None, repository: Repository) -> None:
+    to = _moment(options.to) if options.to else None
+    manifest = chosen_backup(repository, id=options.id, to=to)
+    if home is not None:
+        home.prepare()
+        restore_secrets(repository, manifest.id, home, tell=_tell)
+        if not (home.folder / "ports.json").exists():  # else they are those of a site, part of which may run
+            home.ports()
+    data = Path(options.data) if options.data else _of(home).folder / "postgres"
+    owner = options.postgres_owner if home is None else owner_of_data(home)
+    is_running = Server(_source(None).database_url).answers() if home is None else is_running_here(data)
+    restore_database(
+        repository, manifest, data, to=to, only_base=options.as_backed_up, replace=options.replace,
+        is_running=is_running, owner=owner, tell=_tell,
+    )  # fmt: skip
+    source = _source(home)
+    restore_files(repository, manifest, source, owner=options.files_owner, tell=_tell)
+    if home is None:
+        restore_audit_key(repository, manifest.id, source.site, owner=options.files_owner, tell=_tell)
+        print("restored; start Postgres, which recovers first, and then the rest")
+        return
+    print(f"restored up to the transaction of {recover(home, tell=_tell) or manifest.finished_at}; `make up` starts it")
+
+
+def _source(home: Home | None) -> Source:
+    return source_of_environment(os.environ) if home is None else source_of_home(home)
+
+
+def _of(home: Home | None) -> Home:
+    if home is None:
+        raise BackupError("--data must say where Postgres keeps its data")
+    return home
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BackupError(f"--to: a time such as '2026-11-23 14:00' (UTC) or with its zone, got {text!r}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _tell(line: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.backup", description=__doc__)
+    parser.add_argument("--home", help="the installation of `make up` (.laminar)")
+    parser.add_argument("--environment", action="store_true", help="the one that LAMINAR_ variables name instead")
+    parser.add_argument("--backups", help="where backups are kept (LAMINAR_BACKUP_DIR, or backups/ of the home)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    take = commands.add_parser("take", help="back up now")
+    take.add_argument("--keep", type=int, default=14, help="so many backups; older ones go (14)")
+    take.add_argument("--without-secrets", action="store_true", help="you keep them yourself")
+    commands.add_parser("follow", help="keep what is written as it is written, until this is ended")
+    commands.add_parser("list", help="the backups that are whole")
+    restore = commands.add_parser("restore", help="an installation as it was")
+    restore.add_argument("--to", help="a moment, such as '2026-11-23 14:00' (UTC); else all that was written")
+    restore.add_argument("--id", help="from this backup; else the last one that fits")
+    restore.add_argument("--as-backed-up", action="store_true", help="nothing that was written after the backup")
+    restore.add_argument("--replace", action="store_true", help="put aside a database that is there")
+    restore.add_argument("--data", help="Postgres' data folder (with --environment)")
+    restore.add_argument("--postgres-owner", type=int, help="the user id that Postgres runs as (with --environment)")
+    restore.add_argument("--files-owner", type=int, help="the user id that the control plane runs as (likewise)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""A site that nobody can sign in to says how to begin; afterwards it costs nothing to know that somebody can."""
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from backend.accounts.models import User
+from backend.accounts.signing_in.first_person import FirstPerson
+
+pytestmark = pytest.mark.django_db
+COMMANDS = (
+    b"<code>python manage.py bootstrap</code>",
+    b"<code>docker compose exec web python manage.py bootstrap</code>",
+)
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.pages.templatetags.account_pages.first_person", FirstPerson())
+
+
+def test_a_site_without_people_says_on_its_sign_in_page_how_to_begin() -> None:
+    page = Client().get("/accounts/login/").content
+    assert all(command in page for command in COMMANDS)
+
+
+def test_a_program_alone_is_nobody() -> None:
+    User.objects.create_user("robot@service.invalid", is_service=True)
+    assert b"manage.py bootstrap" in Client().get("/accounts/login/").content
+
+
+def test_it_says_so_no_longer_once_somebody_is_there() -> None:
+    Client().get("/accounts/login/")
+    User.objects.create_user("ada@example.org")
+    assert b"manage.py bootstrap" not in Client().get("/accounts/login/").content
+
+
+def test_once_somebody_is_there_the_database_is_not_asked_again() -> None:
+    first = FirstPerson()
+    assert not first.is_there()
+    User.objects.create_user("ada@example.org")
+    assert first.is_there()
+    with CaptureQueriesContext(connection) as asked:
+        assert first.is_there()
+    assert not asked.captured_queries

@@ -1,0 +1,69 @@
+"""What is refused is one line of the log; a traceback stands there only for what nobody foresaw."""
+
+import logging
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from django.test import Client
+
+from backend.accounts.models import User
+
+
+@pytest.fixture
+def log() -> Iterator[StringIO]:
+    """What the process's own handler writes, with its filters and its form."""
+    (handler,) = [each for each in logging.getLogger().handlers if each.name == "stderr"]
+    assert isinstance(handler, logging.StreamHandler)
+    written = StringIO()
+    before = handler.setStream(written)
+    yield written
+    handler.setStream(before)
+
+
+def lines(log: StringIO) -> list[str]:
+    """Without what says that the refusal was noted in the audit log."""
+    return [line for line in log.getvalue().splitlines() if "action=request.denied" not in line]
+
+
+@pytest.fixture
+def operator(db: None) -> Client:
+    browser = Client(raise_request_exception=False)
+    browser.force_login(User.objects.create_superuser("root@example.org", "still-waters-run-deep"))
+    return browser
+
+
+def test_a_page_that_the_admin_denies_is_one_line_with_its_address(operator: Client, log: StringIO) -> None:
+    assert operator.get("/admin/accounts/team/add/").status_code == 403
+    (line,) = lines(log)
+    assert "WARNING" in line and "/admin/accounts/team/add/" in line
+
+
+def test_the_line_says_why(operator: Client, log: StringIO) -> None:
+    assert operator.post("/admin/accounts/team/").status_code == 403
+    (line,) = lines(log)
+    assert line.endswith("/admin/accounts/team/ why=The admin only shows; operators' pages change.")
+
+
+def test_a_form_that_cannot_be_read_is_one_line(client: Client, log: StringIO) -> None:
+    answer = client.post("/accounts/login/", "no form", content_type="multipart/form-data; boundary=")
+    assert answer.status_code == 400
+    (line,) = lines(log)
+    assert "/accounts/login/" in line and "oundary" in line
+
+
+def test_a_hostile_name_of_the_host_is_one_line(log: StringIO) -> None:
+    assert Client(headers={"host": "50%s.example.org"}).get("/accounts/login/").status_code == 400
+    (line,) = lines(log)
+    assert "50%s.example.org" in line
+
+
+def test_what_nobody_foresaw_keeps_its_traceback(
+    operator: Client, log: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("backend.site_notices._looks.newest", breaks)
+    assert operator.get("/status/").status_code == 500
+    assert "    RuntimeError: a fault of ours" in lines(log)

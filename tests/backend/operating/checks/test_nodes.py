@@ -1,0 +1,70 @@
+"""What a node says of itself is judged part by part; a cluster that runs no job of ours is found."""
+
+from typing import Any
+
+import pytest
+
+from backend.environment import Environment
+from backend.operating.checks import nodes
+from backend.pools.models import ResourcePool
+from engine.spec.node_report import NodeReport, NodeReports, spec_version
+from tests.backend.operating.checks.conftest import faults
+from tests.backend.operating.conftest import Broken, Dashboard
+
+
+def _report(**changes: Any) -> NodeReport:
+    well = {"node_id": "0" * 56, "address": "10.0.0.1", "clock": 1_000.0, "versions": {"torch": "2.13.0"}}
+    return NodeReport.model_validate(well | {"spec": spec_version(), "free_bytes": 10**12} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, set()),
+        ({"silent": "nothing was heard for 60 s"}, {"nodes.silent"}),
+        ({"folder": "PermissionError: /store/jobs"}, {"nodes.folder"}),
+        ({"bucket": "ClientError: AccessDenied"}, {"nodes.bucket"}),
+        ({"control": "OSError: http://web:8000 answers 301"}, {"nodes.control"}),
+        ({"sandbox": "OSError: the sandbox did not start"}, {"nodes.sandbox"}),
+        ({"spec": "0123456789abcdef"}, {"nodes.release"}),
+        ({"versions": {"ray": "2.60.0"}}, {"nodes.packages"}),
+        ({"clock": 900.0}, {"clock.apart"}),
+        ({"free_bytes": 1_000}, {"disk.full"}),
+    ],
+)
+def test_each_fault_of_a_node_is_found(changes: dict[str, Any], found: set[str]) -> None:
+    judged = list(nodes.judge_node(_report(**changes), 999.0, 1_010.0, runs_jobs=True))
+    assert faults(judged) == found
+    assert all("10.0.0.1" in finding.told for finding in judged)
+
+
+def test_a_head_that_runs_no_actors_needs_no_sandbox() -> None:
+    judged = nodes.judge_node(_report(sandbox="OSError: none here"), 999.0, 1_010.0, runs_jobs=False)
+    assert faults(judged) == set()
+
+
+def test_a_report_comes_through_a_log_with_other_lines() -> None:
+    reports = NodeReports(nodes=[_report(), _report(silent="gone")])
+    assert NodeReports.found_in(f"a warning of Ray's\n{reports.line()}\nand one more") == reports
+    assert NodeReports.found_in("a warning of Ray's") is None
+
+
+@pytest.mark.django_db
+def test_a_cluster_that_runs_no_job_of_ours_is_found(with_ray: Environment) -> None:
+    assert faults(nodes.look_at_nodes(with_ray)) == {"nodes.no_answer"}
+
+
+@pytest.mark.django_db
+def test_nodes_of_a_pool_s_own_ray_are_looked_at_from_within_too(with_ray: Environment, dashboard: Dashboard) -> None:
+    ResourcePool.objects.create(name="here", flavor="cpu", capacity=8)
+    ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url + "/east")
+    dashboard.token = ""
+    dashboard.answers["/east/api/v0/nodes"] = dashboard.answers["/api/v0/nodes"]
+    told = [finding.told for finding in nodes.look_at_nodes(with_ray)]
+    assert [line.partition(":")[0] for line in told] == [dashboard.url.partition(":")[0], "the site's own Ray"]
+    assert told[0].startswith(dashboard.url + "/east: ")
+
+
+@pytest.mark.django_db
+def test_a_cluster_that_is_away_is_told_of_by_the_look_at_ray(broken: Broken, dashboard: Dashboard) -> None:
+    assert not list(nodes.look_at_nodes(broken(ray_url="http://127.0.0.1:9")))

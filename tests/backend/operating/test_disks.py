@@ -1,0 +1,192 @@
+"""A disk that answers nobody (a mount whose server is gone) holds up no page, no scrape and no examination."""
+
+import errno
+import os
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from backend import disks, site_notices
+from backend.aside import Aside, Heard
+from backend.disks import Room, room_at
+from backend.operating.checks import nodes
+from backend.operating.checks import store as store_check
+from backend.operating.checks.disks import look_at_disks
+from backend.operating.checks.findings import Finding
+from backend.operating.checks.store import look_at_store
+from backend.store.folder import FolderStore
+from tests.backend.monitoring.scraped import scrape
+
+
+class DeadMount:
+    """Stands in for the kernel of a host whose file server is gone: whoever asks is held until it comes back."""
+
+    def __init__(self) -> None:
+        self.num_held = 0
+        self.is_back, self.is_asked = threading.Event(), threading.Event()
+
+    def holds(self, real: Callable[..., Any], below: Path | None = None) -> Callable[..., Any]:
+        def asked(*asked: Any) -> Any:
+            if below is None or Path(asked[0]).is_relative_to(below):
+                self.num_held += 1
+                self.is_asked.set()
+                assert self.is_back.wait(timeout=60)
+            return real(*asked)
+
+        return asked
+
+
+@pytest.fixture
+def store_dir(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of which nobody has asked anything yet."""
+    monkeypatch.setattr(disks, "_asides", defaultdict(lambda: Aside(deadline_s=disks.PATIENCE_S)))
+    monkeypatch.setattr(site_notices, "_looks", site_notices._Looks())
+    folder: Path = settings.ENVIRONMENT.store_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeadMount]:
+    mount = DeadMount()
+    yield mount
+    mount.is_back.set()
+
+
+@pytest.fixture
+def dies(store_dir: Path, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(os, "statvfs", mount.holds(os.statvfs, store_dir))
+
+
+class TestAside:
+    """One that asks in a thread of its own, beside whoever comes next."""
+
+    @pytest.fixture
+    def clock(self) -> list[float]:
+        return [100.0]
+
+    @pytest.fixture
+    def aside(self, clock: list[float]) -> Aside[int]:
+        aside: Aside[int] = Aside(deadline_s=5, clock=lambda: clock[0])
+        assert aside.newest(lambda: 1) == Heard(last=1)
+        return aside
+
+    @pytest.fixture
+    def hung(self, aside: Aside[int], clock: list[float], mount: DeadMount) -> Iterator[threading.Thread]:
+        clock[0] += 60
+        first = threading.Thread(target=lambda: aside.newest(mount.holds(lambda: 2)))
+        first.start()
+        assert mount.is_asked.wait(timeout=60)
+        yield first
+        mount.is_back.set()
+        first.join()
+
+    def test_what_is_silent_is_told_with_its_last_word_and_how_old_that_is(
+        self, aside: Aside[int], clock: list[float], hung: threading.Thread
+    ) -> None:
+        clock[0] += 7
+        assert aside.newest(lambda: 3) == Heard(last=1, age_s=67, silent_s=7)
+        clock[0] += 7
+        assert aside.newest(lambda: 3) == Heard(last=1, age_s=74, silent_s=14)
+
+    def test_what_hangs_holds_one_thread_however_many_ask(
+        self, aside: Aside[int], clock: list[float], hung: threading.Thread, mount: DeadMount
+    ) -> None:
+        clock[0] += 7
+        for _ in range(50):
+            aside.newest(mount.holds(lambda: 3))
+        assert mount.num_held == 1
+
+    def test_what_comes_back_is_asked_anew(self, aside: Aside[int], hung: threading.Thread, mount: DeadMount) -> None:
+        mount.is_back.set()
+        hung.join()
+        assert aside.newest(lambda: 3) == Heard(last=3)
+
+    def test_what_never_answered_has_no_last_word(self, clock: list[float], mount: DeadMount) -> None:
+        silent: Aside[int] = Aside(deadline_s=0)
+        heard = silent.newest(mount.holds(lambda: 1))
+        assert heard.last is None and heard.silent_s is not None
+
+    def test_an_error_is_told_also_one_that_is_called_timeout(self, aside: Aside[int]) -> None:
+        def gone() -> int:
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+        with pytest.raises(TimeoutError, match="Connection timed out"):
+            aside.newest(gone)
+        assert aside.newest(lambda: 3) == Heard(last=3)
+
+
+@pytest.mark.django_db
+class TestDeadMount:
+    """Each of these would be held up for as long as the mount is dead, which it is to the end of the test."""
+
+    def test_pages_open_and_say_so(
+        self, client: Client, alice: Any, dies: Callable[[], None], mount: DeadMount, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(site_notices, "SILENT_AFTER_S", disks.PATIENCE_S / 2)
+        dies()
+        client.force_login(alice)
+        page = client.get("/jobs/")
+        assert page.status_code == 200 and "s the disk of this site&#x27;s files has not answered." in page.text
+        assert mount.num_held == 1
+
+    def test_a_disk_that_is_silent_for_a_moment_is_not_worth_a_banner(self) -> None:
+        last = Room(free_bytes=10**9, num_bytes=10**10, may_write=True)
+        assert [*site_notices._of_the_disk(Heard(last=last, age_s=3, silent_s=2))] == []
+        told = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
+        assert len(told) == 1 and told[0].startswith("For 3 minutes the disk")
+
+    def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:
+        def told(name: str) -> float:
+            return scrape()[f"laminar_disk_{name}", frozenset({("folder", "store")})]
+
+        assert told("up") == 1
+        before = told("free_bytes"), told("read_timestamp_seconds")
+        dies()
+        assert told("up") == 0
+        assert told("free_bytes") == pytest.approx(before[0], rel=0.5)
+        assert told("read_timestamp_seconds") <= before[1] + disks.PATIENCE_S
+        assert mount.num_held == 1
+
+    def test_the_examination_says_since_when(self, dies: Callable[[], None], store_dir: Path) -> None:
+        def of_the_store() -> Finding:
+            return next(each for each in look_at_disks(settings.ENVIRONMENT) if f"={store_dir}" in each.told)
+
+        assert of_the_store().fault == ""
+        dies()
+        silent = of_the_store()
+        assert silent.fault == "disk.silent"
+        assert re.search(r"has not answered since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.told)
+
+    def test_the_look_at_the_store_ends(self, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: Aside(deadline_s=0)))
+        monkeypatch.setattr(FolderStore, "put", mount.holds(FolderStore.put))
+        (found,) = look_at_store(settings.ENVIRONMENT)
+        assert found.fault == "store.silent" and "has not answered for 0 s" in found.told
+
+    def test_nothing_is_shown_to_nodes_by_a_disk_that_is_silent(
+        self, dies: Callable[[], None], store_dir: Path
+    ) -> None:
+        dies()
+        assert nodes._shown(store_dir, "token") is None
+
+
+def test_a_folder_that_is_not_there_or_whose_disk_is_broken_is_an_error(
+    tmp_path: Path, store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        room_at(tmp_path / "nowhere")
+
+    def stale(_: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "statvfs", stale)
+    told = {each.told for each in look_at_disks(settings.ENVIRONMENT) if each.fault == "disk.away"}
+    assert f"LAMINAR_STORE_DIR={store_dir}: Stale file handle" in told

@@ -1,0 +1,105 @@
+"""`manage.py doctor`: a line for everything, exit code 1 where something is wrong, and a document that knows every
+fault."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError
+
+from backend.environment import Environment
+from backend.operating.checks import disks, doctor, site
+from backend.operating.checks.findings import Finding, Verdict, good
+
+ROOT = Path(__file__).resolve().parents[3]
+Looks = dict[str, Any]
+
+
+def _well(_: Environment) -> Iterator[Finding]:
+    yield good("it is well")
+
+
+def _ill(_: Environment) -> Iterator[Finding]:
+    yield good("so far")
+    yield site.NOBODY.found("nobody operates this site")
+
+
+def _warned(_: Environment) -> Iterator[Finding]:
+    yield disks.LOW.found("1 GB left")
+
+
+def _broken(_: Environment) -> Iterator[Finding]:
+    yield good("the beginning")
+    raise ZeroDivisionError("at the end")
+
+
+def _without_database(_: Environment) -> Iterator[Finding]:
+    yield good("so far")
+    raise DatabaseError("host=db password=hunter2")
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, looks: Looks, *flags: str) -> tuple[str, str]:
+    """What it prints, and what it fails with."""
+    monkeypatch.setattr("backend.operating.management.commands.doctor.NEAR", looks)
+    out = io.StringIO()
+    try:
+        call_command("doctor", "--no-nodes", *flags, stdout=out)
+    except CommandError as error:
+        return out.getvalue(), str(error)
+    return out.getvalue(), ""
+
+
+def test_a_site_that_is_well_or_only_warned_of_ends_without_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, failure = _said(monkeypatch, {"This": _well, "That": _warned})
+    assert failure == "" and "Nothing is wrong; 1 warnings." in said
+    assert "  ok       it is well" in said and "  warning  1 GB left  [disk.low]" in said
+
+
+def test_what_is_wrong_is_told_with_what_to_do_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, failure = _said(monkeypatch, {"This": _ill, "That": _well})
+    assert "  WRONG    nobody operates this site  [site.nobody]" in said
+    assert "→ Run `python manage.py bootstrap`" in said
+    assert failure == "1 of 3 are wrong"
+
+
+def test_json_says_the_same_and_fails_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, failure = _said(monkeypatch, {"This": _ill}, "--json")
+    document = json.loads(said)
+    assert document["wrong"] == 1 and failure
+    assert document["findings"][1] == {
+        "part": "This", "told": "nobody operates this site", "verdict": "wrong", "fault": "site.nobody",
+        "cure": site.NOBODY.cure,
+    }  # fmt: skip
+
+
+def test_a_look_that_breaks_hides_no_other() -> None:
+    looks: Looks = {"One": _broken, "Two": _without_database, "Three": _well}
+    parts = list(doctor.examine(None, looks))  # type: ignore[arg-type]
+    assert [part.verdict for part in parts] == [Verdict.WRONG, Verdict.WRONG, Verdict.GOOD]
+    assert [finding.told for finding in parts[0].findings] == ["the beginning", "ZeroDivisionError: at the end"]
+    assert "hunter2" not in str(parts[1]) and parts[1].findings[-1].fault == "doctor.broken"
+
+
+def test_each_fault_has_a_name_of_its_own() -> None:
+    names = [fault.name for fault in doctor.known_faults()]
+    assert len(names) == len(set(names)) > 40
+    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in names)
+
+
+def test_the_document_has_every_fault_with_its_cure_and_no_other() -> None:
+    """In the order of the looks."""
+    document = (ROOT / "infra/OPERATING.md").read_text()
+    section = document.partition("## What `doctor` says, and what to do\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if re.match(r"\| `[a-z]+\.", line)]
+    assert rows == [doctor.row_of(fault) for fault in doctor.known_faults()]
+
+
+def test_each_fault_is_seen_by_a_test() -> None:
+    here = Path(__file__).parent
+    texts = "".join(path.read_text() for path in here.rglob("test_*.py"))
+    assert [fault.name for fault in doctor.known_faults() if f'"{fault.name}"' not in texts] == []

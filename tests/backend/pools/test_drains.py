@@ -1,0 +1,148 @@
+"""Hosts that are taken out: nothing new is placed there, what is left is counted so, and it is told and undone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from backend.accounts.models import User
+from backend.accounts.operators.acting import Operator
+from backend.accounts.signing_in.chains import SITE
+from backend.audit.models import AuditEntry
+from backend.errors import InvalidState
+from backend.jobs.attempts.launching import launch_attempt
+from backend.jobs.control.pausing import send_back
+from backend.jobs.line.scheduling import schedule_pool
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
+from backend.pools.clusters.looks import RayHost, look_of, note_found
+from backend.pools.decide import decide
+from backend.pools.models import DrainedHost, ResourcePool
+from backend.pools.views import WaitingReason
+from engine.spec.labels import is_chosen
+from tests.backend.conftest import Api, MakeJob
+from tests.backend.fake_ray import FakeRay
+from tests.backend.pools.decide_world import job as waiting
+from tests.backend.pools.decide_world import pool as pool_view
+
+
+def host(name: str, *, gpus: float = 4, **labels: str) -> RayHost:
+    return RayHost(id=f"id-of-{name}", name=name, labels=labels, cpus=8, gpus=gpus)
+
+
+TWO = [host("a"), host("b")]
+
+
+@pytest.fixture
+def operator(alice: User) -> Operator:
+    alice.is_staff = True
+    alice.save()
+    return Operator.acting(alice)
+
+
+@pytest.fixture
+def seen(pool: ResourcePool, now: datetime) -> ResourcePool:
+    """Eight devices on two hosts."""
+    note_found([pool], TWO, now=now)
+    return pool
+
+
+def test_nothing_starts_on_what_is_being_taken_out_and_a_large_job_waits_for_it() -> None:
+    view = replace(pool_view(waiting("one", devices=4), waiting("two", devices=4)), drained=4)
+    assert decide(view).admitted == ("one",)
+    large = decide(replace(pool_view(waiting("large", devices=8)), drained=4))
+    assert large.reasons == {"large": WaitingReason.POOL_FULL}, "it fits once the host is back"
+
+
+def test_a_drained_host_counts_no_more_until_it_is_given_back(
+    seen: ResourcePool, operator: Operator, now: datetime
+) -> None:
+    for _ in range(2):
+        drain(operator, seen, "a", reason="a fan", now=now)
+    assert devices_out(seen) == 4
+    OutboxMessage.objects.all().delete()
+    assert give_back(operator, seen, "a", now=now) and not give_back(operator, seen, "a", now=now)
+    assert devices_out(seen) == 0
+    assert OutboxMessage.objects.filter(topic="schedule", key=seen.pk).exists(), "the line is looked at again"
+    told = AuditEntry.objects.filter(team_id=SITE).order_by("seq")
+    assert [(each.action, each.target) for each in told] == [("host.drained", "a"), ("host.given_back", "a")]
+    assert told[0].data == {"ray_url": "", "reason": "a fan"}
+
+
+def test_every_pool_on_that_ray_heeds_as_far_as_the_host_is_its_own(
+    seen: ResourcePool, operator: Operator, now: datetime
+) -> None:
+    beside = ResourcePool.objects.create(name="beside", flavor="x", capacity=4, labels={"zone": "b"})
+    half = ResourcePool.objects.create(name="half", flavor="x", capacity=8)
+    east = ResourcePool.objects.create(name="east", flavor="x", capacity=8, ray_url="http://east.example.org:8265")
+    hosts = [host("a", zone="a"), host("b", zone="b")]
+    note_found([seen, half], hosts, now=now)
+    note_found([beside], hosts, now=now)
+    note_found([east], hosts, now=now)
+    drain(operator, seen, "a", reason="", now=now)
+    assert [devices_out(each) for each in (seen, half, beside, east)] == [6, 6, 0, 0], "4 of 16 promised are left"
+
+
+def test_an_attempt_that_begins_avoids_it_by_the_id_that_it_has_then(
+    seen: ResourcePool, attempt: JobAttempt, operator: Operator, now: datetime
+) -> None:
+    drain(operator, seen, "a", reason="", now=now)
+    begun_again = replace(TWO[0], id="id-of-its-next-life")
+    ray = FakeRay(nodes=[begun_again, TWO[1]])
+    JobAttempt.objects.update(submitted_at=None)
+    launch_attempt(attempt.job_id, ray)
+    [order] = ray.orders
+    chosen = [each.id for each in ray.nodes if is_chosen({"ray.io/node-id": each.id}, order.pool.labels)]
+    assert chosen == ["id-of-b"]
+
+
+def test_a_drained_host_that_is_gone_is_no_gap_and_stays_out(
+    seen: ResourcePool, operator: Operator, now: datetime
+) -> None:
+    drain(operator, seen, "a", reason="", now=now)
+    note_found([seen], TWO[1:], now=now + timedelta(minutes=1))
+    look = look_of(seen)
+    assert look is not None and look.amiss_since is None
+    assert devices_out(seen) == 4
+    note_found([seen], [], now=now + timedelta(minutes=2))
+    look = look_of(seen)
+    assert look is not None and look.amiss_since is not None, "the other one was to stay"
+
+
+def test_what_cannot_be_drained_is_refused(seen: ResourcePool, operator: Operator, now: datetime) -> None:
+    with pytest.raises(HostUnknown):
+        drain(operator, seen, "c", reason="", now=now)
+    ResourcePool.objects.filter(pk=seen.pk).update(labels={"ray.io/node-id": "id-of-a"})
+    seen.refresh_from_db()
+    with pytest.raises(HostsChosenById):
+        drain(operator, seen, "a", reason="", now=now)
+    assert not DrainedHost.objects.exists() and not AuditEntry.objects.exists()
+
+
+def states_of(jobs: Sequence[Job]) -> set[str]:
+    return set(Job.objects.filter(pk__in=[each.pk for each in jobs]).values_list("state", flat=True))
+
+
+def test_the_line_is_served_from_what_is_left_and_says_so(
+    seen: ResourcePool, operator: Operator, now: datetime, make_job: MakeJob, api: Api
+) -> None:
+    drain(operator, seen, "a", reason="", now=now)
+    jobs = [make_job(devices=3) for _ in range(2)]
+    schedule_pool(seen.pk, now=now)
+    assert states_of(jobs) == {JobState.STARTING, JobState.QUEUED}
+    queue = api.get(f"/pools/{seen.pk}/queue").json()
+    assert (queue["capacity"], queue["drained"], queue["free"]) == (8, 4, 1)
+    give_back(operator, seen, "a", now=now)
+    schedule_pool(seen.pk, now=now)
+    assert states_of(jobs) == {JobState.STARTING}
+
+
+def test_a_job_that_makes_way_goes_back_to_its_place_in_the_line(
+    attempt: JobAttempt, operator: Operator, now: datetime
+) -> None:
+    job = send_back(attempt.job_id, actor=operator.name, now=now)
+    assert (job.state, job.target_state) == (JobState.PAUSING, JobState.QUEUED)
+    assert AuditEntry.objects.filter(action="job.sent_back", target=job.pk, team=job.team).exists()
+    with pytest.raises(InvalidState):
+        send_back(attempt.job_id, actor=operator.name, now=now)

@@ -1,0 +1,232 @@
+"""A database that was put back in time: no fence is given twice, what the lost time has left is read, once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.conf import settings as django_settings
+from pytest_django import DjangoCaptureOnCommitCallbacks
+
+from backend.jobs.attempts.tokens import attempt_of_token, attempt_token
+from backend.jobs.generation.left_behind import spool_of, submission_id
+from backend.jobs.generation.mark import Mark, read_mark
+from backend.jobs.generation.raising import Seen, keep_mark, present_generation, raise_generation, why_put_back
+from backend.jobs.models import Generation, Job, JobState, OutboxMessage
+from backend.pools.models import Reservation
+from backend.reconcile.lease import reconcile_lease
+from backend.reconcile.round import sweep_zombies
+from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.left_facts import take_left_facts
+from backend.telemetry.models import MetricPoint
+from backend.usage.models import UsageSlice
+from backend.usage.services import settle_reservations
+from engine.sinks.spool import Spool
+from engine.spec.control import FactBatch
+from engine.spec.facts import Fact, FactBody, PipelineReady, RunFinished, StepTrained
+from tests.backend.reconcile.conftest import S, World
+
+READY = PipelineReady(num_replicas=2, num_parameters=1)
+DONE = RunFinished(outcome="succeeded", ledger={"trained": 8})
+
+
+def trained(step: int) -> StepTrained:
+    return StepTrained(step=step, metrics={"reward/mean": step / 10})
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(settings: LazySettings, tmp_path: Path) -> None:
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, site_dir=tmp_path / "site", store_dir=tmp_path / "store")
+
+
+def put_back() -> None:
+    """As a snapshot does it: the rows of before, and a mark that knows of later pulses."""
+    row = Generation.objects.get()
+    keep(Mark(site=row.site, number=row.number, pulse=row.pulse + 7))
+
+
+def keep(mark: Mark) -> None:
+    path = Path(django_settings.ENVIRONMENT.site_dir) / "generation.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'{{"site": "{mark.site}", "number": {mark.number}, "pulse": {mark.pulse}}}')
+
+
+def leave(job: str, n: int, fence: int, at: datetime, bodies: Sequence[FactBody]) -> list[Fact]:
+    """In the folder of an attempt, as its driver writes it: a fact a second."""
+    moments = iter(at + timedelta(seconds=index) for index in range(len(bodies)))
+    spool = Spool(spool_of(job, n, fence), now=lambda: next(moments))
+    facts = [spool.append(body) for body in bodies]
+    spool.close()
+    return facts
+
+
+def send(world: World, facts: Sequence[Fact]) -> None:
+    attempt = world.attempt
+    batch = FactBatch(attempt=attempt.n, fence=attempt.fence, facts=list(facts))
+    ingest_facts(attempt, batch, now=world.now)
+    world.job.refresh_from_db()
+
+
+def seen(pulse: int, *, cluster: str = "1/1/5", now: str = "1/1/5") -> Seen:
+    return Seen(mark=Mark(site="here", number=0, pulse=pulse), cluster=cluster, cluster_now=now)
+
+
+def test_a_database_that_lacks_pulses_or_has_another_history_was_put_back() -> None:
+    ours = Mark(site="here", number=0, pulse=8)
+    assert why_put_back(seen(7), ours)
+    assert why_put_back(seen(9, now="1/2/5"), ours)  # a new timeline
+    assert why_put_back(seen(9, now="3/1/5"), None)  # another server, and no mark came along
+
+
+def test_a_database_as_it_was_a_first_look_and_the_mark_of_another_site_are_no_sign() -> None:
+    ours = Mark(site="here", number=0, pulse=8)
+    assert not why_put_back(seen(8), ours)
+    assert not why_put_back(seen(9), ours)
+    assert not why_put_back(seen(9, cluster=""), None)
+    assert not why_put_back(seen(1), Mark(site="there", number=5, pulse=99))
+
+
+@pytest.mark.django_db
+def test_each_tick_leaves_a_mark_that_is_not_ahead(
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+) -> None:
+    for _ in range(2):
+        with django_capture_on_commit_callbacks(execute=True):
+            keep_mark()
+    row = Generation.objects.get()
+    assert read_mark() == Mark(site=row.site, number=0, pulse=row.pulse)
+    assert present_generation().number == 0 and row.cluster.count("/") == 2
+
+
+@pytest.mark.django_db
+def test_two_restores_of_one_backup_get_different_generations() -> None:
+    keep_mark()
+    Generation.objects.update(pulse=3)
+    first = raise_generation("restored")
+    Generation.objects.update(number=0, pulse=3)  # the same backup again
+    keep(first)
+    assert present_generation().number > first.number > 28_000_000
+
+
+def test_after_it_was_put_back_no_fence_and_no_token_are_given_twice(world: World) -> None:
+    world.run()
+    lost = attempt_token(world.job.pk, 2, 2)  # of the attempt that the lost time began, and whose driver lives
+    put_back()
+    world.ray_says(S.FAILED)
+    world.later(31)
+    assert world.state() == (JobState.STARTING, 2)
+    assert world.attempt.fence >= Generation.objects.get().number > 28_000_000
+    assert attempt_of_token(lost) is None
+
+
+def test_without_a_restore_fences_count_up_by_one(world: World) -> None:
+    keep_mark()
+    world.run()
+    world.ray_says(S.FAILED)
+    world.later(31)
+    assert (world.attempt.n, world.attempt.fence) == (2, 2)
+
+
+@pytest.mark.django_db
+def test_a_reconciler_of_the_lost_time_holds_no_lease_of_the_restored_database() -> None:
+    with reconcile_lease() as lease:
+        assert lease is not None and lease.fence == 1
+    number = raise_generation("restored").number
+    with reconcile_lease() as lease:
+        assert lease is not None and lease.fence > number
+
+
+def test_a_run_that_ended_in_the_lost_time_is_over_and_is_billed_to_its_end(world: World) -> None:
+    world.run()
+    at = world.now
+    facts = leave(world.job.pk, 1, 1, at, [READY, *map(trained, range(1, 6)), DONE])
+    send(world, facts[:3])  # the database was put back to here
+    put_back()
+    world.ray_says(S.SUCCEEDED)
+    raise_generation("restored")
+    world.later(3600)
+    assert world.state() == (JobState.SUCCEEDED, 1) and world.job.step == 5
+    assert MetricPoint.objects.filter(series__job=world.job, series__name="reward/mean").count() == 5
+    assert settle_reservations() == Reservation.objects.count()
+    assert set(Reservation.objects.values_list("released_at", flat=True)) == {at + timedelta(seconds=6)}
+    assert sum(UsageSlice.objects.values_list("held_us", flat=True)) == world.job.devices * 6_000_000
+
+
+def test_what_a_driver_left_is_stored_once_however_often_it_is_read(world: World) -> None:
+    world.run()
+    leave(world.job.pk, 1, 1, world.now, [READY, trained(1), trained(2)])
+    assert take_left_facts(world.attempt, world.now)
+    assert not take_left_facts(world.attempt, world.now)
+    assert MetricPoint.objects.filter(series__job=world.job).count() == 2
+
+
+def test_a_run_that_was_not_put_back_is_never_read_from_its_folder(world: World) -> None:
+    """A node may write what it likes there."""
+    world.run()
+    leave(world.job.pk, 1, 1, world.now, [READY, DONE])
+    world.ray_says(S.FAILED)
+    world.later(31)
+    assert world.state() == (JobState.STARTING, 2)
+
+
+def test_a_folder_that_is_a_link_and_lines_that_are_no_facts_tell_nothing(world: World, tmp_path: Path) -> None:
+    world.run()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    spool = spool_of(world.job.pk, 1, 1)
+    spool.parent.parent.mkdir(parents=True)
+    spool.parent.symlink_to(elsewhere)
+    facts = leave(world.job.pk, 1, 1, world.now, [READY])
+    assert not take_left_facts(world.attempt, world.now)
+    spool.parent.unlink()
+    spool.parent.mkdir()
+    spool.write_bytes(b'{"seq": 1}\n' + facts[0].model_dump_json().encode() + b"\n")
+    assert not take_left_facts(world.attempt, world.now)
+
+
+def test_an_attempt_that_the_lost_time_began_is_taken_up_and_not_begun_twice(world: World) -> None:
+    """Attempt 1 had died in the lost time, and 2 has trained since. Its driver goes on under the same token."""
+    world.run()
+    facts = leave(world.job.pk, 2, 2, world.now, [READY, trained(1)])
+    put_back()
+    raise_generation("restored")
+    world.ray_says(S.FAILED)
+    world.later(31)
+    taken_up = world.attempt
+    assert (taken_up.n, taken_up.fence, taken_up.submitted_at) == (2, 2, world.now)
+    assert not OutboxMessage.objects.filter(topic="launch").exists()
+    assert attempt_of_token(attempt_token(world.job.pk, 2, 2)) == taken_up
+    send(world, facts)
+    assert world.job.state == JobState.RUNNING
+
+
+def test_an_attempt_that_ray_may_have_begun_is_not_launched_again(world: World) -> None:
+    """Put back to between its row and its launch; Ray has been restarted since, and knows it no more."""
+    leave(world.job.pk, 1, 1, world.now, [READY])
+    raise_generation("restored")
+    world.launch()
+    assert world.ray.orders == [] and world.attempt.submitted_at == world.now
+    world.later(31)
+    assert world.job.step == 0 and world.state() == (JobState.RUNNING, 1)  # by what it has left
+    world.later(31)
+    assert world.state() == (JobState.STARTING, 2) and world.attempt.fence > 28_000_000
+
+
+def test_drivers_of_the_lost_time_are_stopped_and_what_is_not_ours_stays(world: World) -> None:
+    world.run()
+    site, job = Generation.objects.get().site, world.job.pk
+    may_be_taken_up = submission_id(job, 2, 2, site=site)
+    unknown = submission_id("job_lost", 1, 1, site=site)
+    foreign = ["job_lost-1-1-ffffffff", "job_lost-1-1", "somebody's own"]
+    for name in (unknown, may_be_taken_up, *foreign):
+        world.ray.known[name] = S.RUNNING
+    sweep_zombies(world.ray)
+    assert world.ray.stopped == []  # nothing was put back
+    raise_generation("restored")
+    sweep_zombies(world.ray)
+    assert world.ray.stopped == [unknown]
+    Job.objects.update(fence=Generation.objects.get().number, num_attempts=2)  # by another one since
+    sweep_zombies(world.ray)
+    assert may_be_taken_up in world.ray.stopped and not set(foreign) & set(world.ray.stopped)

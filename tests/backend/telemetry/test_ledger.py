@@ -1,0 +1,48 @@
+"""Where all samples went: what the page and programs are told is the engine's own ledger, as of its last word."""
+
+from typing import Any
+
+from backend.jobs.models import Job, JobAttempt
+from backend.telemetry.ledger import store_ledger
+from engine.pipeline.data.ledger import Ledger
+from engine.pipeline.records import DataProgress
+from tests.backend.conftest import Api
+from tests.backend.telemetry.test_ingest import FINISHED, READY, Driver, step
+
+GROUP = 4
+
+
+def told(api: Api, job: Job) -> Any:
+    answer = api.get(f"/jobs/{job.pk}/ledger")
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def test_it_equals_the_engines_after_every_step_and_at_the_end(attempt: JobAttempt, job: Job, api: Api) -> None:
+    driver, ledger = Driver(attempt), Ledger(DataProgress())
+    assert told(api, job) == {"attempt": None, "step": None, "at": None, "is_final": False, "counts": {}}
+    driver.say(READY, step(1))
+    assert told(api, job)["counts"] == {}, "a release before does not tell"
+    for number in range(2, 6):
+        ledger.end(3 * number, "trained", num_samples=GROUP)
+        ledger.end(3 * number + 1, "filtered", num_samples=GROUP)
+        counts = ledger.counts(num_open=GROUP)
+        driver.say(step(number) | {"ledger": {"trained": 0}}, step(number + 10) | {"ledger": counts})
+        answer = told(api, job)
+        assert (answer["attempt"], answer["step"], answer["is_final"]) == (attempt.n, number + 10, False)
+        assert answer["counts"] == counts
+    ledger.take_back(6, num_samples=GROUP)
+    ledger.end(100, "failed", num_samples=GROUP)
+    driver.say(FINISHED | {"ledger": ledger.counts(num_open=0)})
+    answer = told(api, job)
+    assert answer["is_final"] and answer["counts"] == ledger.counts(num_open=0)
+    assert answer["counts"]["rolled_back"] == GROUP
+
+
+def test_the_next_attempts_word_replaces_the_last_one_of_the_attempt_before(job: Job, api: Api, now: Any) -> None:
+    store_ledger(job, 1, {"trained": 8}, at=now, is_final=True)
+    store_ledger(job, 2, {}, at=now)
+    assert (told(api, job)["attempt"], told(api, job)["is_final"]) == (1, True)
+    store_ledger(job, 2, {"trained": 4, "rolled_back": 4}, at=now)
+    answer = told(api, job)
+    assert (answer["attempt"], answer["is_final"], answer["counts"]["rolled_back"]) == (2, False, 4)

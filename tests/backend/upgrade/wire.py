@@ -1,0 +1,65 @@
+"""What driver and control plane tell each other, as the schemas of one release; and what a later one may not change.
+
+python -m tests.backend.upgrade.wire VERSION     writes the present release's, once, when it is released
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from engine.spec.control import AttemptOrder, FactAck, FactBatch, Heartbeat, HeartbeatReply
+
+Schema = Mapping[str, Any]
+TO_CONTROL: Final[tuple[type[BaseModel], ...]] = (FactBatch, Heartbeat)
+"""A driver says it, and may be the older one or the newer one."""
+TO_DRIVER: Final[tuple[type[BaseModel], ...]] = (FactAck, HeartbeatReply, AttemptOrder)
+FOLDER: Final = Path(__file__).parent
+# A list of choices may grow only where who reads it passes over what it does not know.
+_KINDS: Final = frozenset({"Fact.body", "ControlRequest.kind"})
+
+
+def present() -> dict[str, Schema]:
+    return {model.__name__: model.model_json_schema() for model in (*TO_CONTROL, *TO_DRIVER)}
+
+
+def breaks(before: Schema, now: Schema) -> Iterator[str]:
+    """What a peer of before would say, or needs to be told, that now is refused or missing."""
+    then, later = _models(before), _models(now)
+    for name, model in then.items():
+        if name not in later:
+            yield f"{name} is gone"
+            continue
+        yield from _breaks_of(name, model, later[name])
+
+
+def _breaks_of(name: str, before: Schema, now: Schema) -> Iterator[str]:
+    fields, kept = before.get("properties", {}), now.get("properties", {})
+    for field in fields.keys() - kept.keys():
+        yield f"{name}.{field} is gone"
+    for field in set(now.get("required", ())) - set(before.get("required", ())):
+        yield f"{name}.{field} is asked for, and a release before does not tell it"
+    for field in set(before.get("required", ())) - set(now.get("required", ())):
+        yield f"{name}.{field} may be left out, and a release before asks for it"
+    for field in fields.keys() & kept.keys():
+        was, is_now = _bare(fields[field]), _bare(kept[field])
+        if was != is_now and f"{name}.{field}" not in _KINDS:
+            yield f"{name}.{field} was {json.dumps(was)} and is {json.dumps(is_now)}"
+
+
+def _models(schema: Schema) -> dict[str, Schema]:
+    return {**schema.get("$defs", {}), schema["title"]: schema}
+
+
+def _bare(schema: Any) -> Any:
+    """Without words for people, and without defaults: each side has its own."""
+    if isinstance(schema, Mapping):
+        return {key: _bare(value) for key, value in schema.items() if key not in {"title", "description", "default"}}
+    return [_bare(value) for value in schema] if isinstance(schema, list) else schema
+
+
+if __name__ == "__main__":
+    (FOLDER / f"wire-{sys.argv[1]}.json").write_text(json.dumps(present(), indent=1, sort_keys=True) + "\n")

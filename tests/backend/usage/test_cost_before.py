@@ -1,0 +1,53 @@
+"""The cost of a job before it is submitted: by the price of now, exact, and nothing where a pool is free."""
+
+from datetime import timedelta
+from decimal import Decimal
+from urllib.parse import urlencode
+
+from django.test import Client
+
+from backend.accounts.models import Project, User
+from backend.clock import database_now
+from backend.pages.forms import JobForm
+from backend.pools.models import ResourcePool
+from backend.usage.pricing.prices import PriceTerms, set_price
+from engine.spec.job import JobSpec
+from tests.backend.conftest import Api
+
+SPEC = {"name": "Sums", "rollout": {"replicas": 3}, "placement": {"min_replicas": 1}, "max_runtime_s": 7_200}
+
+
+def priced(pool: ResourcePool, price: str, *, later: timedelta = timedelta(0)) -> None:
+    now = database_now()
+    terms = PriceTerms(per_device_second=Decimal(price), valid_from=now + later, currency="EUR")
+    set_price(pool, terms, actor="user:1", now=now)
+
+
+def test_a_free_pool_costs_nothing_also_while_a_price_is_yet_to_begin(api: Api, pool: ResourcePool) -> None:
+    priced(pool, "0.5", later=timedelta(hours=1))
+    assert api.post("/jobs:preview", {"spec": SPEC}).json()["cost"] is None
+
+
+def test_an_hour_and_the_most_are_told_exactly(api: Api, pool: ResourcePool) -> None:
+    priced(pool, "0.000555555556")
+    told = api.post("/jobs:preview", {"spec": SPEC}).json()
+    assert told["devices"] == 4
+    assert told["cost"] == {
+        "currency": "EUR",
+        "an_hour": "8.0000000064",
+        "an_hour_at_least": "4.0000000032",
+        "at_most": "16.0000000128",
+    }
+
+
+def test_the_form_says_it_before_the_job_is_submitted(pool: ResourcePool, project: Project, alice: User) -> None:
+    priced(pool, "0.001")
+    client = Client()
+    client.force_login(alice, backend="allauth.account.auth_backends.AuthenticationBackend")
+    form = JobForm.showing(JobSpec.model_validate(SPEC)).texts
+    sent = urlencode({**form, "target": f"{project.pk}/{pool.pk}", "look": "1"})
+    page = client.post(
+        "/jobs/new", sent, content_type="application/x-www-form-urlencoded", secure=True
+    ).content.decode()
+    told = "It costs 14.40 EUR an hour with all devices, 7.20 with those that it starts with; 28.80 EUR if it takes"
+    assert told in page

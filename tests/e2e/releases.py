@@ -1,0 +1,117 @@
+"""Two releases of the code on one site: the whole of one, and the control plane of the other in place of its own.
+
+one release   ─▶ postgres, valkey, ray with its drivers, web, worker, beat
+the other     ─▶ web, worker, beat in their place, while everything else goes on
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+import psutil
+import pytest
+
+from backend.environment import OPTIONAL
+from infra.local.home import PROJECT, Home
+from infra.local.processes import belongings, end_belongings
+from infra.local.services import Site
+from infra.local.site_commands import supervisor_status
+from tests.e2e.customer import Customer
+
+# The last commit of a release without budgets, prices, generations and pools' own Rays: 10 migrations before ours.
+EARLIER: Final = "57982c4c1"
+SPECS: Final = Path("engine/spec/templates")
+REPLACED: Final = ("web", "worker", "beat")
+STARTS_WITHIN_S: Final = 240.0
+
+
+def earlier_release(folder: Path) -> Path:
+    """Its files; a checkout without history has none."""
+    there = subprocess.run(["git", "cat-file", "-e", f"{EARLIER}^{{commit}}"], cwd=PROJECT, capture_output=True)
+    if there.returncode != 0:
+        pytest.skip(f"this checkout has no commit {EARLIER}, the release before: `git fetch --unshallow`")
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", EARLIER], cwd=PROJECT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive, check=True)
+    return folder
+
+
+@contextmanager
+def site_of(release: Path, home: Home) -> Iterator[Customer]:
+    """As `make up` of that release starts it; its customer asks with its own specs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAMINAR_")}
+    command = [sys.executable, "-m", "infra.local", "--home", str(home.folder)]
+
+    def run(word: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*command, word], cwd=release, env=environment, capture_output=True, text=True, timeout=400
+        )
+
+    started = run("up")
+    try:
+        assert started.returncode == 0, started.stdout + started.stderr
+        local = json.loads(home.local_json.read_text())
+        headers = {"Authorization": f"Bearer {local['api_key']}"}
+        with httpx.Client(base_url=local["url"], headers=headers, timeout=20) as client:
+            yield Customer(client=client, project=local["project"], patience_s=120, specs=release / SPECS)
+    finally:
+        run("down")
+        left = belongings(home)
+        shutil.rmtree(home.alias, ignore_errors=True)
+        assert not left, f"left behind: {left}"
+
+
+@contextmanager
+def control_plane_of(release: Path, home: Home, *, migrates: bool) -> Iterator[None]:
+    """In place of the one that runs, which nobody starts again meanwhile."""
+    status = supervisor_status(home)
+    assert status is not None
+    supervisor = psutil.Process(int(status["supervisor"]["pid"]))
+    site = Site(home=home, ports=home.written_ports())
+    services = [service for service in site.services() if service.name in REPLACED]
+    started = list[subprocess.Popen[bytes]]()
+    supervisor.suspend()
+    try:
+        if migrates:  # as infra/upgrade.sh does: the former serves meanwhile
+            _manage(release, site, "migrate", "--noinput", "--verbosity", "0")
+        for service in services:
+            end_belongings(home, service.name)
+            told = _of_this_site(site.marked(service), release)
+            with (home.logs / f"{service.name}.log").open("ab") as log:
+                started.append(subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=release, env=told))
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while late := [service.name for service in services if not service.is_healthy()]:
+            assert time.monotonic() < deadline, f"{late}: {[_last(home, name) for name in late]}"
+            time.sleep(0.5)
+        yield
+    finally:
+        for name in REPLACED:
+            end_belongings(home, name)
+        for process in started:
+            process.wait(30)
+        supervisor.resume()
+
+
+def _manage(release: Path, site: Site, *words: str) -> None:
+    environment = _of_this_site(site.control_environment(), release)
+    command = [sys.executable, "manage.py", *words]
+    done = subprocess.run(command, cwd=release, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def _of_this_site(told: Mapping[str, str], release: Path) -> dict[str, str]:
+    """Without what the tests' own surroundings say of another site."""
+    elsewhere = {name for name in OPTIONAL if name in os.environ} - {"LAMINAR_SITE_DIR", "LAMINAR_DATABASE_DIRECT_URL"}
+    return {name: value for name, value in told.items() if name not in elsewhere} | {"PYTHONPATH": str(release)}
+
+
+def _last(home: Home, name: str) -> str:
+    return (home.logs / f"{name}.log").read_text(errors="replace")[-1500:]

@@ -1,0 +1,129 @@
+"""The deciding experiment on a model of no width, with a clock that goes on by a thousandth at every look."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import pytest
+import torch
+
+from engine.bench.deciding.counted import SCHEDULES
+from engine.bench.deciding.engine import Counted, together
+from engine.bench.deciding.engine_body import EngineBody
+from engine.bench.deciding.machine import Machine, machine_of
+from engine.bench.deciding.own_constants import OwnConstants, measure_own
+from engine.pipeline.effects import TrainOn
+from engine.sim.compare.contestants import CONTESTANTS
+from engine.sim.costs.devices import DEVICES
+from engine.sim.costs.lengths import Lengths
+from engine.sim.fleet.fleet import Fleet
+from engine.sim.fleet.setup import Setup
+from engine.sim.recorded.facts import Observations
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+
+NARROW: Final = {
+    **KNOWN_CONFIGS["Qwen3-0.6B"],
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "intermediate_size": 48,
+}
+LENGTHS: Final = Lengths(median=6, longest=40, prompt=20)
+MIXING: Final = ("partial", "inflight", "laminar_cap")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    looks, threads = count(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with machine_of(NARROW, layers=1, longest=60, max_batch=4, clock=lambda: next(looks) / 1_000) as machine:
+        yield machine
+    torch.set_num_threads(threads)
+
+
+class Noting(Fleet):
+    def __init__(self, setup: Setup, machine: Machine) -> None:
+        self.batches: list[TrainOn] = []
+        super().__init__(setup, make_body=partial(EngineBody, machine=machine), on_batch=self.batches.append)
+
+    @property
+    def counted(self) -> Counted:
+        return together([engine.counted for replica in self.replicas for engine in replica.body.engines])
+
+
+def ran(schedule: str, machine: Machine, **changes: Any) -> Noting:
+    contestant = CONTESTANTS[schedule]
+    usual = {
+        "train_every_s": 0.02,
+        "steps": 4,
+        "warm_steps": 1,
+        "groups_per_step": 3,
+        "group_size": 4,
+        "mini_batch": 12,
+        "max_batch": 4,
+    }
+    setup = Setup(
+        device=DEVICES["CPU"],
+        model=machine.model,
+        schedule=contestant.schedule,
+        slots=contestant.slots,
+        train_devices=1,
+        rollout_devices=2,
+        tp=1,
+        lengths=LENGTHS,
+        **{**usual, **changes},
+    )
+    fleet = Noting(setup, machine)
+    fleet.run()
+    return fleet
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_real_engines_under_any_schedule_write_every_answer_once_and_as_long_as_it_was_drawn(
+    schedule: str, machine: Machine
+) -> None:
+    fleet = ran(schedule, machine)
+    trained = [each for batch in fleet.batches for group in batch.groups for each in group.trajectories]
+    assert len({each.key for each in trained}) == len(trained) == len(fleet.batches) * 12
+    for each in trained:
+        work = fleet.setup.work(each.key)
+        assert each.num_tokens == work.prompt + work.num_written
+        assert sum(run.num_tokens for run in each.runs) == work.num_written
+        assert len(each.runs) == 1 or schedule in MIXING
+    assert fleet.counted.num_decoded >= sum(fleet.setup.work(each.key).num_written for each in trained)
+    assert fleet.counted.installs >= 2
+
+
+def test_only_who_throws_caches_away_reads_more_than_the_prompts(machine: Machine) -> None:
+    read = {}
+    for schedule in ("partial", "inflight"):
+        counted = ran(schedule, machine).counted
+        read[schedule] = counted.num_prefilled / counted.num_decoded
+    assert read["partial"] > read["inflight"]
+
+
+def test_a_price_is_the_sum_of_what_was_counted_each_at_its_own_constant() -> None:
+    own = OwnConstants(
+        rows=(1, 2, 4),
+        step_s=(1.0, 1.5, 4.5),
+        short_context=10,
+        context_token_s=0.01,
+        pass_s=0.5,
+        prefill_token_s=0.1,
+        install_s=7.0,
+        move_token_s=0.2,
+        observations=Observations(),
+    )
+    counted = Counted(steps=[(1, 10), (3, 230)], prefilled=[5, 15], installs=2, moved=10)
+    assert own.terms(counted) == pytest.approx(
+        {"steps": 1.0 + 3.0, "context": 2.0, "prefill": 1.0 + 2.0, "installs": 14.0, "moves": 2.0}
+    )
+
+
+def test_what_is_measured_apart_leaves_nothing_in_the_engine_and_tells_each_term(machine: Machine) -> None:
+    own = measure_own(machine, longest=40)
+    assert own.rows == (1, 2, 4) and all(each > 0 for each in own.step_s)
+    assert own.install_s > 0
+    assert {each.num_prefilled > 0 for each in own.observations.decoded} == {True, False}

@@ -1,0 +1,25 @@
+"""Examples of environments are what the environments say today."""
+
+import json
+
+import pytest
+
+from engine.environments.examples import FILE, examples, tried
+from engine.spec.environment_params import ENVIRONMENTS
+from tests.engine.environments.sandboxed import sandbox
+
+__all__ = ["sandbox"]
+SHOWN = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def test_every_environment_has_one() -> None:
+    assert set(SHOWN) == set(examples()) == set(ENVIRONMENTS)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_what_is_shown_is_what_the_environment_says(name: str, request: pytest.FixtureRequest) -> None:
+    if name in ("reasoning_gym", "graded", "custom"):
+        request.getfixturevalue("sandbox")
+    assert tried(name) == SHOWN[name]
+    good, poor = SHOWN[name]["answers"]
+    assert good["reward"] == 1.0 > poor["reward"]

@@ -1,0 +1,58 @@
+"""Templates: the environment of each asks and judges as its spec says, in words that the built-in model has."""
+
+import pytest
+
+from backend.jobs.submitting.templates import gallery, templates
+from engine.environments.port import Observation, Turn, Verdict
+from engine.environments.registry import make_environment
+from engine.environments.running_sums import MODULUS, answer_text, running_sums
+from engine.models.demo_tokenizer import UNKNOWN, build_tokenizer
+from engine.spec.schedules import SCHEDULES
+from tests.engine.environments.sandboxed import sandbox
+
+__all__ = ["sandbox"]
+
+TOKENIZER = build_tokenizer()
+
+
+def test_there_is_one_for_each_way_to_begin() -> None:
+    specs = templates().values()
+    assert {spec.schedule.name for spec in specs} == set(SCHEDULES)
+    assert {"running_sums", "tool_sums", "jsonl", "graded", "custom"} == {spec.environment.name for spec in specs}
+    assert any(spec.trainer.lora_rank for spec in specs) and any(spec.only_evaluates for spec in specs)
+    assert len({spec.name for spec in specs}) == len(gallery()) >= 8
+
+
+@pytest.mark.parametrize("name", templates())
+def test_right_answers_are_paid_in_full_and_others_are_not(name: str, request: pytest.FixtureRequest) -> None:
+    if templates()[name].environment.functions:
+        request.getfixturevalue("sandbox")
+    environment = make_environment(templates()[name].environment, seed=0, data_folder=None)
+    for ordinal in range(3):
+        prompt = environment.prompt("train", ordinal)
+        assert UNKNOWN not in TOKENIZER.encode(prompt.text).tokens
+        rights: list[Turn] = []
+        total = 0
+        asked: str = prompt.text
+        while True:
+            terms = [int(term) for term in asked.replace("=", "").split("+") if term.strip()]
+            chain = [(total + step) % MODULUS for step in running_sums(terms)]
+            total = chain[-1]
+            rights.append(Turn(text=answer_text(chain)))
+            answer = environment.respond(prompt, rights)
+            if isinstance(answer, Verdict):
+                break
+            assert isinstance(answer, Observation)
+            assert UNKNOWN not in TOKENIZER.encode(answer.text).tokens
+            asked = answer.text
+        assert answer.reward == 1.0, answer.remark
+        wrong = environment.respond(prompt, [*rights[:-1], Turn(text=answer_text([(total + 50) % MODULUS]))])
+        assert isinstance(wrong, Verdict) and wrong.reward < 1.0
+
+
+def test_the_built_in_questions_have_the_answers_that_they_ask_for() -> None:
+    environment = make_environment(templates()["own_questions"].environment, seed=0, data_folder=None)
+    for ordinal in range(500):
+        prompt = environment.prompt("train", ordinal)
+        terms = [int(term) for term in prompt.text.replace("=", "").split("+")]
+        assert prompt.facts["answer"] == str(sum(terms) % MODULUS)

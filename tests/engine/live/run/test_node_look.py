@@ -1,0 +1,115 @@
+"""A node finds what keeps a job from its store and its control plane, and leaves nothing behind."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from engine.live.run.found_assets import found_data, found_models
+from engine.live.run.node_look import look_around
+from engine.spec.node_report import MOST_TOLD, FoundAsset, NodeReport, spec_version
+from tests.s3_server import CREDENTIALS, S3Server, s3_server
+
+BUCKET = "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shared folder's, as the control plane left it; the bucket is there."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LAMINAR_STORE_DIR", str(tmp_path))
+    monkeypatch.setenv("LAMINAR_STORE_URL", f"s3://{BUCKET}/here")
+    monkeypatch.setenv("LAMINAR_STORE_ENDPOINT", s3.endpoint)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/doctor-abc").touch()
+    return tmp_path / "jobs"
+
+
+@pytest.fixture(params=[401])
+def control_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Answers a driver without a token as it should, unless a test wants another answer."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(request.param)
+            if request.param == 301:
+                self.send_header("Location", "https://elsewhere.example.org/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def _troubles(report: NodeReport) -> set[str]:
+    """Whether there is a sandbox is this machine's business; its own tests say so."""
+    return {part for part in ("folder", "bucket", "control") if getattr(report, part)}
+
+
+def test_a_node_that_is_well_says_so_and_keeps_nothing(jobs: Path, control_url: str, s3: S3Server) -> None:
+    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    assert _troubles(report) == set(), report
+    assert report.spec == spec_version() and {"ray", "torch"} <= set(report.versions)
+    assert [path.name for path in jobs.iterdir()] == ["doctor-abc"] and s3.keys_in(BUCKET, "") == []
+
+
+def test_it_tells_the_names_of_the_models_and_data_sets_that_lie_on_it(jobs: Path, control_url: str) -> None:
+    store = jobs.parent
+    for name in ("small", "broken", "no-model"):
+        (store / "models" / name).mkdir(parents=True)
+    (store / "models/small/config.json").write_text('{"model_type": "qwen3", "secret": 1}')
+    (store / "models/small/model.safetensors").write_bytes(b"x" * 100)
+    (store / "models/broken/config.json").write_text("{")
+    (store / "data").mkdir()
+    (store / "data/sums.jsonl").write_text("{}\n")
+    (store / "fetched/assets" / ("a" * 64)).mkdir(parents=True)
+    (store / "fetched/assets" / ("b" * 64 + ".coming")).mkdir()
+    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    assert report.models == [
+        FoundAsset(name="broken", num_bytes=1),
+        FoundAsset(name="small", kind="qwen3", num_bytes=136),
+    ]
+    assert report.data == [FoundAsset(name="sums.jsonl", num_bytes=3)]
+    assert report.fetched == ["a" * 64]
+    assert str(store) not in report.model_dump_json()
+
+
+def test_what_lies_on_a_node_is_told_within_bounds(tmp_path: Path) -> None:
+    for number in range(MOST_TOLD + 50):
+        (tmp_path / f"{number:04}.jsonl").touch()
+    (tmp_path / "0000-odd\nname").touch()
+    found = found_data(tmp_path)
+    assert len(found) == MOST_TOLD and found[0].name == "0000.jsonl"
+    assert found_data(tmp_path / "nowhere") == found_models(tmp_path / "nowhere") == []
+
+
+def test_a_folder_that_is_not_the_control_plane_s_is_found(jobs: Path, control_url: str) -> None:
+    report = look_around("n1", "10.0.0.1", control_url, "another")
+    assert _troubles(report) == {"folder"} and "another folder" in report.folder
+
+
+def test_a_bucket_that_is_not_there_is_found(jobs: Path, control_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINAR_STORE_URL", "s3://nowhere/here")
+    assert _troubles(look_around("n1", "10.0.0.1", control_url, "abc")) == {"bucket"}
+
+
+@pytest.mark.parametrize("control_url", [301, 404], indirect=True)
+def test_a_control_plane_that_does_not_answer_itself_is_found(jobs: Path, control_url: str) -> None:
+    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    assert _troubles(report) == {"control"}
+    assert report.control.endswith("answers 404") or "leads to https://elsewhere" in report.control

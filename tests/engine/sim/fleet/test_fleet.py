@@ -1,0 +1,119 @@
+"""A fleet keeps tokens and time, whatever the schedule; which schedule is faster is a result and no test."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.pipeline.records import SampleKey
+from engine.sim.compare.contestants import CONTESTANTS
+from engine.sim.costs.constants import AS_THEY_STAND
+from engine.sim.costs.devices import DEVICES
+from engine.sim.costs.lengths import Lengths
+from engine.sim.costs.memory import RESERVE
+from engine.sim.costs.models import MODELS
+from engine.sim.costs.training import HALF_TOKENS, MFU
+from engine.sim.fleet.fleet import Fleet
+from tests.engine.sim.fleet.fleets import NotingFleet, outcome_of, setup_of
+
+# Where one thing waits for another, a faster part may change the order of what follows, by a group here and there: it
+# is the time of a step that is compared, and not the tokens of just these groups.
+ORDER_COSTS = 0.02
+
+
+@pytest.mark.parametrize("workload", ["math", "tools"])
+@pytest.mark.parametrize("schedule", CONTESTANTS)
+def test_every_token_that_is_trained_was_drawn_and_none_is_trained_twice(schedule: str, workload: str) -> None:
+    fleet = NotingFleet(setup_of(schedule, workload=workload))
+    fleet.run()
+    setup, seen = fleet.setup, set[SampleKey]()
+    for batch in fleet.batches:
+        for group in batch.groups:
+            for trajectory in group.trajectories:
+                calls = setup.tools.calls(setup.seed, trajectory.key) if setup.tools is not None else ()
+                response = max(len(calls) + 1, setup.lengths.response(setup.seed, trajectory.key))
+                drawn = setup.lengths.prompt + response + sum(call.tokens for call in calls)
+                assert trajectory.num_tokens == drawn
+                assert sum(run.num_tokens for run in trajectory.runs) == response
+                assert trajectory.key not in seen
+                seen.add(trajectory.key)
+
+
+@pytest.mark.parametrize("schedule", CONTESTANTS)
+def test_replicas_write_no_faster_than_their_memory_is_read_and_no_longer_than_there_is_time(schedule: str) -> None:
+    fleet = NotingFleet(setup_of(schedule))
+    fleet.run()
+    for replica in fleet.replicas:
+        decoding, cost = replica.body.decoding, fleet.setup.decode
+        fewest_steps = decoding.num_written / fleet.setup.max_batch
+        assert decoding.busy_s >= fewest_steps * (cost.weights_s + cost.overhead_s)
+        assert decoding.busy_s <= fleet.kernel.now + 1e-6
+
+
+@pytest.mark.parametrize("schedule", CONTESTANTS)
+def test_the_same_set_up_is_the_same_run(schedule: str) -> None:
+    assert outcome_of(schedule, workload="tools") == outcome_of(schedule, workload="tools")
+
+
+def test_with_no_variance_and_free_training_no_schedule_gains() -> None:
+    """One step's samples fill every place once, so that none has fuller batches than another."""
+    free = AS_THEY_STAND.with_factor(MFU, 1e6).with_factor(HALF_TOKENS, 1e-9)
+    even = {"lengths": Lengths(median=2_000, sigma=0.0, prompt=50), "book": free, "max_batch": 12}
+    rates = {name: outcome_of(name, **even).tokens_per_s for name in CONTESTANTS if name != "sync"}
+    assert max(rates.values()) < 1.05 * rates["sync_split"], rates
+
+
+@pytest.mark.parametrize("schedule", CONTESTANTS)
+def test_more_bandwidth_is_never_slower(schedule: str) -> None:
+    slow, fast = (outcome_of(schedule, device=DEVICES[name]).step_s for name in ("H100", "H200"))
+    assert fast <= slow * (1 + ORDER_COSTS)
+
+
+@pytest.mark.parametrize("schedule", ["sync", "partial", "laminar", "laminar_delta", "paper"])
+def test_more_memory_is_never_slower(schedule: str) -> None:
+    """With memory for a few answers only, against as much as is wanted."""
+    tight = AS_THEY_STAND.with_factor(RESERVE, {"laminar": 4.91, "laminar_delta": 6.08}.get(schedule, 6.43))
+    assert setup_of(schedule, book=tight).usual_kv_tokens < 10_000
+    slow, fast = (outcome_of(schedule, book=book).step_s for book in (tight, AS_THEY_STAND))
+    assert fast <= slow * (1 + ORDER_COSTS)
+
+
+@pytest.mark.parametrize("schedule", [name for name in CONTESTANTS if not CONTESTANTS[name].is_colocated])
+def test_no_trajectory_has_two_versions_unless_the_schedule_says_so(schedule: str) -> None:
+    setup = setup_of(schedule)
+    if setup.schedule.age_cap is not None:  # or nothing would grow as old in so short a run
+        setup = replace(setup, schedule=replace(setup.schedule, age_cap=1))
+    fleet = NotingFleet(setup)
+    fleet.run()
+    trajectories = [each for batch in fleet.batches for group in batch.groups for each in group.trajectories]
+    mixes = any(len(each.writers) > 1 for each in trajectories)
+    assert mixes == fleet.setup.schedule.mixes_versions
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    assert "145.4 GB of weights" in setup_of("one_step", model=MODELS["72B"], train_devices=64).why_not
+    assert setup_of("laminar", train_devices=1).why_not.startswith("training takes 3 x H800")
+    assert setup_of("laminar", tp=8).why_not.startswith("a replica takes 8 x H800")
+
+
+class LookingFleet(Fleet):
+    """Looks once a second."""
+
+    most_in_use = 0
+
+    def _tick_data(self) -> None:
+        super()._tick_data()
+        for replica in self.replicas:
+            decoding, residents = replica.body.decoding, replica.body.decoding.residents
+            in_use = {sequence.weights for sequence in decoding.held()}
+            assert in_use <= {residents.newest, *residents.older}
+            assert len(residents.older) < self.setup.slots.num
+            self.most_in_use = max(self.most_in_use, len(in_use))
+
+
+@pytest.mark.parametrize("workload", ["math", "tools"])
+@pytest.mark.parametrize("schedule", ["laminar_cap", "laminar_delta", "laminar_delta_cap"])
+def test_weights_that_something_runs_on_are_those_that_are_paid_for(schedule: str, workload: str) -> None:
+    """The newest whole, and no more differences beside it than there are slots left."""
+    fleet = LookingFleet(setup_of(schedule, workload=workload))
+    fleet.run()
+    assert fleet.most_in_use > 1, "there was something to pay for"

@@ -1,0 +1,47 @@
+"""What is said of environments and the sandbox holds of the environments themselves."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.environments.port import GraderError
+from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
+from engine.environments.sandbox.outcome import SandboxUnavailable
+from engine.spec.environment_params import TOOLS, VERIFIERS
+from engine.spec.job import EnvironmentSpec
+from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL, has_sandbox, needs_sandbox
+
+CODE = "def prompt(*_): return {'text': 'x'}\ndef respond(*_): pass"
+CASES = [
+    *((name, {}) for name in ENVIRONMENT_NAMES),
+    *((name, {"verifier": verifier}) for name in ("jsonl", "tools") for verifier in VERIFIERS),
+    *(("tools", {"tools": tool}) for tool in TOOLS),
+    ("tools", {"tools": "calculator, python"}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), CASES, ids=str)
+def test_an_environment_needs_a_sandbox_exactly_where_it_cannot_be_made_without_one(
+    name: str, params: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no bubblewrap
+    for file, row in (("rows", '{"prompt": "%d", "answer": "1"}\n'), ("corpus", '{"title": "%d", "text": "y"}\n')):
+        (tmp_path / f"{file}.jsonl").write_text("".join(row % number for number in range(64)))
+    has_data = {"data": str(tmp_path / "rows.jsonl")} if name in ("jsonl", "graded") else {}
+    has_corpus = {"corpus": str(tmp_path / "corpus.jsonl")} if name == "tools" else {}
+    spec = EnvironmentSpec(
+        name=name,
+        params={**has_data, **has_corpus, **params},
+        code=CODE if name in ("custom", "graded") else "",
+    )
+    try:
+        make_environment(spec, seed=0, data_folder=None)
+        is_made = True
+    except (SandboxUnavailable, GraderError):
+        is_made = False
+    assert needs_sandbox(name, spec.params) is not is_made
+
+
+def test_only_a_nodes_own_word_is_held_against_it() -> None:
+    assert has_sandbox({}) and has_sandbox({SANDBOX_LABEL: "gvisor"})
+    assert not has_sandbox({SANDBOX_LABEL: NO_SANDBOX})

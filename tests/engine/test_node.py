@@ -1,0 +1,56 @@
+"""A node tries its sandbox before it joins Ray, and its label says what came of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray._private.label_utils import validate_node_labels
+from ray._private.ray_constants import LABELS_ENVIRONMENT_VARIABLE
+
+from engine.node import LABELS_VARIABLE, USAGE
+from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
+from tests.engine.environments.sandboxed import sandbox
+
+__all__ = ["sandbox"]
+TELLS = f"import os; print(os.environ[{LABELS_VARIABLE!r}], os.getpid())"
+
+
+def begun(*words: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "engine.node", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.sandbox
+@pytest.mark.usefixtures("sandbox")
+def test_where_the_sandbox_starts_the_node_says_which_and_becomes_its_command() -> None:
+    node = begun("--", sys.executable, "-c", TELLS, **{LABELS_VARIABLE: '{"zone": "a"}', "LAMINAR_SANDBOX": ""})
+    said, _ = node.communicate(timeout=120)
+    labels, pid = said.rsplit(" ", 1)
+    assert json.loads(labels) == {"zone": "a", SANDBOX_LABEL: "bubblewrap"}
+    assert int(pid) == node.pid
+
+
+def test_where_it_does_not_the_node_begins_all_the_same_and_says_so_and_why(tmp_path: Path) -> None:
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    said, logged = begun("--", sys.executable, "-c", TELLS, PATH=path).communicate(timeout=120)
+    assert json.loads(said.rsplit(" ", 1)[0]) == {SANDBOX_LABEL: NO_SANDBOX}
+    assert "sandbox=none" in logged and "new namespace" in logged and "OPERATING.md" in logged
+
+
+def test_without_a_command_it_says_what_it_wants() -> None:
+    node = begun("ray", "start")
+    assert USAGE in node.communicate(timeout=120)[1]
+    assert node.returncode == 1
+
+
+def test_the_label_is_one_that_ray_reads_and_takes() -> None:
+    assert LABELS_VARIABLE == LABELS_ENVIRONMENT_VARIABLE
+    for word in (NO_SANDBOX, "bubblewrap", "gvisor"):
+        validate_node_labels({SANDBOX_LABEL: word})

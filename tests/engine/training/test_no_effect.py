@@ -1,0 +1,82 @@
+"""A setting that is said to do nothing in a job does nothing: the weights after some steps are the same to the bit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.policy.schedule import schedule_for
+from engine.spec.job import JobSpec
+from engine.spec.knob_effects import without_effect
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.spec.test_knob_effects import NOWHERE, SOMEWHERE, with_value
+from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NUM_STEPS = 2
+OF_THE_TRAINER = [
+    (path, value, acts)
+    for path, value, acts in SOMEWHERE
+    if path.startswith(("algorithm.", "optimizer.", "trainer."))
+    # deepspeed's, a teacher's, and a GPU's own are tried where these are
+    and path not in ("optimizer.moments", "optimizer.offload", "algorithm.overlong_tokens")
+]
+
+
+def trained(folder: Path, job: dict[str, Any]) -> str:
+    spec = JobSpec.accepted({"name": "t", **job})
+    training = spec.training
+    made = settings(
+        algorithm=spec.algorithm,
+        optimizer=spec.optimizer,
+        trainer=spec.trainer,
+        mini_batches=training.mini_batches,
+        passes=training.passes,
+        num_steps=training.steps,
+    )
+    trainer = TorchTrainer(folder, made, device="cpu")
+    for step in range(NUM_STEPS):
+        trainer.train_step(trajectories_of(step, staleness=step))
+    return hash_of(trainer)
+
+
+@pytest.mark.parametrize(("path", "value", "acts"), OF_THE_TRAINER, ids=[path for path, *_ in OF_THE_TRAINER])
+def test_what_is_switched_off_changes_no_weight(
+    path: str, value: object, acts: dict[str, Any] | None, make_llama: MakeLlama
+) -> None:
+    job: dict[str, Any] = NOWHERE.get(path, {})
+    assert path in without_effect(JobSpec.accepted({"name": "t", **job}))
+    assert trained(make_llama(), with_value(job, path, value)) == trained(make_llama(), job)
+
+
+@pytest.mark.parametrize("path", ["algorithm.clip_low", "algorithm.kl.estimator", "algorithm.critic.gamma"])
+def test_where_it_acts_it_changes_weights(path: str, make_llama: MakeLlama) -> None:
+    [(value, acts)] = [(value, acts) for each, value, acts in SOMEWHERE if each == path]
+    assert acts is not None
+    assert trained(make_llama(), with_value(acts, path, value)) != trained(make_llama(), acts)
+
+
+WINDOWS = ("sync", "one_step", "stream")
+
+
+@pytest.mark.parametrize(
+    ("path", "others"),
+    [
+        ("schedule.lead_steps", WINDOWS),
+        ("schedule.repack", (*WINDOWS, "bounded", "partial", "inflight")),
+        ("rollout.weight_slots", (*WINDOWS, "bounded", "partial", "inflight", "paper")),
+    ],
+)
+def test_what_only_some_schedules_have_changes_no_other(path: str, others: Sequence[str]) -> None:
+    value = next(value for each, value, _ in SOMEWHERE if each == path)
+    for name in others:
+        specs = [{"name": "t", "schedule": {"name": name}}]
+        specs.append(with_value(specs[0], path, value))
+        plain, changed = map(JobSpec.accepted, specs)
+        assert path in without_effect(plain)
+        assert schedule_for(plain.schedule, weight_slots=plain.rollout.weight_slots or 2) == schedule_for(
+            changed.schedule, weight_slots=changed.rollout.weight_slots or 2
+        )

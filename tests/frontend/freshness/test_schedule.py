@@ -1,0 +1,82 @@
+"""When a page tries to be up to date: lib/live.js itself in a world whose clock, chance and wires are given, by node.
+
+No clock of this machine is read: seconds are the page's own, and pass at once.
+"""
+
+import itertools
+import json
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+LIVE: Final = HERE.parents[2] / "frontend/static/js/lib/live.js"
+NUM_SEEDS: Final = 60
+BEGINS_MS, ANSWER_MS = 10_000, 300
+"""Of the outage; and how long an answer takes in the world of world.mjs."""
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+
+@pytest.fixture(scope="module")
+def lived() -> dict[str, Any]:
+    command = ["node", str(HERE / "prove.mjs"), LIVE.as_uri(), str(NUM_SEEDS)]
+    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+@pytest.fixture(params=["refused", "stalled", "database away", "pull hangs"])
+def pages(lived: dict[str, Any], request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """Of one kind of outage: the server is gone; nothing is answered; its database is gone; only pulls hang."""
+    return [page for page in lived["found"] if page["outage"] == request.param]
+
+
+def tries_in_outage(page: dict[str, Any]) -> list[float]:
+    return [at for at in page["tries"] if BEGINS_MS <= at < page["until"]]
+
+
+def test_a_page_equals_the_database_within_5_s_of_its_answering_again(pages: list[dict[str, Any]]) -> None:
+    assert max(page["equalAt"] - page["until"] for page in pages) <= 3_000 + 2 * ANSWER_MS
+
+
+def test_it_says_within_5_s_of_its_last_answer_that_it_is_out_of_date(pages: list[dict[str, Any]]) -> None:
+    for page in pages:
+        told = next(said["at"] for said in page["statuses"] if said["state"] in {"stale", "offline"})
+        last_good = BEGINS_MS if page["outage"] != "pull hangs" else min(tries_in_outage(page))
+        assert told - last_good <= 5_000
+
+
+def test_once_equal_it_says_live_and_says_nothing_else_after(pages: list[dict[str, Any]]) -> None:
+    assert {page["statuses"][-1]["state"] for page in pages} == {"live"}
+
+
+def test_a_try_begins_at_most_3_s_after_the_one_before_and_two_are_under_way_at_most(
+    pages: list[dict[str, Any]],
+) -> None:
+    for page in pages:
+        tries = tries_in_outage(page)
+        assert max(after - before for before, after in itertools.pairwise(tries)) <= 3_000
+        assert page["mostAtOnce"] <= 2
+
+
+def test_who_waits_asks_a_bounded_number_of_times(pages: list[dict[str, Any]]) -> None:
+    a_minute = [60_000 * len(tries_in_outage(page)) / (page["until"] - BEGINS_MS) for page in pages]
+    assert max(a_minute) <= 70
+
+
+def test_pages_that_lost_the_same_server_do_not_ask_it_at_the_same_moment(lived: dict[str, Any]) -> None:
+    """The first answered tries of all of them: no tenth of a second has more than a fifth."""
+    firsts = [
+        next(at for at in page["tries"] if at >= page["until"]) - page["until"]
+        for page in lived["found"]
+        if page["outage"] == "refused"
+    ]
+    assert max(Counter(int(at // 100) for at in firsts).values()) <= NUM_SEEDS / 5
+
+
+def test_who_is_far_away_is_waited_for_and_not_asked_anew_for_ever(lived: dict[str, Any]) -> None:
+    """Every answer takes 12 s: the eldest try is kept until it comes."""
+    assert lived["slow"]["equalAt"] is not None and lived["slow"]["mostAtOnce"] <= 2

@@ -1,0 +1,39 @@
+"""What a job's engine says: facts as its driver ships them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from backend.checkpoints.models import Checkpoint, CheckpointState
+from backend.jobs.models import ControlRequest, Job
+from backend.telemetry.ingest import ingest_facts
+from engine.spec.control import FactBatch
+
+
+def say(job: Job, *bodies: dict[str, Any], later: timedelta = timedelta()) -> None:
+    """By its newest attempt."""
+    attempt, now = job.attempts.latest("n"), datetime.now(UTC) + later
+    facts = [{"seq": attempt.acked_seq + 1 + at, "at": now, "body": body} for at, body in enumerate(bodies)]
+    batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
+    ingest_facts(attempt, batch, now=now)
+
+
+def acknowledge(job: Job) -> None:
+    request = ControlRequest.objects.get(job=job, acknowledged_at=None)
+    say(job, {"type": "request_acknowledged", "request_id": request.pk})
+
+
+def log_lines(part: str, *said: tuple[str, str]) -> dict[str, Any]:
+    """(level, message)."""
+    now = datetime.now(UTC)
+    lines = [{"at": now, "level": level, "message": message} for level, message in said]
+    return {"type": "log_lines", "component": part, "lines": lines}
+
+
+def saved(job: Job, *, step: int, **changes: Any) -> Checkpoint:
+    """A checkpoint of its that was read back."""
+    now = datetime.now(UTC)
+    told: dict[str, Any] = {
+        "attempt": 1, "version": step, "uri": f"file:///store/{job.pk}/{step}", "manifest_sha256": "0" * 64,
+        "num_bytes": 2_140_000, "created_at": now, "verified_at": now, "state": CheckpointState.COMPLETE,
+    }  # fmt: skip
+    return Checkpoint.objects.create(job=job, step=step, **(told | changes))

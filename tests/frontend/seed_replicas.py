@@ -1,0 +1,42 @@
+"""What replicas told of themselves, as an engine tells it: every few seconds, of very many some at a time."""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+
+from backend.jobs.lifecycle import locked_job
+from backend.jobs.models import Job
+from backend.telemetry.activity import DOINGS, store_activity
+from engine.spec.facts import ReplicasObserved
+
+EVERY_S: Final = 10
+AT_A_TIME: Final = 64
+SHARES: Final = (0.55, 0.1, 0.1, 0.05, 0.0, 0.2)
+"""Of ten seconds, in the order of the doings."""
+
+
+def told_by_replicas(job: Job, num: int, *, since: datetime, until: datetime) -> None:
+    at, turn = since + timedelta(seconds=EVERY_S), 0
+    while at <= until:
+        told = [(turn + each) % num for each in range(min(num, AT_A_TIME))]
+        body = ReplicasObserved.model_validate({"replicas": [_state(each, at) for each in told], "num_replicas": num})
+        with transaction.atomic():
+            store_activity(locked_job(job.pk), 1, body, at=at)
+        at, turn = at + timedelta(seconds=EVERY_S), turn + len(told)
+
+
+def _state(replica: int, at: datetime) -> dict[str, Any]:
+    """All the time written, or in turns; the second one idles every other time."""
+    is_idle = replica == 1 and int(at.timestamp()) // EVERY_S % 2 == 0
+    shares = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0) if is_idle else SHARES
+    start, spans = -float(EVERY_S), []
+    for doing, share in zip(DOINGS, shares, strict=True):
+        if share:
+            spans.append({"doing": doing, "start_s": round(start, 3), "end_s": round(start + EVERY_S * share, 3)})
+        start += EVERY_S * share
+    return {
+        "replica": replica, "incarnation": int(replica == 1), "version": 31, "kv_used": 0.4, "num_running": 12,
+        "num_waiting": replica % 2, "num_with_environment": 0, "num_prefilled": 9_000, "num_decoded": 90_000,
+        "spans": spans,
+    }  # fmt: skip

@@ -1,0 +1,52 @@
+"""What scripts add to choosing: jobs that stay ticked in a list that is renewed, and parameters that a click types."""
+
+import pytest
+from playwright.sync_api import expect
+
+from backend.jobs.models import Job
+from tests.frontend import seed
+from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+def test_jobs_stay_ticked_when_the_list_is_renewed_and_are_cancelled_together_by_keyboard(visit: Visit) -> None:
+    world = seed.make_world()
+    jobs = [seed.submitted(world, name=name) for name in ("Alpha", "Beta", "Gamma")]
+    visitor = visit(world.owner)
+    page = visitor.open("/jobs/?sort=name")
+    expect(page.locator("[data-connection-words]")).to_have_text("live")
+    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    page.get_by_label("Choose Alpha").focus()
+    page.keyboard.press("Space")
+    page.get_by_label("Choose Beta").check()
+    seed.submitted(world, name="Delta")
+    expect(page.get_by_role("link", name="Delta")).to_be_visible(timeout=ARRIVES_WITHIN_MS)
+    expect(page.get_by_label("Choose Alpha")).to_be_checked()
+    expect(page.locator("[data-num-chosen]")).to_have_text("2 chosen:")
+    page.get_by_role("button", name="Cancel").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel 2 jobs").click()
+    expect(page.get_by_text("2 jobs: The job is cancelled.")).to_be_visible()
+    assert page.url.endswith("/jobs/?sort=name")
+    assert [Job.objects.get(pk=job.pk).state for job in jobs] == ["cancelled", "cancelled", "queued"]
+    assert not visitor.complaints
+
+
+def test_a_click_types_a_parameter_of_the_environment_that_is_chosen(visit: Visit) -> None:
+    world = seed.make_world()
+    visitor = visit(world.owner)
+    page = visitor.open("/jobs/new")
+    page.get_by_text("Everything else").click()
+    field = page.locator("[name='environment.params']")
+    field.fill("")
+    page.locator("[name='environment.name']").select_option("tool_sums")
+    page.get_by_text("What Sums with a tool takes").click()
+    page.get_by_role("button", name="constant").click()
+    expect(field).to_have_value("waits = constant")
+    expect(field).to_be_focused()
+    assert field.evaluate("field => field.value.slice(field.selectionStart, field.selectionEnd)") == "constant"
+    page.keyboard.type("none")
+    expect(field).to_have_value("waits = none")
+    expect(page.locator("[data-params] .typed code")).to_have_text("waits")
+    assert not visitor.complaints

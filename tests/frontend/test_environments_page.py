@@ -1,0 +1,22 @@
+"""The page of environments tells all of them, by the tables that refuse specs."""
+
+from html import unescape
+
+from django.test import Client
+
+from engine.spec.environment_params import ENVIRONMENTS
+from tests.frontend.html_reading import text_of
+
+
+def test_every_environment_stands_there_with_all_that_it_takes_and_what_an_answer_was_worth(owner: Client) -> None:
+    page = unescape(text_of(owner.get("/environments/")))
+    for name, entry in ENVIRONMENTS.items():
+        part = page.split(f'<section id="{name}"')[1].split("</section>")[0]
+        assert entry.about in part and part.count("<b>Reward") == 2 and "<b>Reward 1.0</b>" in part
+        for key, row in entry.params.items():
+            assert f"<code>{key}</code>" in part and row.about in part
+    assert 'href="/jobs/new?template=own_code"' in page and "def respond(" in page
+
+
+def test_it_is_for_people_who_have_signed_in(client: Client) -> None:
+    assert client.get("/environments/").status_code == 302

@@ -1,0 +1,39 @@
+"""The parameters of the chosen environment, beside the field that they are typed into."""
+
+import pytest
+from django.test import Client
+
+from backend.pages.environment_params import offered_params
+from backend.pages.spec_fields import settings_of
+from engine.spec.environment_params import ENVIRONMENTS
+from tests.frontend.html_reading import text_of
+from tests.frontend.job_form import filled, send
+from tests.frontend.seed import World
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_every_parameter_is_offered_and_what_is_offered_is_taken(environment: str) -> None:
+    offered = offered_params(environment, "", ["demo/sums"])
+    assert offered is not None
+    assert [each.name for each in offered.params] == list(ENVIRONMENTS[environment].params)
+    for each in offered.params:
+        row = ENVIRONMENTS[environment].params[each.name]
+        for value in (each.default, *each.values):
+            [(name, read)] = settings_of(f"{each.name} = {value}").items()
+            assert name == each.name and row.wrong(read) is None
+
+
+def test_what_is_typed_already_and_the_data_sets_that_are_there_are_known() -> None:
+    offered = offered_params("jsonl", "verifier = numeric", ["demo/sums", "7up"])
+    assert offered is not None
+    by_name = {each.name: each for each in offered.params}
+    assert by_name["verifier"].is_typed and not by_name["tolerance"].is_typed
+    assert by_name["data"].is_required and by_name["data"].values == ["demo/sums", "7up"]
+    assert offered_params("nobodys", "", []) is None
+
+
+def test_the_form_offers_them_and_follows_the_environment_that_is_chosen(world: World, owner: Client) -> None:
+    page = text_of(owner.get("/jobs/new"))
+    assert 'data-offer="median_terms = 6.0"' in page and "max_turns" not in page
+    judged = text_of(send(owner, filled(world, environment__name="tools") | {"part": "judged"}))
+    assert 'data-offer="calls = tool_call"' in judged and "median_terms" not in judged

@@ -1,0 +1,72 @@
+"""Every page in every state has nothing that keeps people out, by axe-core's rules, nothing too small to be pressed and
+nothing that hides the focus; and none is forgotten."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.backend.tenant_world import OPEN_PAGES, PAGES
+from tests.frontend.conftest import Visitor, chromium, server, server_of_all, visit  # noqa: F401  # fixtures
+from tests.gallery.exhibits import make_exhibits
+from tests.gallery.looking import LOOKS, Wanderer, complaints_of, grave_of, hard_to_press_on, photograph, too_long_on
+from tests.gallery.manifest import ENTRIES, IN_MAKE_TEST, REFUSALS, STATES, Entry
+from tests.gallery.showing import write_index
+
+NO_PAGES = {"job_live", "job_series", "client_wheel"}
+"""What an open page asks for, and a file."""
+
+
+def test_every_page_that_is_looked_at_has_an_entry() -> None:
+    looked_at = {name for name, page in PAGES.items() if page.method == "GET" or page.asks} | OPEN_PAGES
+    assert looked_at - NO_PAGES <= {entry.page for entry in ENTRIES}
+
+
+def test_every_state_that_is_declared_and_every_kind_of_refusal_has_an_entry() -> None:
+    entered: dict[str, set[str]] = defaultdict(set)
+    for entry in ENTRIES:
+        entered[entry.page].add(entry.state)
+    forgotten = {page: left for page, states in STATES.items() if (left := states - entered[page])}
+    assert not forgotten
+    assert {entry.status for entry in ENTRIES} >= REFUSALS
+
+
+def test_each_entry_has_a_name_of_its_own() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names) and set(names) >= IN_MAKE_TEST
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_nothing_on_the_pages_that_people_see_most_keeps_people_out(visit: Callable[..., Visitor]) -> None:  # noqa: F811
+    assert not found_on([entry for entry in ENTRIES if entry.name in IN_MAKE_TEST], visit)
+
+
+@pytest.mark.soak
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_nothing_on_any_page_in_any_state_keeps_people_out(visit: Callable[..., Visitor]) -> None:  # noqa: F811
+    """And, where a folder is asked for, its picture is taken."""
+    chosen = tuple(os.environ.get("GALLERY_NAMES", "").split())
+    entries = [entry for entry in ENTRIES if not chosen or entry.name.startswith(chosen)]
+    folder = os.environ.get("GALLERY_FOLDER")
+    found = found_on(entries, visit, Path(folder) if folder else None)
+    if folder:
+        write_index(Path(folder), entries)
+    assert not found, "\n".join(found)
+
+
+def found_on(entries: Sequence[Entry], visit: Callable[..., Visitor], folder: Path | None = None) -> list[str]:  # noqa: F811
+    wanderer, found = Wanderer(visit=visit, exhibits=make_exhibits(), visitors={}), []
+    for look in LOOKS:
+        for entry in entries:
+            visitor = wanderer.see(entry, look)
+            if folder:
+                photograph(visitor.page, folder, entry, look)
+            found += [f"{entry.name} {look}: {line}" for line in grave_of(visitor.page)]
+            found += [f"{entry.name} {look}: {line}" for line in too_long_on(visitor.page, entry, look)]
+            found += [f"{entry.name} {look}: {line}" for line in hard_to_press_on(visitor.page)]
+            found += [f"{entry.name} {look}: the console says {line}" for line in complaints_of(visitor, entry)]
+    return found
