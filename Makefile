@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak rehearse up down status logs backup restore lint format lock migration setup setup-dev chromium bubblewrap vllm
+.PHONY: help demo check test test-long soak rehearse up down status logs backup restore lint format lock migration setup setup-dev chromium bubblewrap vllm
 
 PYTHON ?= python3
 ARGS ?=
@@ -21,14 +21,22 @@ LINT_ENVIRONMENT := \
 	LAMINAR_RAY_URL=http://127.0.0.1:1 LAMINAR_RAY_TOKEN_FILE=/dev/null LAMINAR_STORE_DIR=/nonexistent \
 	LAMINAR_ALLOWED_HOSTS=127.0.0.1
 
+PURE_TESTS := tests/engine/policy tests/engine/pipeline tests/engine/algorithms tests/verdict tests/test_architecture.py
+
 help: ## list the commands
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: setup ## set up, start everything, run one small job to its end and show what it learned
 	@$(VENV) -m infra.local demo $(ARGS)
 
-test: setup-dev chromium bubblewrap vllm ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
-	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.local.parts)
+check: lint ## lint, and the tests that need no service, no browser and no Ray
+	@env $(LINT_ENVIRONMENT) $(VENV) -m pytest -n auto $(PURE_TESTS) $(ARGS)
+
+test: setup-dev chromium bubblewrap vllm ## the gate: every test but the long ones (ARGS="tests/engine -k repack" for some)
+	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.suite gate)
+
+test-long: setup-dev chromium bubblewrap vllm ## the long tests (ARGS=tests/engine/live for one folder)
+	@$(VENV) -m infra.suite long $(ARGS)
 
 soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
 	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)

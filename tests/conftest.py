@@ -1,10 +1,8 @@
 """The test database, vLLM's interpreter, for every folder of tests that uses them; a test leaves the settings as they
 were; and in CI nothing is skipped for what is missing."""
 
-import gc
 import os
 from collections.abc import Generator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from django.conf import settings
 from pytest_django import DjangoDbBlocker
 
 from engine.inference.vllm.interpreter import find_vllm_python
-from infra.local.parts import MARKED
 
 
 @pytest.fixture(scope="session")
@@ -79,26 +76,6 @@ def _list_static_files_once() -> None:
         starting.files.update(found)
 
     pytest.MonkeyPatch().setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_what_was_found)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` looks for those that need Ray, the whole stack or vLLM only in files that name the mark."""
-    for item in items:
-        needed = {mark.name for mark in item.iter_markers()} & {"ray", "e2e", "vllm"}
-        if needed and not MARKED.search(_text_of(item.path)):
-            raise pytest.UsageError(f"{item.nodeid} is marked {needed}, and its own file does not say so")
-
-
-@cache
-def _text_of(file: Path) -> str:
-    return file.read_text()
-
-
-def pytest_collection_finish() -> None:
-    """What imports and thousands of tests consist of stays to the end. Looked through again and again for garbage, it
-    took a tenth of the simulator's time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,6 +36,7 @@ def explains_itself(path: Path) -> bool:
     return "# Over budget:" in path.read_text()
 
 
+@pytest.mark.long
 def test_what_exceeds_the_budgets_carries_its_reason() -> None:
     files = {path: path.read_text().count("\n") for path in source_files()}
     lengths = {name: (length, path) for path in files for name, length, _ in functions(path)}
@@ -59,11 +60,13 @@ def test_no_module_has_a_vague_name() -> None:
     assert not [path for path in source_files() if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES]
 
 
+@pytest.mark.long
 def test_every_function_states_what_it_returns() -> None:
     bare = [name for path in source_files() for name, _, node in functions(path) if node.returns is None]
     assert not bare
 
 
+@pytest.mark.long
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         str(path.relative_to(ROOT))

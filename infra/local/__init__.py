@@ -13,6 +13,4 @@ demo           the first job, watched in the terminal
 demo_accounts  addresses and sign-ins, in one file
 errors         the errors that a person at the terminal reads
 testing        a throw-away site for one command
-parts          every test, in three processes
-test_times     the seconds that tests took, by room
 """

@@ -18,6 +18,9 @@ from infra.local.home import Home
 
 HOME_MARKER = "LAMINAR_HOME_MARK"
 SERVICE_MARKER = "LAMINAR_SERVICE"
+RUN_MARKER = "OF_LAMINAR_TEST_RUN"
+"""Of test runs; a path, below which a run within a run adds a part. Sites that a test starts inherit it, since it is
+named neither after us nor after Ray."""
 
 
 def belongings(home: Home, service: str | None = None) -> list[psutil.Process]:
@@ -36,6 +39,18 @@ def _belongs(process: psutil.Process, home: Home, service: str | None) -> bool:
             return service is None or environment.get(SERVICE_MARKER) == service
     with contextlib.suppress(psutil.Error, OSError):
         return _has_a_file_of(process.pid, home, service)
+    return False
+
+
+def processes_of_run(run: str) -> list[psutil.Process]:
+    """Every live process that a test run has started, or something that it started, this one excepted."""
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_of_run(process, run)]
+
+
+def _is_of_run(process: psutil.Process, run: str) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        marker = process.environ().get(RUN_MARKER, "")
+        return marker == run or marker.startswith(f"{run}/")
     return False
 
 

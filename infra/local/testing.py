@@ -2,31 +2,46 @@
 
 They live in a temporary folder on free ports, in memory as far as they can, and end with the command. The command
 finds them in the LAMINAR_ variables; Django's test runner makes its own databases in there.
+
+Invariant: however a run ends, nothing of it is left. On SIGTERM and SIGINT it removes its processes and its folder
+itself; of a run that was killed the next one removes them.
 """
 
 import contextlib
+import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+
+import psutil
 
 from infra.local.errors import LocalError
 from infra.local.home import Home
 from infra.local.postgres import Postgres
-from infra.local.processes import end_belongings
+from infra.local.processes import RUN_MARKER, end, end_belongings, processes_of_run
 from infra.local.services import Site
 
+PREFIX = "laminar-test-"
+OWNER = "owner.json"
 STARTS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 20.0  # a site that a test started stops its services one after the other
 ORIGIN = "http://127.0.0.1:8000"  # nothing listens there; tests of origins and links name it
 
 
 @contextlib.contextmanager
 def throw_away_site() -> Iterator[dict[str, str]]:
     """The environment in which a test run finds its servers."""
-    folder = Path(tempfile.mkdtemp(prefix="laminar-test-"))
+    _end_as_if_by_keyboard()
+    remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _write_owner(folder)
     home = Home(folder / "home")
     try:
         home.prepare()
@@ -44,11 +59,48 @@ def throw_away_site() -> Iterator[dict[str, str]]:
         for service in site.services()[:2]:
             _wait_for(service.name, service.is_healthy, home.logs / f"{service.name}.log")
         site.postgres.ensure_database()
-        yield environment_of_tests(site)
+        yield environment_of_tests(site) | {RUN_MARKER: str(folder)}
     finally:
-        end_belongings(home, grace_s=1)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(home.alias, ignore_errors=True)
+        _remove(folder)
+
+
+def _end_as_if_by_keyboard() -> None:
+    """So that SIGTERM, too, runs every `finally`."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def _write_owner(folder: Path) -> None:
+    owner = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+    (folder / OWNER).write_text(json.dumps(owner))
+
+
+def remove_abandoned() -> None:
+    """What runs left behind that were killed. Others may be running."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
+        if not _is_alive(owner):
+            _remove(owner.parent)
+
+
+def _is_alive(owner: Path) -> bool:
+    try:
+        known = json.loads(owner.read_text())
+        return bool(psutil.Process(known["pid"]).create_time() == known["started"])
+    except FileNotFoundError:
+        return True  # another run removes it just now
+    except (json.JSONDecodeError, psutil.NoSuchProcess):
+        return False
+
+
+def _remove(folder: Path) -> None:
+    home = Home(folder / "home")
+    end(processes_of_run(str(folder)), grace_s=ENDS_WITHIN_S)
+    end_belongings(home, grace_s=1)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(home.alias, ignore_errors=True)
 
 
 def environment_of_tests(site: Site) -> dict[str, str]:
@@ -57,6 +109,8 @@ def environment_of_tests(site: Site) -> dict[str, str]:
         "LAMINAR_PUBLIC_URL": ORIGIN,
         "LAMINAR_CONTROL_URL": ORIGIN,
         "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost,testserver",
+        "OMP_NUM_THREADS": "1",  # threads that wait for each other by spinning slow everybody on busy cores
+        "RAY_memory_monitor_refresh_ms": "0",  # it looks at the whole host, which is not the tests' alone
     }
 
 

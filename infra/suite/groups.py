@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 HEAVY_MARKS: Final = frozenset({"ray", "e2e", "vllm", "site"})
 HEAVY_GROUP: Final = "ray"
 _NAMES_A_HEAVY_MARK: Final = re.compile(rf"\bmark\.({'|'.join(sorted(HEAVY_MARKS))})\b")
 
 
-def group_of(nodeid: str, *, root: Path = ROOT) -> str:
+def group_of(nodeid: str, root: Path) -> str:
+    """`root`: the folder that test names are relative to."""
     file = nodeid.split("::", 1)[0]
     return HEAVY_GROUP if names_heavy_mark(root / file) else file
 

@@ -7,13 +7,15 @@ import faulthandler
 import gc
 import os
 import signal
-import sys
+import time
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from infra.suite.groups import HEAVY_GROUP, HEAVY_MARKS, group_of, names_heavy_mark
 from infra.suite.results import write_phase
@@ -28,10 +30,13 @@ PROOF_TIMEOUT_S: Final = 240.0
 LONG_TIMEOUT_S: Final = 900.0
 RECORDED_MARKS: Final = frozenset({"long", "proof", "soak"})
 NUM_CHARACTERS: Final = 4_000
+SHARED: Final = "shared_s"
+_STACKS: Final = pytest.StashKey[TextIO]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True, chain=False)
+    stacks = config.stash[_STACKS] = os.fdopen(os.dup(2), "w")  # while a test runs, 2 itself is captured
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
     from hypothesis import settings
 
     settings.register_profile("suite", deadline=None, derandomize=not os.environ.get(LONG), database=None)
@@ -44,13 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        _keep_gate_cell(item)
+        _mark_further_cells(item)
         _check_heavy_mark(item)
         _set_timeout(item)
         marks = {mark.name for mark in item.iter_markers()} & RECORDED_MARKS
         item.user_properties.append(("marks", sorted(marks)))
-    num_tests = Counter(group_of(item.nodeid) for item in items)
-    items.sort(key=lambda item: _place_of(group_of(item.nodeid), num_tests))
+    groups = {item: group_of(item.nodeid, item.config.rootpath) for item in items}
+    num_tests = Counter(groups.values())
+    items.sort(key=lambda item: _place_of(groups[item], num_tests))
 
 
 def _place_of(group: str, num_tests: Counter[str]) -> tuple[bool, int, str]:
@@ -58,15 +64,13 @@ def _place_of(group: str, num_tests: Counter[str]) -> tuple[bool, int, str]:
     return group != HEAVY_GROUP, -num_tests[group], group
 
 
-def _keep_gate_cell(item: pytest.Item) -> None:
-    """`@pytest.mark.long(but="cell")`: of a parametrized test the named cells stay in the gate."""
-    mark = next((mark for mark in item.own_markers if mark.name == "long"), None)
-    if mark is None or "but" not in mark.kwargs:
-        return
-    kept = mark.kwargs["but"]
-    cell = getattr(getattr(item, "callspec", None), "id", "")
-    if cell in ([kept] if isinstance(kept, str) else kept):
-        item.own_markers.remove(mark)
+def _mark_further_cells(item: pytest.Item) -> None:
+    """`@pytest.mark.long_except("name")`: of a parametrized test the named cells stay in the gate, of a class the named
+    tests."""
+    names = {name for mark in item.iter_markers("long_except") for name in mark.args}
+    own = {getattr(item, "originalname", item.name), getattr(getattr(item, "callspec", None), "id", "")}
+    if names and not names & own:
+        item.add_marker("long")
 
 
 def _check_heavy_mark(item: pytest.Item) -> None:
@@ -93,16 +97,52 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Whichever test comes first pays for a fixture of the session: that time is not its own."""
+    item = getattr(request, "_pyfuncitem", None)
+    if fixturedef.scope != "session" or item is None or _SETTING_UP:
+        return (yield)
+    started = time.perf_counter()
+    _SETTING_UP.append(fixturedef.argname)  # what it requests itself is part of its time
+    try:
+        return (yield)
+    finally:
+        _SETTING_UP.clear()
+        before = dict(item.user_properties).get(SHARED, 0.0)
+        item.user_properties.append((SHARED, before + time.perf_counter() - started))
+
+
+_SETTING_UP: Final[list[str]] = []
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False  # `pytest_collection_modifyitems` has put them in order
     return GroupScheduling(config, log)
 
 
-class GroupScheduling(LoadScopeScheduling):
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """xdist's scheduling by scope, where the scope is the group of `groups.py`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        return group_of(nodeid, self.config.rootpath)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test that ended its worker counts as done: xdist would run it again in one worker after the other."""
+        unfinished = [
+            (unit, nodeid)
+            for unit in self.assigned_work[node].values()
+            for nodeid, is_done in unit.items()
+            if not is_done
+        ]
+        crashed: str | None = None
+        if unfinished:
+            unit, crashed = unfinished[0]
+            unit[crashed] = True
+        super().remove_node(node)
+        return crashed
 
 
 class Recorder:
@@ -115,13 +155,14 @@ class Recorder:
         write_phase(self._file, nodeid=nodeid, when="start", outcome="started", seconds=0.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        properties: dict[str, Any] = dict(report.user_properties)
         write_phase(
             self._file,
             nodeid=report.nodeid,
             when=report.when,
             outcome=report.outcome,
-            seconds=report.duration,
-            marks=dict(report.user_properties).get("marks", []),
+            seconds=report.duration - (properties.get(SHARED, 0.0) if report.when == "setup" else 0.0),
+            marks=properties.get("marks", []),
             reason=_reason_of(report),
             load=os.getloadavg()[0],
         )

@@ -6,7 +6,7 @@ A `Result` adds up setup, call and teardown of one test. Its outcome is the wors
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ SLOW_AFTER_S: Final = 2.0
 TOO_SLOW_AFTER_S: Final = 4.0
 """A test of the gate that takes longer alone is red: it belongs to the long tests."""
 NUM_SLOWEST: Final = 10
+CRASHED: Final = "???"
+"""xdist's word for when a test failed whose worker died."""
 _ROOM_DEPTH: Final = 2
 _WORST_FIRST: Final = ("failed", "skipped", "passed")
 
@@ -58,7 +60,7 @@ def running_tests(file: Path) -> list[str]:
     for phase in _phases(file):
         if phase["outcome"] == "started":
             started[phase["nodeid"]] = None
-        elif phase["when"] == "teardown":
+        elif phase["when"] in ("teardown", CRASHED):
             started.pop(phase["nodeid"], None)
     return list(started)
 
@@ -103,30 +105,13 @@ def skips(results: Iterable[Result]) -> Counter[str]:
 def time_table(results: Sequence[Result]) -> str:
     """In the form in which CONTRIBUTING.md keeps it: the workers run side by side, so rooms add up to more than the
     whole run took."""
-    num_tests: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, list[float]] = {}
     for result in results:
-        num_tests[result.room] += 1
-        seconds[result.room] += result.seconds  # type: ignore[assignment]
-    rows = [f"| `{room}` | {num_tests[room]} | {spent:.0f} |" for room, spent in seconds.most_common()]
+        seconds.setdefault(result.room, []).append(result.seconds)
+    longest_first = sorted(seconds.items(), key=lambda row: -sum(row[1]))
+    rows = [f"| `{room}` | {len(spent)} | {sum(spent):.0f} |" for room, spent in longest_first]
     return "\n".join(["| room | tests | seconds |", "|---|---|---|", *rows])
 
 
 def slowest(results: Iterable[Result]) -> list[Result]:
     return sorted(results, key=lambda result: -result.seconds)[:NUM_SLOWEST]
-
-
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def append_unsteady(file: Path, unsteady: Iterable[Result], *, commit: str) -> list[str]:
-    """Keeps each unsteady test with its first failure; returns the names that were there already."""
-    known = {json.loads(line)["nodeid"] for line in file.read_text().splitlines()} if file.is_file() else set()
-    file.parent.mkdir(exist_ok=True)
-    rows = list(unsteady)
-    with file.open("a", encoding="utf-8") as out:
-        for result in rows:
-            out.write(json.dumps({"commit": commit, **asdict(result)}) + "\n")
-    return [result.nodeid for result in rows if result.nodeid in known]

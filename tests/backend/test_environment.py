@@ -28,6 +28,7 @@ def test_a_former_name_is_refused_with_its_successor(former: str) -> None:
         read_environment(values | {former: "0"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [

@@ -52,6 +52,7 @@ for name in names:
 """
 
 
+@pytest.mark.long_except("driver", "local")
 @pytest.mark.parametrize(
     ("setup", "num_names"),
     [(WEB, 6), (WORKER, 6), (DRIVER, 2), (SUPERVISOR, 1)],
@@ -81,6 +82,7 @@ Client(headers={"host": "127.0.0.1", "X-Request-Id": "req_of_ours"}).post("/heal
 """
 
 
+@pytest.mark.long_except("driver", "local")
 @pytest.mark.parametrize(
     ("setup", "num_records"),
     [(WEB + SAY + ASKED, 20), (WORKER + SAY, 18), (DRIVER + SAY, 6), (SUPERVISOR, 1)],

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.long
+
 BEFORE: Mapping[str, str] = {
     "account": "0009_emailaddress_unique_primary_email",  # allauth's own
     "accounts": "0002_tenancy",

@@ -39,6 +39,7 @@ def with_references(document: dict[str, Any], schema: dict[str, Any]) -> Draft20
     return Draft202012Validator(schema | {"components": document["components"]})
 
 
+@pytest.mark.long
 def test_the_document_is_openapi_3_1_with_one_security_scheme(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1")
     assert document["components"]["securitySchemes"] == {"ApiKeyAuth": {"type": "http", "scheme": "bearer"}}

@@ -24,6 +24,7 @@ def judge(found: Found) -> None:
     assert {200, 302, 400, 404} <= set(found.by_status), "it never got anywhere"
 
 
+@pytest.mark.long
 def test_no_page_breaks_whatever_is_sent() -> None:
     judge(call_pages(1_000, seed=1))
 

@@ -99,6 +99,7 @@ def reached_through_tables(app: str, tree: ast.Module, owners: dict[str, str]) -
                 yield f"{line}: the table {table} is of {owner}"
 
 
+@pytest.mark.long
 def test_no_app_reaches_through_the_database_into_one_above_it() -> None:
     relations = relations_from_above()
     owners = {model._meta.db_table: model._meta.app_label for model in models_of_ours()}
@@ -134,6 +135,7 @@ def test_every_port_is_filled_when_the_site_has_started() -> None:
     refuse_unfilled()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("app", "loses"),
     [("jobs", "the project of a job"), ("checkpoints", "where jobs go on from"), ("telemetry", "the last lines of an")],

@@ -16,6 +16,8 @@ from tests.bench.in_process import INSIDE, session_inside
 from tests.bench.schema_calls import Tally, call_everything, send_hostile_bodies
 from tests.bench.schema_world import NOBODY, api_document, new_team, serving
 
+pytestmark = pytest.mark.long
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

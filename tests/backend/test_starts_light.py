@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 SELDOM = {"pyarrow", "numpy", "pandas", "boto3", "torch", "ray"}
 
 
+@pytest.mark.long
 def test_a_web_process_with_all_its_routes_loads_nothing_that_is_seldom_needed() -> None:
     script = f"import backend.asgi, backend.urls, sys; print(*sorted(set(sys.modules) & {SELDOM!r}))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)

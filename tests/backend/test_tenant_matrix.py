@@ -71,6 +71,7 @@ def test_every_route_has_a_row_and_every_row_a_route() -> None:
     assert {route.key for route in ROUTES} == set(ROWS)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("noun", sorted({route.noun for route in ROUTES}))
 def test_each_caller_is_answered_by_its_rights(noun: str) -> None:
     """The routes of a noun in one world, which costs half as much as all that is asked of one route: what an answer did
@@ -209,6 +210,7 @@ def _noun_of(pattern: URLPattern) -> str:
     return str(pattern.pattern).partition("/")[0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("noun", sorted({_noun_of(pattern) for pattern in PATTERNS}))
 def test_each_visitor_is_shown_what_is_theirs(noun: str) -> None:
     world = make_world(NOW)

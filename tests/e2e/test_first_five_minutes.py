@@ -13,7 +13,7 @@ from tests.e2e.conftest import Stack
 from tests.frontend.conftest import chromium  # noqa: F401  # a fixture
 from tests.verdict.runs import paying
 
-pytestmark = [pytest.mark.e2e, pytest.mark.browser]
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.long]
 
 STARTS_WITHIN_MS = 600_000
 """A job: its processes are started one after the other, on two cores."""
@@ -49,6 +49,7 @@ def asks(page: Page, link: str, button: str) -> None:
     page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
 
+@pytest.mark.long
 def test_somebody_new_trains_reads_pauses_resumes_cancels_and_retries(page: Page) -> None:
     page.get_by_role("link", name="New job").first.click()
     page.get_by_role("link", name=re.compile("^Sums with a tool")).click()

@@ -59,6 +59,7 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
+@pytest.mark.long
 def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: Stack) -> None:
     steps = 600  # small ones: together they last longer than five services take to come back
     job = stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": steps, "checkpoint_every": 200}})
@@ -75,6 +76,7 @@ def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: 
     assert held_out[steps] - held_out[0] >= 0.25
 
 
+@pytest.mark.long
 def test_a_job_is_none_the_worse_for_a_site_that_is_stopped_part_by_part_for_a_moment(stack: Stack) -> None:
     """SIGSTOP, for shorter than anybody waits; for longer, and everything else that may happen: test_bad_luck."""
     blows = Blows(stack, random.Random(1))
@@ -88,13 +90,17 @@ def test_a_job_is_none_the_worse_for_a_site_that_is_stopped_part_by_part_for_a_m
     assert_it_ended_once_and_well(stack, job)
 
 
+@pytest.mark.proof
 def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
     """With questions that were uploaded, which both attempts' nodes have to find."""
     asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     stack.upload(tmp_path / "sums.jsonl", kind="data", name="sums")
-    training = SMALL["training"] | {"steps": 120}
-    job = stack.submit(**SMALL | {"training": training}, environment={"name": "jsonl", "params": {"data": "sums"}})
+    num_steps = 60
+    job = stack.submit(
+        **SMALL | {"training": SMALL["training"] | {"steps": num_steps}},
+        environment={"name": "jsonl", "params": {"data": "sums"}},
+    )
     assert job["spec"]["environment"]["params"]["data"] == "sums@1"
     stack.wait(job["id"], lambda job: bool(checkpoints(stack, job["id"])), within_s=600)
     drivers = driver_processes(stack)
@@ -107,9 +113,10 @@ def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack:
     attempts = stack.get(f"/jobs/{job['id']}/attempts")["data"]
     assert attempts[1]["resume_from"], "the second attempt began from nothing"
     trained = {step for step, _ in stack.series(job["id"])["reward/mean"]}
-    assert trained == set(range(1, 121))
+    assert trained == set(range(1, num_steps + 1))
 
 
+@pytest.mark.long
 def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
     job = stack.submit(rollout={"replicas": 1}, training={"steps": 5_000})
     stack.wait(job["id"], lambda job: job["step"] >= 1, within_s=600)
@@ -143,6 +150,7 @@ def test_the_same_request_twice_is_one_job(stack: Stack) -> None:
     stack.finish(answers[0], within_s=300)
 
 
+@pytest.mark.long
 def test_an_evaluation_holds_its_replica_alone_and_tells_how_far_it_is(stack: Stack) -> None:
     prompts = 3_000  # a few seconds: longer than several looks
     trained = stack.finish(stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": 2}})["id"])
@@ -161,6 +169,7 @@ def test_an_evaluation_holds_its_replica_alone_and_tells_how_far_it_is(stack: St
     assert told["job"] == job["id"] and told["prompts"] <= prompts
 
 
+@pytest.mark.proof
 def test_in_the_end_nobodys_bill_is_wrong(stack: Stack) -> None:
     """Of all the jobs above, killed and cancelled ones too."""
     assert_nobodys_bill_is_wrong(stack, database=stack.database, settled_within_s=0)

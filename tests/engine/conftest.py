@@ -4,11 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-# A busy machine is no failed test, and the first example waits for torch.
-settings.register_profile("engine", deadline=None)
-settings.load_profile("engine")
 
 MakeLlama = Callable[..., Path]
 

@@ -20,6 +20,7 @@ FORM = "application/x-www-form-urlencoded"
 POSTED = [each for each in page_urls.urlpatterns if each.name in PAGES and PAGES[each.name].method == "POST"]
 
 
+@pytest.mark.long
 def test_every_act_is_answered() -> None:
     world = make_world(NOW)
     silent = [complaint for pattern in POSTED if (complaint := _silence(world, pattern))]

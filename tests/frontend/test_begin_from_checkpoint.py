@@ -35,6 +35,7 @@ def box(checkpoint: Checkpoint, *, ticked: bool) -> str:
     return f'name="start_from" value="{checkpoint.pk}"{" checked" if ticked else ""}>'
 
 
+@pytest.mark.long
 def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
     owner: Client, checkpoint: Checkpoint
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
     assert f'"start_from": "{checkpoint.pk}"' in page, "and so does the same as curl"
 
 
+@pytest.mark.long
 def test_what_is_sent_begins_there_and_so_does_the_one_that_is_run_again(
     world: World, owner: Client, checkpoint: Checkpoint
 ) -> None:
@@ -59,6 +61,7 @@ def test_without_the_tick_it_begins_with_the_model(world: World, owner: Client, 
     assert Job.objects.exclude(pk=checkpoint.job_id).get().start_from == ""
 
 
+@pytest.mark.long_except("True")
 @pytest.mark.parametrize("ticked", [True, False])
 def test_a_refused_form_keeps_the_choice(world: World, owner: Client, checkpoint: Checkpoint, ticked: bool) -> None:
     choice = {"offered": checkpoint.pk} | ({"start_from": checkpoint.pk} if ticked else {})
@@ -66,6 +69,7 @@ def test_a_refused_form_keeps_the_choice(world: World, owner: Client, checkpoint
     assert answer.status_code == 422 and box(checkpoint, ticked=ticked) in unescape(text_of(answer))
 
 
+@pytest.mark.long
 def test_too_few_steps_are_told_beside_the_steps(world: World, owner: Client, checkpoint: Checkpoint) -> None:
     form = filled(world, start_from=checkpoint.pk, offered=checkpoint.pk, training__steps=str(STEPS))
     page = unescape(text_of(send(owner, form)))
@@ -97,6 +101,7 @@ def test_another_teams_checkpoint_does_not_exist(outsider: Client, world: World,
     assert "Earlier" not in page and checkpoint.pk not in page
 
 
+@pytest.mark.long
 def test_the_tick_is_part_of_the_curl(visit: Callable[..., Any], tmp_path: Path) -> None:
     world = make_world()
     checkpoint = checkpoint_of(finished(world, steps=STEPS, name="Earlier"))
@@ -113,6 +118,7 @@ def test_the_tick_is_part_of_the_curl(visit: Callable[..., Any], tmp_path: Path)
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
     world = make_world()
     job = finished(world, steps=STEPS)

@@ -56,6 +56,7 @@ def drawn_points(page: Page) -> list[list[int]]:
     )
 
 
+@pytest.mark.proof
 def test_signing_in_leads_to_the_jobs(visit: Visit) -> None:
     world = seed.make_world()
     seed.may_sign_in(world.owner)
@@ -69,6 +70,7 @@ def test_signing_in_leads_to_the_jobs(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.proof
 def test_a_jobs_page_draws_every_chart(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=30)
@@ -85,6 +87,7 @@ def test_a_jobs_page_draws_every_chart(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_charts_that_nobody_sees_are_not_drawn(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=5)
@@ -95,6 +98,7 @@ def test_charts_that_nobody_sees_are_not_drawn(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.proof
 def test_a_new_point_arrives_without_a_reload(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=12)
@@ -111,6 +115,7 @@ def test_a_new_point_arrives_without_a_reload(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_whoever_reads_an_older_step_is_not_pulled_away(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=6)
@@ -129,6 +134,7 @@ def test_whoever_reads_an_older_step_is_not_pulled_away(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_point_that_is_clicked_opens_its_own_step(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=40)
@@ -149,6 +155,7 @@ def test_a_point_that_is_clicked_opens_its_own_step(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_state_and_its_event_arrive_too(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -163,6 +170,7 @@ def test_the_state_and_its_event_arrive_too(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_timeline_grows_between_events(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -178,6 +186,7 @@ def test_the_timeline_grows_between_events(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_every_metric_is_listed_though_the_page_came_before_the_first(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=0)
@@ -196,6 +205,7 @@ def test_every_metric_is_listed_though_the_page_came_before_the_first(visit: Vis
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_focus_stays_when_what_it_was_on_is_renewed_or_gone(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -214,6 +224,7 @@ def test_focus_stays_when_what_it_was_on_is_renewed_or_gone(visit: Visit) -> Non
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_list_follows_by_itself(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
@@ -227,6 +238,7 @@ def test_the_list_follows_by_itself(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/jobs/", "/jobs/{job}/"])
 def test_a_page_whose_session_has_ended_says_so(visit: Visit, path: str) -> None:
     world = seed.make_world()
@@ -241,6 +253,7 @@ def test_a_page_whose_session_has_ended_says_so(visit: Visit, path: str) -> None
     assert not visitor.unexpected
 
 
+@pytest.mark.proof
 def test_cancelling_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=2)
@@ -263,6 +276,7 @@ def test_cancelling_by_keyboard(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_every_error_at_once_and_then_one_job(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
@@ -287,6 +301,7 @@ def test_every_error_at_once_and_then_one_job(visit: Visit) -> None:
     assert not visitor.unexpected
 
 
+@pytest.mark.long
 def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
     visitor = visit(seed.make_world().owner)
     page = visitor.open("/jobs/new")
@@ -303,6 +318,7 @@ def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_what_is_wrong_or_without_effect_is_told_beside_its_field_while_typing(visit: Visit) -> None:
     visitor = visit(seed.make_world().owner)
     page = visitor.open("/jobs/new")
@@ -323,6 +339,7 @@ def test_what_is_wrong_or_without_effect_is_told_beside_its_field_while_typing(v
     assert not Job.objects.exists() and not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_outlook_is_of_what_is_typed(visit: Visit) -> None:
     world = seed.make_world(capacity=8)
     visitor = visit(world.owner)
@@ -338,6 +355,7 @@ def test_the_outlook_is_of_what_is_typed(visit: Visit) -> None:
     assert not Job.objects.exists() and not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_is_wider_than_a_phone(visit: Visit, dark: bool) -> None:
     world = seed.make_world()
@@ -363,6 +381,7 @@ def test_nothing_is_wider_than_a_phone(visit: Visit, dark: bool) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.proof
 def test_hostile_samples_are_text(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -376,6 +395,7 @@ def test_hostile_samples_are_text(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_theme_follows_the_system_until_it_is_chosen(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -394,6 +414,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_without_scripts_the_page_still_tells_and_cancels(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)

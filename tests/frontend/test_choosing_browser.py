@@ -10,6 +10,7 @@ from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
+@pytest.mark.long
 def test_jobs_stay_ticked_when_the_list_is_renewed_and_are_cancelled_together_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     jobs = [seed.submitted(world, name=name) for name in ("Alpha", "Beta", "Gamma")]
@@ -33,6 +34,7 @@ def test_jobs_stay_ticked_when_the_list_is_renewed_and_are_cancelled_together_by
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_click_types_a_parameter_of_the_environment_that_is_chosen(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)

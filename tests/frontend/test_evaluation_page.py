@@ -88,6 +88,7 @@ class Engine:
 
 @pytest.mark.django_db
 class TestWhoMay:
+    @pytest.mark.long
     def test_a_member_starts_one_from_the_page_of_the_job(
         self, owner: Client, checkpoint: Checkpoint, world: World
     ) -> None:
@@ -97,12 +98,14 @@ class TestWhoMay:
         assert f'<a href="/jobs/{job.pk}/">{job.state}</a> 0 of {PROMPTS} prompts' in page
         assert ONLY_MEMBERS not in page
 
+    @pytest.mark.long
     def test_one_showing_of_the_button_makes_one_evaluation(self, owner: Client, checkpoint: Checkpoint) -> None:
         token = button_of(owner, checkpoint)
         first, again = (press(owner, checkpoint, token) for _ in range(2))
         assert first.headers["Location"] == again.headers["Location"]
         assert Job.objects.filter(start_from=checkpoint.pk).count() == 1
 
+    @pytest.mark.long
     def test_a_viewer_sees_all_of_it_and_is_told_why_there_is_no_button(
         self, owner: Client, viewer: Client, checkpoint: Checkpoint
     ) -> None:
@@ -125,6 +128,7 @@ class TestWhoMay:
         answer = owner.post(f"/checkpoints/{checkpoint.pk}/evaluate", {"token": button_of(owner, checkpoint)})
         assert answer.status_code == 415 and not Job.objects.filter(start_from=checkpoint.pk).exists()
 
+    @pytest.mark.long_except("short")
     @pytest.mark.parametrize("token", ["", "short", "%22%3E" * 10])
     def test_a_form_without_its_token_makes_nothing(self, owner: Client, checkpoint: Checkpoint, token: str) -> None:
         assert press(owner, checkpoint, token).status_code == 302
@@ -151,6 +155,7 @@ class TestWhoMay:
         assert f'href="/jobs/{checkpoint.job_id}/checkpoints/#{checkpoint.pk}"' in page and "Run again" not in page
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("width", [1280, 390])
 def test_an_open_page_follows_an_evaluation_to_its_result(

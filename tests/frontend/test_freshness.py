@@ -47,6 +47,7 @@ def shut_to_others() -> Iterator[None]:
             cursor.execute(f"ALTER DATABASE {quoted} CONNECTION LIMIT -1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
 def test_after_the_server_was_ended_the_page_catches_up_with_the_next_one(visit: Visit, how: int) -> None:
     world = seed.make_world()
@@ -65,6 +66,7 @@ def test_after_the_server_was_ended_the_page_catches_up_with_the_next_one(visit:
     eventually(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.join() === '1,2,3,4,5,6'")
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_is_noticed_though_its_connections_stay_open(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=4)
@@ -80,6 +82,7 @@ def test_a_server_that_hangs_is_noticed_though_its_connections_stay_open(visit: 
     expect(page.locator("[data-connection-words]")).to_have_text("live", timeout=ARRIVES_WITHIN_MS)
 
 
+@pytest.mark.long
 def test_a_site_without_its_database_is_not_called_live(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=4)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import reverse
@@ -59,6 +60,7 @@ def test_who_is_in_no_team_is_told_what_to_ask_for(world: World, as_user: Signed
     assert "You are in no team yet" in text_of(as_user(User.objects.create_user("new@example.org")).get("/"))
 
 
+@pytest.mark.long
 def test_alarms_failures_and_paused_jobs_of_the_readers_wait_for_them(world: World, owner: Client) -> None:
     seed.doubted(world, name="Doubted")
     failed = seed.failed(world, name="Failed")
@@ -78,6 +80,7 @@ def test_what_was_retried_resumed_or_is_days_old_waits_for_nobody(world: World) 
     assert told_to(world.owner, at=old.created_at + FAILURES_TOLD_FOR + timedelta(hours=1)) == []
 
 
+@pytest.mark.long
 def test_of_colleagues_jobs_there_is_a_number(world: World, viewer: Client) -> None:
     seed.failed(world, name="Failed")
     seed.doubted(world, name="Doubted")

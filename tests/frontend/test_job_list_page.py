@@ -35,6 +35,7 @@ def test_the_list_filters_searches_and_counts(world: World, owner: Client) -> No
     assert owner.get("/jobs/?q=%07%ff&state=nonsense&page=-3").status_code == 200
 
 
+@pytest.mark.long
 def test_the_list_is_narrowed_by_owner_project_pool_tag_and_verdict(world: World, owner: Client) -> None:
     bea = User.objects.create_user("bea@example.org")
     Membership.objects.create(user=bea, team=world.team, role=Role.MEMBER)

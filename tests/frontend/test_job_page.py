@@ -31,6 +31,7 @@ from tests.frontend.seed import World
 from tests.frontend.seed_samples import SAMPLES_A_STEP
 
 
+@pytest.mark.long
 def test_a_jobs_page_is_useful_without_scripts(world: World, owner: Client) -> None:
     job = seed.finished(world, steps=56)
     page = unescape(text_of(owner.get(f"/jobs/{job.pk}/")))
@@ -225,6 +226,7 @@ def test_a_long_chart_ends_with_what_is_called_the_reward_now(world: World, owne
     assert steps == sorted(steps) and {min(low for _, low, _ in band), max(high for *_, high in band)} == {0.0, 1.0}
 
 
+@pytest.mark.long
 def test_the_timeline_is_end_to_end_and_holds_its_marks(world: World) -> None:
     job = seed.finished(world, steps=56)
     line = timeline_of(list(job.events.order_by("seq")), now=datetime.now(UTC))

@@ -56,6 +56,7 @@ def all_pages(world: World, client: Client) -> dict[str, Answer]:
     return answers | {"form": send(client, wrong), "search": client.get("/jobs/", {"q": "<script>alert(1)"})}
 
 
+@pytest.mark.long
 def test_no_page_holds_a_script_or_a_handler_that_is_not_ours(world: World, owner: Client) -> None:
     for path, response in all_pages(world, owner).items():
         markup = Markup()
@@ -66,6 +67,7 @@ def test_no_page_holds_a_script_or_a_handler_that_is_not_ours(world: World, owne
         assert "<svg onload" not in text_of(response), path
 
 
+@pytest.mark.long
 def test_every_answer_carries_the_policy(world: World, owner: Client) -> None:
     for path, response in all_pages(world, owner).items():
         policy = dict(part.split(" ", 1) for part in response["Content-Security-Policy"].split("; "))

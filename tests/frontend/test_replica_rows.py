@@ -61,6 +61,7 @@ def test_no_doing_is_told_by_its_colour_alone(owner: Client, world: World) -> No
     assert "wrote 55 %" in said and "started again 1 time" in said
 
 
+@pytest.mark.long
 def test_of_very_many_every_so_manieth_is_shown_and_that_is_said(owner: Client, world: World) -> None:
     job = ran(world, 100)
     found = rows_of(job)

@@ -28,6 +28,7 @@ NO_PAGES = {
 Visit = Callable[..., Visitor]
 
 
+@pytest.mark.long
 def test_a_key_is_made_copied_and_revoked_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
@@ -51,6 +52,7 @@ def test_a_key_is_made_copied_and_revoked_by_keyboard(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
@@ -68,6 +70,7 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
     assert not visitor.complaints and not guest.complaints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None:
     """Empty and full; the top bar with all its words too."""
@@ -95,6 +98,7 @@ def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_line_moves_while_the_page_is_open(visit: Visit) -> None:
     world = seed.make_world(capacity=8)
     visitor = visit(world.owner)
@@ -109,6 +113,7 @@ def test_the_line_moves_while_the_page_is_open(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) -> None:
     world = seed.make_world()
     seed.finished(world, steps=5, at=datetime.now(UTC) - timedelta(minutes=10))
@@ -126,6 +131,7 @@ def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) 
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_webhook_is_made_tested_answered_and_deleted_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)

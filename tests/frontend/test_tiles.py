@@ -73,6 +73,7 @@ def job_in(world: World, state: str, *, only_evaluates: bool) -> Job:
     return job
 
 
+@pytest.mark.long_except("False-validating", "False-pausing", "True-validating", "True-failed")
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", JobState.values)
 @pytest.mark.parametrize("only_evaluates", [False, True])
@@ -98,6 +99,7 @@ def test_the_page_and_its_pull_say_the_same(world: World, owner: Client, state: 
     assert (shown["elapsed"] != "–") == has_begun and shown["title"].endswith(f" · {job.name}")
 
 
+@pytest.mark.long_except("validating", "queued", "starting", "running", "recovering", "paused")
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", JobState.values)
 def test_only_what_runs_counts_down(world: World, state: str) -> None:

@@ -36,6 +36,7 @@ def events_of(html: str) -> str:
     return str(events)
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_a_run_that_learns_says_so_with_its_curve(world: World, owner: Client) -> None:
     job = seed.judged(seed.running(world, steps_done=50))
@@ -45,6 +46,7 @@ def test_a_run_that_learns_says_so_with_its_curve(world: World, owner: Client) -
     assert line.index("<polyline") > line.index("Learning")
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_what_shows_it_leads_to_a_chart_that_stands_there(world: World, owner: Client) -> None:
     job = seed.doubted(world)
@@ -79,6 +81,7 @@ def test_what_is_ill_says_what_helps_and_outranks_the_coloured_number(world: Wor
     assert html.index('id="verdict"') < html.index('class="vitals')
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_a_pull_says_when_there_is_another_verdict_and_the_part_has_it(world: World, owner: Client) -> None:
     job = seed.judged(seed.running(world, steps_done=30))
@@ -99,6 +102,7 @@ def test_before_it_is_judged_a_job_has_no_line(world: World, owner: Client) -> N
     assert "verdict-line" not in line_of(page_of(owner, seed.submitted(world)))
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_an_alarm_is_a_word_in_the_list_and_a_sentence_among_the_events(world: World, owner: Client) -> None:
     job = seed.doubted(world)
@@ -120,6 +124,7 @@ def test_what_a_later_release_found_is_told_too(world: World, owner: Client) -> 
     assert "Haunted by another job." in unescape(line_of(page_of(owner, job)))
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_an_open_page_hears_of_an_alarm_by_itself(visit: Visit) -> None:

@@ -38,6 +38,7 @@ def test_each_entry_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names) and set(names) >= IN_MAKE_TEST
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_nothing_on_the_pages_that_people_see_most_keeps_people_out(visit: Callable[..., Visitor]) -> None:  # noqa: F811

@@ -35,6 +35,7 @@ def test_every_image_is_looked_at() -> None:
     assert set(IMAGES) == {path.parent.name for path in (ROOT / "infra" / "images").glob("*/Dockerfile")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_images_commands_import_nothing_that_its_locks_do_not_bring(image: str) -> None:
     assert import_in(sys.executable, image, locks_of(image)) == ""

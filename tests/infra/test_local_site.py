@@ -83,6 +83,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
     keeper.run("down")
 
 
+@pytest.mark.long
 def test_what_was_written_and_the_ports_are_the_same_after_down_and_up(keeper: Keeper) -> None:
     keeper.up()
     keeper.write(1)
@@ -94,6 +95,7 @@ def test_what_was_written_and_the_ports_are_the_same_after_down_and_up(keeper: K
     assert keeper.home.written_ports() == ports
 
 
+@pytest.mark.long
 def test_a_second_up_finds_the_first(running: Keeper) -> None:
     supervisor = supervisor_status(running.home)
     running.up()
@@ -101,6 +103,7 @@ def test_a_second_up_finds_the_first(running: Keeper) -> None:
     assert (supervisor_status(running.home) or {})["supervisor"] == supervisor["supervisor"]
 
 
+@pytest.mark.long
 def test_two_ups_at_once_end_with_one_site(keeper: Keeper) -> None:
     command = [sys.executable, "-m", "infra.local", "--home", str(keeper.home.folder), "up", *SERVICES]
     both = [subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
@@ -113,6 +116,7 @@ def _supervises(process: psutil.Process, home: Home) -> bool:
     return {"supervise", str(home.folder)} <= set(process.info["cmdline"] or [])
 
 
+@pytest.mark.long
 def test_a_killed_service_comes_back_with_its_data(keeper: Keeper) -> None:
     keeper.up()
     keeper.write(7)
@@ -122,6 +126,7 @@ def test_a_killed_service_comes_back_with_its_data(keeper: Keeper) -> None:
     assert keeper.kept() == [7]
 
 
+@pytest.mark.long
 def test_down_ends_what_a_killed_supervisor_left(keeper: Keeper) -> None:
     keeper.up()
     status = supervisor_status(keeper.home)
@@ -134,6 +139,7 @@ def test_down_ends_what_a_killed_supervisor_left(keeper: Keeper) -> None:
     assert belongings(keeper.home) == []
 
 
+@pytest.mark.long
 def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
     keeper.up()
     keeper.write(3)
@@ -150,6 +156,7 @@ def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
     assert keeper.kept() == [3]
 
 
+@pytest.mark.long
 def test_a_port_that_somebody_took_is_replaced_and_written_down(keeper: Keeper) -> None:
     keeper.home.prepare()
     with socket.socket() as other:
@@ -163,6 +170,7 @@ def test_a_port_that_somebody_took_is_replaced_and_written_down(keeper: Keeper) 
         assert keeper.postgres.is_healthy()
 
 
+@pytest.mark.long
 def test_secrets_are_the_owners_alone(running: Keeper) -> None:
     files = [*running.home.secrets_folder.iterdir(), running.home.run / "valkey.conf", running.home.status_file]
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}

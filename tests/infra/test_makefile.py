@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOR_PEOPLE = {"demo", "test", "soak", "rehearse", "vllm", "up", "down", "status", "logs", "backup", "restore"}
-FOR_PEOPLE |= {"lint", "lock", "migration", "format", "help"}
+FOR_PEOPLE = {"demo", "check", "test", "test-long", "soak", "rehearse", "vllm", "up", "down", "status", "logs"}
+FOR_PEOPLE |= {"backup", "restore", "lint", "lock", "migration", "format", "help"}
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ def test_every_place_in_it_that_it_leads_to_is_there() -> None:
     assert named(r"\]\(#([\w-]+)\)") <= places
 
 
+@pytest.mark.long
 def test_every_address_of_the_site_answers_to_something() -> None:
     lost = set()
     for address in named(r"`(/(?:[a-z0-9]+/?)+)`") - set(BEGINNINGS) - {"/proc/sys", "/v1/traces"}:

@@ -76,6 +76,7 @@ def _submit(site: Site, token: str) -> httpx.Response:
     return httpx.post(f"{site.ray.url}/api/jobs/", json={"entrypoint": "true"}, headers=headers, timeout=60)
 
 
+@pytest.mark.long
 def test_it_takes_jobs_with_the_token_and_listens_on_loopback_only(site: Site) -> None:
     deadline = time.monotonic() + 300
     while (answer := _submit(site, site.home.secret("ray"))).status_code != 200:
@@ -84,6 +85,7 @@ def test_it_takes_jobs_with_the_token_and_listens_on_loopback_only(site: Site) -
     assert _listening(site.home) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
+@pytest.mark.long
 def test_its_node_says_whether_the_sandbox_starts_there(site: Site) -> None:
     headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}
     answer = httpx.get(f"{site.ray.url}/api/v0/nodes", headers=headers, timeout=30)
@@ -91,6 +93,7 @@ def test_its_node_says_whether_the_sandbox_starts_there(site: Site) -> None:
     assert node["labels"][SANDBOX_LABEL] == sandbox_here()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token", ["none", "guessed-but-well-formed-enough-to-be-one"])
 def test_it_takes_nothing_without_the_token(site: Site, token: str) -> None:
     assert _submit(site, token).status_code in {401, 403}
@@ -113,6 +116,7 @@ def _settled(launcher: RayLauncher, submission: str, *, within_s: float = 300.0)
     return status
 
 
+@pytest.mark.long
 def test_the_order_arrives_as_a_file_and_our_interpreter_runs(site: Site) -> None:
     script = "import sys, engine.spec.control as c; print(sys.executable, c.AttemptOrder.model_validate_json"
     script += "(open('order.json').read()).token)"
@@ -124,6 +128,7 @@ def test_the_order_arrives_as_a_file_and_our_interpreter_runs(site: Site) -> Non
     assert "lam_run_secret" not in httpx.get(f"{site.ray.url}/api/jobs/", headers=headers).text
 
 
+@pytest.mark.long
 def test_launching_twice_starts_once_while_it_runs_and_when_it_is_over(site: Site, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     launcher = _launcher(site, f"echo run >> {trace}; sleep 2")
@@ -134,6 +139,7 @@ def test_launching_twice_starts_once_while_it_runs_and_when_it_is_over(site: Sit
     assert trace.read_text() == "run\n"
 
 
+@pytest.mark.long
 def test_stop_ends_what_runs_and_leaves_the_rest_alone(site: Site) -> None:
     launcher = _launcher(site, "sleep 600")
     launcher.launch(ORDER, "job_stop-1-1")
@@ -147,6 +153,7 @@ def test_stop_ends_what_runs_and_leaves_the_rest_alone(site: Site) -> None:
     launcher.stop("job_never-1-1")
 
 
+@pytest.mark.long
 def test_a_driver_that_fails_is_seen_with_its_last_words(site: Site) -> None:
     launcher = _launcher(site, "echo out of luck; exit 3")
     launcher.launch(ORDER, "job_fails-1-1")
@@ -155,12 +162,14 @@ def test_a_driver_that_fails_is_seen_with_its_last_words(site: Site) -> None:
     assert len(launcher.log_tail("job_fails-1-1", 5)) == 5
 
 
+@pytest.mark.long
 def test_an_unknown_id_is_missing(site: Site) -> None:
     launcher = _launcher(site, "true")
     assert launcher.status("job_unknown-1-1") is SubmissionStatus.MISSING
     assert launcher.log_tail("job_unknown-1-1", 10) == ""
 
 
+@pytest.mark.long
 def test_a_wrong_token_is_refused_and_not_worth_retrying(site: Site) -> None:
     launcher = RayLauncher(site.ray.url, "wrong")
     with pytest.raises(RayRefused) as refusal:
@@ -170,6 +179,7 @@ def test_a_wrong_token_is_refused_and_not_worth_retrying(site: Site) -> None:
         launcher.launch(ORDER, "job_x-1-1")
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_it_tells_an_operator_its_version_and_devices_and_is_looked_at_from_within(site: Site) -> None:
     """Nothing listens where its drivers would report, and that alone is found, if this machine has a sandbox."""

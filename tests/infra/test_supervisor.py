@@ -82,6 +82,7 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         each.supervisor._stop_all()
 
 
+@pytest.mark.long
 def test_a_service_that_is_stopped_is_ended_and_started_again(keep: Callable[..., Kept], tmp_path: Path) -> None:
     kept = keep(Beating(tmp_path, "worker"))
     assert kept.until(lambda: kept.is_healthy("worker"))
@@ -91,6 +92,7 @@ def test_a_service_that_is_stopped_is_ended_and_started_again(keep: Callable[...
     assert kept.status("worker")["restarts"] == 1
 
 
+@pytest.mark.long
 def test_one_whose_sign_could_not_come_through_is_not_to_blame(keep: Callable[..., Kept], tmp_path: Path) -> None:
     broker, worker = Beating(tmp_path, "broker"), Beating(tmp_path, "worker", heard_through=("broker",))
     kept = keep(broker, worker)
@@ -102,6 +104,7 @@ def test_one_whose_sign_could_not_come_through_is_not_to_blame(keep: Callable[..
     assert kept.until(lambda: kept.status("worker")["restarts"] == 1), "by now it would have been heard"
 
 
+@pytest.mark.long
 def test_a_supervisor_that_was_away_itself_blames_nobody(
     keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_a_supervisor_that_was_away_itself_blames_nobody(
     assert kept.status("worker")["restarts"] == 0
 
 
+@pytest.mark.long
 def test_on_a_full_disk_it_goes_on_from_memory_and_writes_when_there_is_room(
     keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def launched(launcher: Any, order: Any) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_pools_of_one_ray_are_kept_apart() -> None:
     process = multiprocessing.get_context("spawn").Process(target=with_two_kinds_of_hosts)

@@ -71,6 +71,7 @@ def test_an_account_is_closed_and_opened_and_never_one_s_own(
     assert not AuditEntry.objects.filter(team_id=SITE, action="account.closed").exists(), "it is their team's to read"
 
 
+@pytest.mark.long
 def test_nothing_that_a_key_may_do_opens_an_account_or_a_team_that_is_there() -> None:
     """Of links for a password, or for another owner, there is no route."""
     paths: dict[str, Any] = rest.get_openapi_schema()["paths"]

@@ -38,6 +38,7 @@ def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, aft
         time.sleep(after_s)
 
 
+@pytest.mark.long
 def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, project: Project, pool: ResourcePool) -> None:
     """Hung up at once, somewhere in the middle, and after the answer was on its way; some retries race the first."""
     ids = []

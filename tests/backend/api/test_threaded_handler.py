@@ -118,6 +118,7 @@ def test_a_stream_holds_no_connection_and_ends_when_its_reader_leaves(url: str) 
     assert httpx.get(f"{url}/plain").status_code == 200
 
 
+@pytest.mark.long
 def test_a_bug_is_answered_and_the_thread_goes_on(url: str) -> None:
     for _ in range(50):  # more than there are threads
         assert httpx.get(f"{url}/broken").status_code == 500

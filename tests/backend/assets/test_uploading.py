@@ -298,6 +298,7 @@ def test_a_full_store_is_told_and_forgets_nothing(api: Api, monkeypatch: pytest.
     assert put(api, asset, 0, 0, ROWS).status_code == 204
 
 
+@pytest.mark.long
 def test_the_listing_of_a_folder_of_many_files_is_one_request(api: Api) -> None:
     many = [{"name": f"part-{number:05d}.jsonl", "num_bytes": 10} for number in range(10_000)]
     answer = api.post("/assets", {"kind": "data", "name": "many", "files": many})

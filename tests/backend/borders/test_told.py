@@ -78,6 +78,7 @@ def test_no_route_tells_a_tenant_where_our_code_lies(told: Job, api: Api) -> Non
     assert "reading \\u2026/config.json" in read
 
 
+@pytest.mark.long
 def test_no_page_does_either(told: Job, alice: User) -> None:
     client = Client()
     client.force_login(alice)

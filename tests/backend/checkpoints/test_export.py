@@ -23,6 +23,7 @@ from engine.spec.job import JobSpec
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.long_except("0")
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
     lora_rank: int,

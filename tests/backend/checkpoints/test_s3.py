@@ -189,6 +189,7 @@ class TestTravel:
         fetched(remote(url, server.endpoint, there), written.uri)
         assert {name: (found.folder / name).read_bytes() for name in CONTENTS} == CONTENTS
 
+    @pytest.mark.long
     def test_a_part_larger_than_one_piece_arrives_whole(self, server: S3Server, url: str, tmp_path: Path) -> None:
         folder = tmp_path / "jobs/job_a/step-000001"
         write_files(folder, {"model.safetensors": b"0123456789abcdef" * (2 * 2**20 + 7)})  # 32 MiB and a bit
@@ -242,6 +243,7 @@ class Mortal:
 
 
 class TestFaults:
+    @pytest.mark.long_except("-1")
     @pytest.mark.parametrize("fault", [503, 500, -1])
     def test_a_store_that_fails_every_second_time_costs_time_only(
         self, fault: int, proxy: Proxy, url: str, tmp_path: Path
@@ -251,6 +253,7 @@ class TestFaults:
         folder = checkpoint_in(tmp_path)
         assert verify_checkpoint(fetched(node, node.upload(folder))) == verify_checkpoint(folder)
 
+    @pytest.mark.long
     def test_a_store_that_is_away_costs_this_checkpoint_and_says_so(self, url: str, tmp_path: Path) -> None:
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(told.put, remote(url, "http://127.0.0.1:9", tmp_path))

@@ -65,6 +65,7 @@ class TestOverHttp:
         last = [frame["id"] for frame in listen(f"/jobs/{job.pk}/logs/stream").rest() if "id" in frame][-1]
         assert listen(f"/jobs/{job.pk}/logs/stream", last=last).status == 204, "so a browser stops asking"
 
+    @pytest.mark.long_except("?component=trainer-wanted0", "?level=error-wanted1")
     @pytest.mark.parametrize(
         ("query", "wanted"),
         [
@@ -92,6 +93,7 @@ class TestOverHttp:
         again = listen(f"/jobs/{job.pk}/logs/stream", last=frames[0]["id"]).rest()
         assert [frame["event"] for frame in again] == ["line", "line", "end"]
 
+    @pytest.mark.long_except("1.", "9999999999999999999", "1.12345")
     @pytest.mark.parametrize("last", ["x", "-1", "1.5.2", "1.", "9" * 19, "1.12345"])
     def test_a_place_that_is_none_is_refused(self, listen: Any, job: Job, last: str) -> None:
         refused = listen(f"/jobs/{job.pk}/logs/stream", last=last)
@@ -113,6 +115,7 @@ class TestOverHttp:
         tell(job, "driver", ("info", "secret"))
         assert stream.rest() == [{"event": "goodbye", "data": {"code": "unauthenticated"}}]
 
+    @pytest.mark.long
     def test_a_hundred_listeners_cost_no_thread_each(self, listen: Any, job: Job, make_key: Any, alice: User) -> None:
         """And all of them are told. The server is in this process."""
         tell(job, "driver", ("info", "first"))

@@ -70,6 +70,7 @@ class TestWhoMayRead:
 
 
 class TestFigures:
+    @pytest.mark.long
     def test_jobs_pools_and_queues_are_counted_from_postgres(
         self, make_job: Any, pool: ResourcePool, attempt: JobAttempt
     ) -> None:
@@ -88,6 +89,7 @@ class TestFigures:
         Job.objects.filter(pk=attempt.job_id).update(created_at=started - timedelta(seconds=40), started_at=started)
         assert value("laminar_queue_delay_seconds", pool="small", quantile="0.5") == pytest.approx(40)
 
+    @pytest.mark.long
     def test_the_backlog_of_webhooks_is_seen(self, make_job: Any, alice: Any, team: Any) -> None:
         WebhookEndpoint.objects.create(team=team, url="https://a.example", events=["*"], secret="", created_at=NOW)
         make_job()
@@ -101,6 +103,7 @@ class TestFigures:
         JobAttempt.objects.filter(pk=attempt.pk).update(acked_seq=812)
         assert value("laminar_ingested_facts_total") == 812
 
+    @pytest.mark.long
     def test_background_tasks_add_up_whichever_process_ran_them(self, db: None) -> None:
         note_background("jobs.schedule_pool", 0.25)
         note_background("jobs.schedule_pool", 0.75, is_failure=True)
@@ -109,6 +112,7 @@ class TestFigures:
         assert value("laminar_background_failures_total", name="jobs.schedule_pool") == 1
         assert value("laminar_background_longest_seconds", name="jobs.schedule_pool") == 0.75
 
+    @pytest.mark.long
     def test_requests_are_timed_by_route_and_never_by_what_was_asked_for(self, api: Any, job: Job) -> None:
         labels = {"route": "/api/v1/jobs/<job_id>", "method": "GET", "status": "200"}
         before = scrape().get(("laminar_request_seconds_count", frozenset(labels.items())), 0)
@@ -132,6 +136,7 @@ class TestFigures:
         assert value("laminar_database_up") == 0
 
 
+@pytest.mark.long
 def test_several_web_processes_answer_with_one_sum(tmp_path: Path) -> None:
     """Two processes time requests into a shared folder, a third is scraped."""
     environment = os.environ | {"LAMINAR_METRICS_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "backend.settings"}

@@ -57,6 +57,7 @@ class TestOneJob:
         assert listen(f"/jobs/{job.pk}/events", last=frames[-2]["id"]).status == 204, "so a browser stops asking"
         assert listen(f"/jobs/{job.pk}/events", last=1).status == 200
 
+    @pytest.mark.long
     def test_hundreds_are_replayed_in_order(self, listen: Any, job: Job) -> None:
         happen(job, *["step"] * 450)
         cancel_job(job.pk, actor="user:1", now=datetime.now(UTC))
@@ -104,6 +105,7 @@ class TestWhoMayListen:
         happen(job, "secret")
         assert stream.rest() == [{"event": "goodbye", "data": {"code": "unauthenticated"}}]
 
+    @pytest.mark.long
     def test_a_key_that_expires_is_found_by_the_clock(
         self, listen: Any, job: Job, make_key: Any, alice: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -188,6 +190,7 @@ class TestTheTeam:
         names = [frame["event"] for frame in told]
         assert "two" in names and "submitted" in names
 
+    @pytest.mark.long
     def test_an_event_that_commits_late_is_told(
         self, listen: Any, job: Job, make_job: Any, in_own_connection: Callable[..., Any]
     ) -> None:

@@ -311,6 +311,7 @@ class Lifecycle(RuleBasedStateMachine):
         return changed
 
 
+@pytest.mark.long
 def test_no_order_of_what_happens_breaks_an_invariant(pool: ResourcePool, make_job: MakeJob, now: datetime) -> None:
     class Machine(Lifecycle):
         pass

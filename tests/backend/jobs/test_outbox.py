@@ -101,6 +101,7 @@ class TestAtLeastOnce:
         deliver(pools, {"schedule": handled}, database_now())
         assert handled.keys == ["pool_a"] and OutboxMessage.objects.get().pk == other
 
+    @pytest.mark.long
     def test_killed_between_claim_and_publish(self, published: list[list[int]]) -> None:
         row, sent = write("launch", "job_a"), list[Sequence[int]]()
         script = "import os\ndef die(ids): os._exit(9)\ndispatch_due(database_now() + NUDGE_HEAD_START, die)"
@@ -109,6 +110,7 @@ class TestAtLeastOnce:
         assert dispatch_due(in_a_moment() + CLAIM_LASTS, sent.append) == 1
         assert sent == [[row]]
 
+    @pytest.mark.long
     def test_killed_between_effect_and_delete(self, published: list[list[int]]) -> None:
         row, sent = write("launch", "job_a"), list[Sequence[int]]()
         script = f"import os\ndeliver([{row}], {{'launch': lambda key: os._exit(9)}}, database_now())"
@@ -216,6 +218,7 @@ def test_a_request_never_waits_for_the_broker(
     nudge._forget_thread()  # its thread may still be waiting for the silent broker
 
 
+@pytest.mark.long
 def test_publishing_gives_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
     monkeypatch.setattr(nudge, "app", app_on(silent_port))
     started = time.monotonic()

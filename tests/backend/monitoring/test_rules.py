@@ -209,12 +209,14 @@ TROUBLES: dict[str, tuple[Callable[..., History], set[str]]] = {
 }
 
 
+@pytest.mark.long
 def test_on_a_healthy_site_no_alarm_is_raised(pool: ResourcePool, tmp_path: Path) -> None:
     history = is_so(pool)
     assert firing(history) == set()
     promtool_agrees(history, set(), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RULES)
 def test_it_fires_when_what_it_is_for_befalls_the_site_and_no_other_does(
     name: str, pool: ResourcePool, make_job: Make, tmp_path: Path
@@ -228,6 +230,7 @@ def test_it_fires_when_what_it_is_for_befalls_the_site_and_no_other_does(
     promtool_agrees(history, {name} | beside, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pulse", "name"), [(BEAT, "LaminarBeatSilent"), (CANARY, "LaminarWorkerSilent")])
 def test_what_has_never_been_heard_of_is_silent_too(pulse: str, name: str, pool: ResourcePool) -> None:
     with connection.cursor() as db:

@@ -143,6 +143,7 @@ class TestDeadMount:
         told = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
         assert len(told) == 1 and told[0].startswith("For 3 minutes the disk")
 
+    @pytest.mark.long
     def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:
         def told(name: str) -> float:
             return scrape()[f"laminar_disk_{name}", frozenset({("folder", "store")})]

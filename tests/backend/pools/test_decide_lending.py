@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_a_team_gets_its_unused_nominal_quota_after_one_round_of_reclaiming(
     raise AssertionError("the guarantee was broken")
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     quotas(8),

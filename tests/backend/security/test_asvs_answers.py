@@ -53,6 +53,7 @@ def test_what_a_page_tells_once_is_in_no_cookie(browser: Client, team: Any) -> N
     assert set(browser.cookies) == {"sessionid"}
 
 
+@pytest.mark.long
 def test_every_answer_asks_for_https_for_a_year_and_of_subdomains_too(https_client: Browsers) -> None:
     client = https_client()
     asked = {path: client.get(path, secure=True)["Strict-Transport-Security"] for path in EVERYTHING}
@@ -101,6 +102,7 @@ def test_nothing_that_is_somebodys_is_kept_by_a_browser(browser: Client, api: An
     assert "no-store" not in browser.get(STATIC)["Cache-Control"], "what is everybody's may be kept"
 
 
+@pytest.mark.long
 def test_every_answer_says_what_it_is_and_is_not_guessed_at(browser: Client) -> None:
     for path in EVERYTHING:
         answer = browser.get(path)
@@ -175,6 +177,7 @@ def test_tracebacks_are_off_unless_somebody_turns_them_on(https_environment: dic
     assert read_environment(without).debug is False
 
 
+@pytest.mark.long
 def test_the_deployment_check_finds_nothing(https_environment: dict[str, str]) -> None:
     command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
     environment = https_environment | {"LAMINAR_SECRET_KEY": "0123456789abcdef" * 4}

@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.backend.security.conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 SAY = """
 import logging, django; django.setup()
@@ -26,11 +30,13 @@ def said() -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_times_of_log_lines_are_utc_wherever_the_machine_stands() -> None:
     line, *_ = said()
     assert line.startswith(("1970-01-01 00:00:00", "1970-01-01T00:00:00")) and line.endswith("said")
 
 
+@pytest.mark.long
 def test_logs_go_to_standard_error_and_nowhere_else() -> None:
     """Django's own handler for mails is there, and has nobody to write to."""
     _, handlers, admins = said()

@@ -59,6 +59,7 @@ class TestNudges:
         cursors = [frame["cursor"] for frame in frames]
         assert cursors == sorted(cursors) and len(frames) < 80
 
+    @pytest.mark.long
     def test_a_team_is_watched_whole_and_no_other_team(self, watch: Any, vera: User, job: Job, other_job: Job) -> None:
         watcher = watch(vera, {"watch_team": True})
         watcher.settle()
@@ -92,6 +93,7 @@ class TestNudges:
 
 
 class TestWhoMayWatch:
+    @pytest.mark.long_except("", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "http://evil.example")
     @pytest.mark.parametrize(
         "origin",
         [None, "null", "", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "http://127.0.0.1:8000.evil.example",
@@ -155,6 +157,7 @@ class TestWhoMayWatch:
         assert watcher.closed_with()[0] == consumers.CLOSE_NOT_ALLOWED
 
 
+@pytest.mark.long_except("[]", '{"watch": 1}')
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "1", '{"watch": 1}', '{"watch_team": 1}', '{"no": "such"}', "x" * 2_000, "[" * 900]
 )

@@ -105,6 +105,7 @@ def test_a_long_absence_is_caught_up_in_bounded_answers(engine: Engine, job: Job
     assert line == [(n, float(n)) for n in range(1, 401)]
 
 
+@pytest.mark.long
 def test_many_events_are_bounded_too(engine: Engine, job: Job, now: datetime) -> None:
     with transaction.atomic():
         locked = locked_job(job.pk)

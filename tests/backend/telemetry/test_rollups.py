@@ -98,6 +98,7 @@ def test_a_short_series_has_none(job: Job, writer: Writer) -> None:
     assert not MetricRollup.objects.filter(series__job=job).exists()
 
 
+@pytest.mark.long
 def test_a_later_attempt_overrides_them(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 7_001))
     writer.write(2, range(5_001, 5_400))
@@ -118,6 +119,7 @@ def test_a_replay_changes_nothing(job: Job, writer: Writer) -> None:
     check_thinned(job, writer, "loss", 200, 0, 10_000)
 
 
+@pytest.mark.long
 def test_any_range_in_any_number_of_points_is_exact(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 12_001))
     writer.write(2, range(9_000, 13_000))

@@ -77,6 +77,7 @@ def test_too_many_are_told_as_shares_that_add_up(job: Job) -> None:
     assert 0 < len(few.spans) <= MOST_SPANS and few.cells == ()
 
 
+@pytest.mark.long
 def test_a_day_of_many_replicas_is_bounded(job: Job) -> None:
     replicas = [[("decode", -3600.0, -1800.0), ("idle", -1800.0, 0.0)]] * 64
     for hour in range(1, 25):

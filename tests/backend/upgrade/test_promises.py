@@ -12,6 +12,7 @@ RELEASES = sorted(FOLDER.glob("api-*.txt"))
 GUIDE = FOLDER.parents[2] / "frontend" / "templates" / "pages" / "programs" / "guide.html"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
 def test_nothing_that_a_release_promised_is_taken_away_renamed_or_asked_for_anew(release: Any) -> None:
     assert RELEASES[0].stem == "api-0.1.0"

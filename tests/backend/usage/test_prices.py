@@ -54,6 +54,7 @@ def by_hand(start: datetime, end: datetime, devices: int, line: list[PriceView])
     return devices * total
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(moments, lengths, st.integers(min_value=1, max_value=4_096), attempts, prices)
 def test_each_microsecond_costs_what_it_cost_then_whatever_changes_in_the_middle(

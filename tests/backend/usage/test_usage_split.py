@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ attempt_views = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=500)
 @given(
     start=moments,

@@ -9,6 +9,8 @@ from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName
 from tests.engine.algorithms.trl_loss import trl_loss, trl_weights
 
+pytestmark = pytest.mark.long
+
 # B answers, T tokens of the longest, N = 14 that were written
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
 LENGTHS = MASK_BT.sum(1).tolist()

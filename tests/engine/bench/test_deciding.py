@@ -80,6 +80,7 @@ def ran(schedule: str, machine: Machine, **changes: Any) -> Noting:
     return fleet
 
 
+@pytest.mark.long_except("one_step", "bounded", "paper")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_real_engines_under_any_schedule_write_every_answer_once_and_as_long_as_it_was_drawn(
     schedule: str, machine: Machine

@@ -16,6 +16,7 @@ def told_by(capsys: pytest.CaptureFixture[str], *words: str, part: str = "traine
     return told
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_none_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     told = told_by(capsys, "--device", "cpu", "--repeats", "1")
     figures = {row["figure"]: row["median"] for row in told["rows"]}

@@ -42,6 +42,7 @@ def measured() -> tuple[dict[str, Row], list[str]]:
     return {str(row["figure"]): row for row in torch_rows(bench_of(remarks))}, remarks
 
 
+@pytest.mark.long
 def test_every_figure_stands_beside_its_bound() -> None:
     rows, remarks = measured()
     assert list(rows) == FIGURES and remarks == []
@@ -87,6 +88,7 @@ def test_without_time_nothing_is_begun_and_what_fails_is_named(monkeypatch: pyte
     assert remarks == ["could not be tried: torch engine, tiny, drawing: NotImplementedError: no such kernel"]
 
 
+@pytest.mark.long
 def test_the_part_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(["gpu", "--json", "--device", "cpu", "--repeats", "1", "--parts", "torch"]) == 0
     figures = [row["figure"] for row in json.loads(capsys.readouterr().out)["rows"]]

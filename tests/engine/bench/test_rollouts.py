@@ -16,6 +16,7 @@ def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_each_draw_of_each_batch_is_compared_and_a_step_taken_apart(
     capsys: pytest.CaptureFixture[str], vllm_python: Path

@@ -90,6 +90,7 @@ def test_every_token_is_of_the_version_that_the_trace_says(versions: dict[int, W
         assert list(found.ages) == sorted(found.ages, reverse=True)
 
 
+@pytest.mark.long
 def test_the_same_seed_and_trace_teach_the_same_and_another_trace_does_not(partial: Trace) -> None:
     spec = JobSpec.model_validate(
         {

@@ -4,6 +4,7 @@ at processes left running."""
 import itertools
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Literal
@@ -40,7 +41,9 @@ def copy_for_anybody(folder: Path) -> None:
     shutil.copytree(Path(__file__).parents[3] / "engine" / "environments" / "sandbox", source / "sandbox")
     for each in (source.parent, source):
         (each / "__init__.py").touch()
-    for each in (folder, *folder.parents[:2]):
+    temporary = Path(tempfile.gettempdir())
+    above = [each for each in folder.parents if temporary in each.parents]
+    for each in (folder, *above):
         each.chmod(0o755)
 
 

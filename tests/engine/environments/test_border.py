@@ -164,6 +164,7 @@ def outlived(num_prompts: int) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.long
 @pytest.mark.sandbox
 def test_no_word_of_an_environment_kills_a_rollout_or_is_anybody_elses_fault(sandbox: None) -> None:
     counts = outlived(60)

@@ -96,6 +96,7 @@ def test_a_prompt_follows_from_seed_split_and_ordinal_and_is_in_one_split(name: 
 # ── order and splits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.text(max_size=5), st.integers(0, 3))
 def test_every_lap_asks_every_question_once(num: int, seed: str, lap: int) -> None:
     asked = [place_in_order(lap * num + at, num, seed) for at in range(num)]
@@ -213,6 +214,7 @@ def test_the_tolerance_is_relative_above_one_and_absolute_below() -> None:
     assert numeric("0.001", "0.009", 0.01).reward == 1.0
 
 
+@pytest.mark.long
 @given(st.text(max_size=60), st.sampled_from(["42", "-1/3", "2.5e10"]))
 def test_any_text_gets_a_verdict(text: str, due: str) -> None:
     for verdict in (numeric(due, text, 1e-9), exact(due, text)):

@@ -216,6 +216,7 @@ def test_the_tool_python_shows_what_a_program_prints_and_how_it_failed() -> None
 # ── reasoning-gym ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_a_task_of_reasoning_gym_is_asked_and_scored_by_its_name() -> None:
     environment = ReasoningGym(seed=1, task="countdown", params={"max_numbers": 4, "min_numbers": 4}, timeout_s=30)
     prompts = {split: [environment.prompt(split, i) for i in range(12)] for split in ("train", "held_out")}
@@ -228,6 +229,7 @@ def test_a_task_of_reasoning_gym_is_asked_and_scored_by_its_name() -> None:
     assert trick.reward <= 0.01 and trick.trusted
 
 
+@pytest.mark.long
 def test_a_question_is_the_same_in_every_process() -> None:
     """This task writes its terms in the order of a set."""
     texts = set()
@@ -237,6 +239,7 @@ def test_a_question_is_the_same_in_every_process() -> None:
     assert len(texts) == 1
 
 
+@pytest.mark.long
 def test_an_unknown_task_or_setting_of_reasoning_gym_is_refused_with_the_choices() -> None:
     with pytest.raises(ValueError, match="unknown name 'chess'; choose from ab, acre"):
         ReasoningGym(seed=1, task="chess", params={}, timeout_s=30)

@@ -80,6 +80,7 @@ class Gym:
         return {text: score for text, score in scores.items() if score is not None and score > HALF_PAID}  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_no_forgery_of_an_answer_is_paid_or_left_without_a_reward(sandbox: None) -> None:
     """Each task that once evaluated its answers gets its share of them; all of them get all in the soak."""
     gym = Gym(READ, timeout_s=12.0)
@@ -99,6 +100,7 @@ def test_no_forgery_at_all_is_paid_by_any_task(sandbox: None, task: str) -> None
         assert gym.paid(task, index, forged(task, gym.entry(task, index))) == {}
 
 
+@pytest.mark.long
 def test_nothing_is_evaluated_even_by_a_scorer_that_nobody_knew_of(sandbox: None) -> None:
     """A library that asks Python to, and swallows the refusal."""
     code = """
@@ -177,6 +179,7 @@ def _asked_of_gym(code: str) -> list[str]:
     return list(json.loads(_said_by([sys.executable, "-c", f"import json, gym\n{code}"]).splitlines()[-1]))
 
 
+@pytest.mark.long
 def test_every_question_is_the_one_that_a_dataset_of_its_own_seed_begins_with() -> None:
     """Of the library as it is installed: an upgrade with another task that draws on fails here."""
     told = _asked_of_gym("""
@@ -192,6 +195,7 @@ print(json.dumps(found))
     assert told == []
 
 
+@pytest.mark.long
 def test_a_question_is_the_same_wherever_it_is_drawn() -> None:
     """Of codeio these are drawn by chances of nobody's: whoever judges would expect another answer."""
     drawn = (26, 43, 50, 277, 557, 741, 818, 866)
@@ -199,6 +203,7 @@ def test_a_question_is_the_same_wherever_it_is_drawn() -> None:
     assert _asked_of_gym(code) == _asked_of_gym("gym._made('codeio', '{}', 7)\n" + code)
 
 
+@pytest.mark.long
 def test_answers_that_are_read_score_as_the_library_scores_them() -> None:
     assert dict(compared(READ, 4, 16)) == {task: [] for task in READ}
 
@@ -217,6 +222,7 @@ def verified(name: str, due: str, said: Sequence[str], *, timeout_s: float) -> l
     return [verify(due, text).reward for text in said]
 
 
+@pytest.mark.long
 @pytest.mark.sandbox
 def test_no_verifier_pays_or_abstains_for_a_text_that_breaks_it(sandbox: None) -> None:
     assert set(verified("math_verify", "42", MATHEMATICS, timeout_s=6.0)) == {0.0}
@@ -252,6 +258,7 @@ def judged(programs: Sequence[str], *, timeout_s: float, due: str = TESTS) -> di
         return {program: verdict.reward for program, verdict in zip(programs, verdicts, strict=True)}
 
 
+@pytest.mark.long
 @pytest.mark.sandbox
 def test_no_program_is_paid_or_left_without_a_reward(sandbox: None) -> None:
     """Also where the tests expect to be raised at, or go on with what they were given."""

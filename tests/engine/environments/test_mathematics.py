@@ -41,6 +41,7 @@ def disagreed(num: int) -> list[tuple[str, str, bool | None, object]]:
     return found
 
 
+@pytest.mark.long
 def test_mathematics_is_equal_where_the_library_says_so() -> None:
     assert disagreed(60) == []
 

@@ -100,6 +100,7 @@ def test_long_output_is_cut_and_says_so() -> None:
     assert not outcome.output.stderr_truncated
 
 
+@pytest.mark.long
 @pytest.mark.sandbox
 @needs_sandbox
 def test_processor_time_is_bounded_apart_from_the_wall_clock() -> None:

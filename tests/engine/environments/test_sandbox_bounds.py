@@ -68,6 +68,7 @@ def attacked(attacks: list[Path], *before: str, at_once: int = 1, python: str = 
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @in_ci_too
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
 def test_an_ordinary_user_without_a_control_group_has_the_same_walls(tmp_path: Path) -> None:
@@ -126,6 +127,7 @@ def test_without_a_control_group_every_call_still_has_a_process_of_its_own_and_t
         workers.call("g", deadline_s=20)
 
 
+@pytest.mark.long
 @in_ci_too
 @pytest.mark.usefixtures("alone")
 def test_without_a_control_group_the_heaviest_judge_asks_and_scores_all_the_same() -> None:
@@ -142,6 +144,7 @@ HUNGRY = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(parent_of_groups() is None, reason="no control group can be made here, which would measure")
 def test_without_a_control_group_no_attack_holds_more_than_its_address_space_and_files() -> None:
     """Measured by a control group that limits nothing."""

@@ -62,6 +62,14 @@ def sampled(count: int, prompt: tuple[int, ...], **options: Any) -> list[Sequenc
 # Tokens --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_except(
+    "llama-False-1-paged",
+    "llama-True-4-paged",
+    "llama3-False-2-paged",
+    "yarn-False-2-paged",
+    "qwen2-True-1-paged",
+    "qwen3-False-4-paged",
+)
 @pytest.mark.parametrize("rows", ["window", "paged"])
 @pytest.mark.parametrize(
     ("layout", "tied", "kv_heads"),
@@ -108,6 +116,7 @@ def test_log_probs_agree_with_the_trainers_forward(model: GetModel) -> None:
         assert outputs[str(i)].logprobs == pytest.approx(logprobs_N.tolist(), abs=LOGPROB_BOUND)
 
 
+@pytest.mark.long
 def test_many_short_and_a_few_long_answers_say_the_same_as_alone(model: GetModel) -> None:
     """Rows come and go at every length while the window slides and grows."""
     folder = model().folder

@@ -15,6 +15,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Two threads wait for each other, spinning, over matrices as small as those of these tests: three times the work."""
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_vllm_passes_its_tests_in_its_own_environment(vllm_python: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "PYTHON", "RAY_"))}

@@ -55,11 +55,13 @@ while engine.view().num_running + engine.view().num_waiting:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [TRAINS, SAMPLES], ids=["trainer", "replica"])
 def test_one_that_works_with_tensors_loads_no_more_than_torch(code: str) -> None:
     assert loaded_by(code, NOBODYS | {"torch"}) == {"torch"}
 
 
+@pytest.mark.long_except("environment")
 @pytest.mark.parametrize(
     "code",
     [

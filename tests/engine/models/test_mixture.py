@@ -80,6 +80,7 @@ def noting(choose: Choose) -> tuple[Choose, list[Tensor]]:
     return note, noted
 
 
+@pytest.mark.long_except("all", "every second", "but the second")
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_and_gradients_are_those_of_transformers_alone_and_packed(tmp_path: Path, kind: str) -> None:
     theirs = save_mixture(tmp_path, **KINDS[kind])
@@ -121,6 +122,7 @@ def public_gradients_of_transformers(model: Any) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.long_except("all", "every second", "but the second")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_saved_loads_into_transformers(tmp_path: Path, kind: str) -> None:
     from transformers import AutoModelForCausalLM

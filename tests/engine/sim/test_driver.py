@@ -37,6 +37,7 @@ def world(seed: int, schedule: ScheduleName) -> World:
     return world_of(seed, schedule, faults=replace(faults, blows=(*faults.blows, *asked(seed))))
 
 
+@pytest.mark.long_except("few-inflight")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
 def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: ScheduleName, seeds: range) -> None:
@@ -69,6 +70,7 @@ def test_a_pause_of_a_calm_run_comes_true_within_a_step_and_a_checkpoint(seed: i
     assert outcome.virtual_s - at < run.costs.train_s + run.costs.save_s + 0.1
 
 
+@pytest.mark.long
 def test_a_pause_in_the_last_evaluation_lets_it_come_to_its_end() -> None:
     """Every sample of the last step is trained: there is nothing to go on with."""
     ended = 0

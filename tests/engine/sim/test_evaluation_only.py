@@ -250,6 +250,7 @@ def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(sched
     assert oracle.published == {WeightsId(0, STEP)} and oracle.faults == []
 
 
+@pytest.mark.long_except("range(0, 20)-one_step")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(1_000, 1_200), marks=pytest.mark.soak)], ids=str)
 def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName, seeds: range) -> None:

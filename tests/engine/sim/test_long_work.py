@@ -61,6 +61,7 @@ def losses(outcome: Outcome) -> list[FaultReported]:
     return [fault for fault in outcome.oracle.faults if "no heartbeat" in fault.message or "no sign" in fault.message]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["laminar", "sync"])
 @pytest.mark.parametrize("sign_every_s", [SIGN_EVERY_S, STEP_S])
 def test_a_step_of_twenty_minutes_kills_nobody_and_is_no_standstill(
@@ -72,6 +73,7 @@ def test_a_step_of_twenty_minutes_kills_nobody_and_is_no_standstill(
         assert outcome.virtual_s > STEPS * STEP_S * 0.9 and not losses(outcome)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["hang", "freeze"])
 def test_a_trainer_that_stands_still_in_such_a_step_is_found_by_its_own_pace(kind: str) -> None:
     """In its third step: it has been measured by then."""
@@ -97,6 +99,7 @@ def watch(struck: World, found_at: list[float]) -> None:
     struck.oracle.faults = Noting()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_length_of_any_work_kills_anybody(schedule: ScheduleName) -> None:
     """Every other piece of work lasts up to twenty times as long as a part may be silent."""

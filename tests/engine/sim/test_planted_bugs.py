@@ -609,12 +609,28 @@ def seeds_until_caught(weather: Weather) -> int | None:
     return None
 
 
+@pytest.mark.long_except(
+    "trains_on_part_of_a_group",
+    "starts_what_it_runs_already",
+    "is_not_ready_though_somebody_works",
+    "acknowledges_what_it_has_only_passed_on",
+    "takes_a_request_that_is_shown_again_for_another",
+    "forgets_those_that_another_request_overtakes",
+)
 @pytest.mark.parametrize(("bug", "weather"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])
 def test_the_simulator_catches(bug: Bug, weather: Weather, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     assert seeds_until_caught(weather) is not None, f"not caught within {MAX_SEEDS} seeds"
 
 
+@pytest.mark.long_except(
+    "accepts_whatever_is_handed_over",
+    "counts_instead_of_a_set",
+    "forgets_to_assign_again_on_loss",
+    "says_a_pause_once",
+    "acknowledges_what_it_has_only_passed_on",
+    "forgets_those_that_another_request_overtakes",
+)
 @pytest.mark.parametrize("weather", [weather for _, weather in BUGS], ids=[bug.__name__ for bug, _ in BUGS])
 def test_without_the_bug_the_same_weather_is_survived(weather: Weather) -> None:
     weather.world(1).run()

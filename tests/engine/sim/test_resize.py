@@ -29,6 +29,7 @@ def world(seed: int, schedule: ScheduleName, faults: Faults) -> World:
     return world_of(seed, schedule, faults=replace(faults, blows=(*faults.blows, *resizes(seed))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
 def test_no_order_of_resizes_and_faults_breaks_an_invariant(schedule: ScheduleName, seeds: range) -> None:
@@ -51,6 +52,7 @@ def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -
     assert reached >= 3
 
 
+@pytest.mark.long
 def test_replicas_that_are_to_leave_before_they_have_weights_leave() -> None:
     for seed in (seed for seed in range(10) if num_replicas_of(seed) > 1):
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(0.0, 1),)))

@@ -22,12 +22,15 @@ def run(seed: int, schedule: ScheduleName) -> Outcome:
         pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule)}")
 
 
+@pytest.mark.proof
+@pytest.mark.long_except("laminar", "sync")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_fault_order_breaks_an_invariant(schedule: ScheduleName) -> None:
     for seed in range(SEEDS):
         run(seed, schedule)
 
 
+@pytest.mark.long
 def test_no_fault_order_breaks_an_invariant_with_an_age_cap() -> None:
     mixed = 0
     for seed in range(SEEDS):
@@ -87,6 +90,7 @@ def test_a_seed_is_a_run() -> None:
     assert first.trace == second.trace and len(first.trace) > 100
 
 
+@pytest.mark.long
 def test_the_seeds_try_everything() -> None:
     """Repacks, rollbacks, moves off a leaving replica, evaluations by newer weights: all of it is somewhere."""
     outcomes = [run(seed, "laminar") for seed in range(60)]

@@ -38,6 +38,7 @@ def of_all(kind: PartName, seeds: range, longer_s: Sequence[float]) -> None:
             assert not faults or kind not in JUDGES, (seed, lasts_s, faults)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_is_stopped_loses_nothing_and_blames_nobody(kind: PartName) -> None:
     of_all(kind, range(SEEDS), LONGER_S[:1])

@@ -71,6 +71,7 @@ def test_a_run_takes_at_least_its_training_and_trains_every_sample_that_it_count
     assert outcome.oracle.ledger["open"] == 0
 
 
+@pytest.mark.long_except("laminar", "sync", "stream", "partial")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_same_seed_is_the_same_run(schedule: str) -> None:
     first, again = (world(schedule, TAILED, seed=3).run() for _ in range(2))
@@ -78,6 +79,7 @@ def test_the_same_seed_is_the_same_run(schedule: str) -> None:
     assert first.oracle.staleness == again.oracle.staleness
 
 
+@pytest.mark.long
 def test_with_no_variance_and_free_training_no_schedule_gains() -> None:
     even = Costs(median_tokens=400.0, sigma=0.0, train_s=0.0)
     times = {schedule: world(schedule, even, seed=1, steps=3).run().virtual_s for schedule in SCHEDULES}

@@ -234,6 +234,7 @@ def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: 
     assert len(control.batches) >= 3
 
 
+@pytest.mark.long
 def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink: HttpSink) -> None:
     control.server.shutdown()
     sink.start(step=lambda: 0)

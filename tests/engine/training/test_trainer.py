@@ -126,6 +126,7 @@ def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict
         trainer.train_step([replace(sound, written=(False, False))])
 
 
+@pytest.mark.long_except("kept0", "kept2")
 @pytest.mark.parametrize(
     "kept",
     [

@@ -53,6 +53,7 @@ def updated(content: Bytes, seed: int, density: float) -> Bytes:
 KINDS = st.lists(st.tuples(st.sampled_from(list(SIZES)), st.integers(0, 900)), min_size=1, max_size=5)
 
 
+@pytest.mark.long
 @given(
     kinds=KINDS,
     seed=st.integers(0, 2**32 - 1),
@@ -97,6 +98,7 @@ def receive(state: bytearray, delta: WeightDelta, event: str, base: WeightVersio
         apply_delta(delta.buffer, state)
 
 
+@pytest.mark.long
 def test_a_delta_over_many_blocks_is_whole() -> None:
     count = BLOCK_ELEMENTS * 2 + 64
     tensors = layout([("bfloat16", count)])
@@ -135,6 +137,7 @@ def test_a_delta_that_makes_no_sense_is_refused_and_writes_nothing_outside(
             continue
 
 
+@pytest.mark.long
 def test_an_update_at_a_learning_rate_of_a_millionth_travels_as_a_twentieth() -> None:
     weights = Weights(8 * 2**20)
     before = version_of(0, weights.bits.view(np.uint8), weights.tensors)

@@ -27,6 +27,7 @@ def signs_in(visitor: Visitor, email: str, password: str) -> None:
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
+@pytest.mark.long
 def test_without_mail_somebody_comes_in_by_the_operators_link(visit: Visit, capsys: pytest.CaptureFixture[str]) -> None:
     world = seed.make_world()
     seed.may_sign_in(world.owner)
@@ -44,6 +45,7 @@ def test_without_mail_somebody_comes_in_by_the_operators_link(visit: Visit, caps
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_move_is_confirmed_and_taken_back(visit: Visit) -> None:
     world = seed.make_world()
     seed.may_sign_in(world.owner)
@@ -65,6 +67,7 @@ def test_a_move_is_confirmed_and_taken_back(visit: Visit) -> None:
     assert not visitor.complaints and not owner.complaints
 
 
+@pytest.mark.long
 def test_another_session_is_ended_and_its_open_page_loses_its_socket(visit: Visit) -> None:
     world = seed.make_world()
     seed.may_sign_in(world.owner)
@@ -84,6 +87,7 @@ def test_another_session_is_ended_and_its_open_page_loses_its_socket(visit: Visi
     assert not here.complaints
 
 
+@pytest.mark.long
 def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -> None:
     """The list pulls itself anew whenever something changes; that is nobody's doing."""
     world = seed.make_world()
@@ -98,6 +102,7 @@ def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -
     assert SignedIn.objects.get().seen_at == long_ago
 
 
+@pytest.mark.long
 def test_every_page_of_the_account_fits_a_telephone(visit: Visit) -> None:
     """Inside in the dark, outside in the light: both are the same sheets."""
     world = seed.make_world()

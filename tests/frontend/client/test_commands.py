@@ -292,6 +292,7 @@ def test_completion_has_a_script_for_every_shell(shell: Shell, name: str) -> Non
     assert "_LAMINAR_COMPLETE" in shell("completion", name).stdout
 
 
+@pytest.mark.long
 def test_completion_offers_job_ids_and_asks_only_once_in_a_while(shell: Shell, world: World, tmp_path: Path) -> None:
     job = submitted(world)
     Job.objects.filter(pk=job.pk).update(name="Evil \x1b[2J\nname")

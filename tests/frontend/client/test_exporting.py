@@ -64,6 +64,7 @@ def assert_same(found: History, expected: History) -> None:
         assert list(times) == pytest.approx([at for _, _, at in line], abs=0.002), name
 
 
+@pytest.mark.long
 def test_what_is_exported_reads_back_point_by_point(shell: Shell, world: World, tmp_path: Path, tracker: str) -> None:
     job = finished(world, steps=30, tags=["a", "b"])
     told = shell.json("export", job.pk, tracker, "--to", str(tmp_path / "runs"))
@@ -75,6 +76,7 @@ def test_what_is_exported_reads_back_point_by_point(shell: Shell, world: World, 
     assert told["means"] == 0 and Path(told["path"]).exists()
 
 
+@pytest.mark.long_except("tensorboard")
 def test_the_spec_is_there_as_parameters_and_the_outcome_too(
     client: Laminar, world: World, tmp_path: Path, tracker: str
 ) -> None:
@@ -100,6 +102,7 @@ def _said_by(tracker: str, value: Any) -> str:
     return json.dumps(value)
 
 
+@pytest.mark.long
 def test_a_second_export_of_a_job_is_refused_and_changes_nothing(
     shell: Shell, world: World, tmp_path: Path, tracker: str
 ) -> None:
@@ -113,6 +116,7 @@ def test_a_second_export_of_a_job_is_refused_and_changes_nothing(
     assert_same(READERS[tracker](tmp_path, other.pk).history, truth(other, tracker=tracker))
 
 
+@pytest.mark.long
 def test_a_step_done_again_is_there_once_as_the_later_attempt_did_it(
     client: Laminar, world: World, tmp_path: Path, tracker: str
 ) -> None:
@@ -208,6 +212,7 @@ def odd_answers(client: Laminar, world: World) -> Iterator[tuple[str, list[Any]]
     yield job.pk, [reply(body=job_document(client, job)), reply(body=(ODD % "{}").encode())]
 
 
+@pytest.mark.long_except("tensorboard")
 def test_what_is_no_number_or_infinite_reads_back_as_the_tracker_keeps_it(
     odd_answers: tuple[str, list[Any]], tmp_path: Path, tracker: str
 ) -> None:
@@ -223,6 +228,7 @@ def test_what_is_no_number_or_infinite_reads_back_as_the_tracker_keeps_it(
     assert [at for _, _, at in line] == pytest.approx(times, abs=0.002)
 
 
+@pytest.mark.long_except("tensorboard")
 def test_an_export_that_breaks_off_leaves_nothing_and_can_be_made_again(
     odd_answers: tuple[str, list[Any]], tmp_path: Path, tracker: str
 ) -> None:
@@ -235,6 +241,7 @@ def test_an_export_that_breaks_off_leaves_nothing_and_can_be_made_again(
     assert len(READERS[tracker](tmp_path, job_id).history["a/b"]) == 3
 
 
+@pytest.mark.long
 def test_of_a_killed_export_the_next_one_deletes_the_half_run_from_mlflow(
     odd_answers: tuple[str, list[Any]], tmp_path: Path
 ) -> None:

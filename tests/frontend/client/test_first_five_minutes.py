@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import pytest
 from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job
@@ -28,6 +29,7 @@ def has_done(laminar: Shell, job_id: str, step: int) -> bool:
     return bool(laminar.json("show", job_id)["step"] == step)
 
 
+@pytest.mark.long
 def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: str) -> None:
     laminar = newcomer
 

@@ -79,6 +79,7 @@ def test_the_rates_are_those_of_the_answers(world: World, key: str, settings: An
         assert answer["RateLimit-Policy"] == told[policy]
 
 
+@pytest.mark.long
 def test_the_routes_that_take_an_idempotency_key_are_those_of_the_schema() -> None:
     paths: dict[str, Any] = api.get_openapi_schema()["paths"]
     taking = {
@@ -98,6 +99,7 @@ def test_every_example_is_on_the_page_whatever_python_left_beside_them(world: Wo
         assert last.split('"')[0] in page, path.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["submit_job.py", "submit_by_curl.sh"])
 def test_a_submitting_example_runs_as_it_stands(
     name: str, server: Server, world: World, key: str, tmp_path: Path

@@ -42,6 +42,7 @@ def test_looking_at_the_help_loads_nothing_heavy() -> None:
     assert not {"torch", "django", "numpy", "ray", "pydantic", "engine", "backend"} & set(ast.literal_eval(done.stdout))
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_wheel_installs_into_an_empty_environment_and_runs(tmp_path: Path) -> None:
     """No network: the wheel is built with this environment's setuptools, its three dependencies come from here."""

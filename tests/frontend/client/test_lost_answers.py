@@ -49,6 +49,7 @@ def test_a_project_whose_answer_was_lost_is_not_made_again(proxy: Proxy, world: 
     assert world.team.projects.filter(name="Second").count() == 1
 
 
+@pytest.mark.long_except("cut after", "refuse")
 @pytest.mark.parametrize("trouble", ["cut before", "cut after", "refuse", "slow down"])
 def test_a_read_comes_through_trouble(proxy: Proxy, world: World, key: str, trouble: str) -> None:
     proxy.plan = [trouble] * 3
@@ -57,6 +58,7 @@ def test_a_read_comes_through_trouble(proxy: Proxy, world: World, key: str, trou
     assert len(proxy.seen) == 4
 
 
+@pytest.mark.long
 def test_trouble_that_lasts_is_told(proxy: Proxy, world: World, key: str, newcomer: Shell) -> None:
     proxy.plan = ["refuse"] * 50
     with Laminar(proxy.url, key, patience=QUICK) as client, pytest.raises(ServerFault):

@@ -49,6 +49,7 @@ def long_names(world: World) -> list[Job]:
     return [submitted(world, name=f"{number} " + "long name " * 11) for number in range(3)]
 
 
+@pytest.mark.long
 def test_tables_fit_the_terminal_and_keep_ids_whole(shell: Shell, long_names: list[Job]) -> None:
     for arguments in (["list"], ["queue"], ["show", long_names[0].pk], ["whoami"], ["quota"], ["keys"]):
         code, written = in_a_terminal(shell, *arguments)
@@ -59,6 +60,7 @@ def test_tables_fit_the_terminal_and_keep_ids_whole(shell: Shell, long_names: li
     assert all(job.pk in written for job in long_names)
 
 
+@pytest.mark.long
 def test_colours_are_used_and_can_be_turned_off(shell: Shell, world: World) -> None:
     running(world, steps_done=1)
     colour = re.compile(r"\x1b\[[0-9;]*3[0-9]m")

@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_wherever_it_dies_it_goes_on_and_sends_no_part_twice(server: Server, key: str, folder: Path) -> None:
     for at in range(1, REQUESTS + 1):
         for is_sent in (False, True):
@@ -71,6 +72,7 @@ def test_wherever_it_dies_it_goes_on_and_sends_no_part_twice(server: Server, key
             assert not again or (not is_sent and again == [first.asked[-1]]), (at, is_sent, put)
 
 
+@pytest.mark.long
 def test_a_killed_command_is_called_again_and_finishes(shell: Shell, world: World, tmp_path: Path) -> None:
     file = tmp_path / "big.jsonl"
     file.write_bytes(b'{"prompt": "1"}\n' * (6 * PART_BYTES // 16))

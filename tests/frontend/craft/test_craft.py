@@ -40,6 +40,7 @@ def begun(job: Job, world: seed.World) -> None:
         advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now, phase="training", data=data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: int) -> None:
     world = seed.make_world()
@@ -68,6 +69,7 @@ def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: 
     eventually(page, f"moves.length > {len(found)}")  # the measure measures
 
 
+@pytest.mark.long
 def test_a_telephone_shows_what_matters_first_and_is_not_scrolled_for_ever(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.judged(seed.running(world, steps_done=50))
@@ -91,6 +93,7 @@ def test_a_telephone_shows_what_matters_first_and_is_not_scrolled_for_ever(visit
     assert page.evaluate("document.documentElement.scrollHeight") <= 2_600
 
 
+@pytest.mark.long
 def test_a_second_look_asks_for_hardly_any_file_again(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=12)
@@ -104,6 +107,7 @@ def test_a_second_look_asks_for_hardly_any_file_again(visit: Visit) -> None:
     assert page.evaluate(f"{files}.reduce((sum, {{ transferSize }}) => sum + transferSize, 0)") <= 30_000
 
 
+@pytest.mark.long
 def test_every_chart_is_read_as_a_table_by_keys_alone(visit: Visit) -> None:
     """Its rows are the points that are drawn, each with its step and the name of its line."""
     world = seed.make_world()
@@ -142,6 +146,7 @@ def pressed_until(page: Page, wanted: Locator) -> None:
     raise AssertionError(f"{wanted} is not among the next six things that the keys come to")
 
 
+@pytest.mark.long
 def test_an_answer_comes_over_the_page_and_takes_back_what_was_done(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.finished(world, steps=12)
@@ -160,6 +165,7 @@ def test_an_answer_comes_over_the_page_and_takes_back_what_was_done(visit: Visit
     expect(said).to_be_hidden()
 
 
+@pytest.mark.long
 def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
     world = seed.make_world()
     seed.team_affairs(world)
@@ -177,6 +183,7 @@ def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
     assert WebhookEndpoint.objects.get(pk=endpoint.pk).disabled_at is None
 
 
+@pytest.mark.long
 def test_who_lives_elsewhere_reads_their_own_time_with_utc_beside(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=2, at=datetime(2026, 3, 1, 20, 30, tzinfo=UTC))
@@ -189,6 +196,7 @@ def test_who_lives_elsewhere_reads_their_own_time_with_utc_beside(visit: Visit) 
     expect(page.locator("#region-events [data-zone]")).to_contain_text("your clock")
 
 
+@pytest.mark.long
 def test_whoever_goes_by_keys_always_sees_where_they_are(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.judged(seed.running(world, steps_done=40))
@@ -203,6 +211,7 @@ def test_whoever_goes_by_keys_always_sees_where_they_are(visit: Visit) -> None:
         assert len(seen) > 12, f"{path}: the keys do not get on: {seen}"
 
 
+@pytest.mark.long
 def test_a_state_that_changes_is_said_aloud_once(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)

@@ -82,6 +82,7 @@ def settle(page: Page) -> None:
     page.evaluate("async () => { for (let i = 0; i < 40; i++) await new Promise(requestAnimationFrame); }")
 
 
+@pytest.mark.long
 def test_a_long_run_is_drawn_as_band_mean_and_smoothed_line_in_half_as_many_places_as_pixels(
     visit: Visit, world: seed.World, long_job: Job
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_long_run_is_drawn_as_band_mean_and_smoothed_line_in_half_as_many_plac
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_only_charts_with_news_are_drawn_again(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=31)
     visitor = visit(world.owner)
@@ -114,6 +116,7 @@ def test_only_charts_with_news_are_drawn_again(visit: Visit, world: seed.World) 
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_one_line_reads_every_chart_at_the_same_step_and_none_is_drawn_for_it(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=40)
     visitor = visit(world.owner)
@@ -135,6 +138,7 @@ def test_one_line_reads_every_chart_at_the_same_step_and_none_is_drawn_for_it(vi
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_chart_is_read_by_keys_and_leads_to_a_step(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=40)
     visitor = visit(world.owner)
@@ -150,6 +154,7 @@ def test_a_chart_is_read_by_keys_and_leads_to_a_step(visit: Visit, world: seed.W
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_axis_smoothing_and_scale_stand_in_the_address(visit: Visit, world: seed.World, long_job: Job) -> None:
     visitor = visit(world.owner)
     page = opened(visitor, long_job, "?kept=1")
@@ -169,6 +174,7 @@ def test_axis_smoothing_and_scale_stand_in_the_address(visit: Visit, world: seed
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, world: seed.World, long_job: Job) -> None:
     visitor = visit(world.owner)
     page = opened(visitor, long_job)
@@ -198,6 +204,7 @@ def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, wo
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_after_an_attempt_that_went_back_the_chart_ends_where_the_run_is(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=30)
     visitor = visit(world.owner)
@@ -219,6 +226,7 @@ def test_after_an_attempt_that_went_back_the_chart_ends_where_the_run_is(visit: 
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", ["", "?axis=time&scale=log&from=100&to=900"])
 def test_charts_fit_on_a_phone(visit: Visit, world: seed.World, long_job: Job, query: str) -> None:
     visitor = visit(world.owner, width=390, dark=True)
@@ -227,6 +235,7 @@ def test_charts_fit_on_a_phone(visit: Visit, world: seed.World, long_job: Job, q
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_twelve_charts_stand_on_one_screen(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=5)
     page = opened(visit(world.owner), job)

@@ -35,6 +35,7 @@ def ask(visit: Callable[..., Visitor]) -> Ask:
     return answer
 
 
+@pytest.mark.long
 def test_few_places_keep_every_point_in_their_sums_and_no_spike_is_lost(ask: Ask) -> None:
     places = ask("return b.merged(wave, 100)")
     assert len(places) <= 100
@@ -47,6 +48,7 @@ def test_few_places_keep_every_point_in_their_sums_and_no_spike_is_lost(ask: Ask
     assert ask("return b.merged(b.merged(wave, 400), 100).length") <= 100, "merged again as more comes"
 
 
+@pytest.mark.long
 def test_the_smoothed_line_halves_what_is_a_half_life_old(ask: Ask) -> None:
     jump = "[...Array(400).keys()].map((i) => b.single(i, i < 200 ? 0 : 1))"
     line = ask(f"return s.smoothed({jump}, 20)")
@@ -54,12 +56,14 @@ def test_the_smoothed_line_halves_what_is_a_half_life_old(ask: Ask) -> None:
     assert line[219] == pytest.approx(0.5, abs=0.001) and line[239] == pytest.approx(0.75, abs=0.001)
 
 
+@pytest.mark.long
 def test_the_smoothed_line_is_the_same_in_fewer_places(ask: Ask) -> None:
     ends = ask("return [wave, b.merged(wave, 250)].map((places) => s.smoothed(places, 60).at(-1))")
     assert ends[1] == pytest.approx(ends[0], abs=0.01)
     assert ask("return s.smoothed([b.single(7, 3)], 60)") == [3], "it begins at the first value"
 
 
+@pytest.mark.long
 def test_an_axis_leads_there_and_back(ask: Ask) -> None:
     script = (
         "const axis = a.axisOf('time', [[1, 0], [10, 30], [11, 4000], [20, 4030]]);"
@@ -77,6 +81,7 @@ def test_tokens_add_up_over_stretches_of_steps(ask: Ask) -> None:
     assert ask(f"return p.tokensOf({{ {sampled}, {banded} }})") == [[0, 0], [10, 50], [20, 120], [21, 124]]
 
 
+@pytest.mark.long
 def test_the_address_says_how_charts_are_looked_at_and_nothing_else_in_it_is_lost(ask: Ask) -> None:
     kept = "?step=5&axis=tokens&smooth=20&scale=log&from=100&to=400"
     view = ask(f"return v.readView('{kept}')")
@@ -87,6 +92,7 @@ def test_the_address_says_how_charts_are_looked_at_and_nothing_else_in_it_is_los
         assert ask(f"return v.readView('{nonsense}')") == ask("return v.readView('')")
 
 
+@pytest.mark.long
 def test_a_store_takes_stretches_then_points_and_goes_back_with_the_run(ask: Ask) -> None:
     store = (
         "const store = new l.SeriesStore();"
@@ -104,6 +110,7 @@ def test_a_store_takes_stretches_then_points_and_goes_back_with_the_run(ask: Ask
     assert versions[0] == versions[1], "news of another series is no change"
 
 
+@pytest.mark.long
 def test_marks_too_near_to_be_told_apart_are_drawn_once(ask: Ask) -> None:
     found = ask(
         "const marks = new m.Marks(); marks.add([...Array(1000).keys()].map((step) => "
@@ -128,6 +135,7 @@ const frame = () => frames.shift()();
 """
 
 
+@pytest.mark.long
 def test_one_chart_is_drawn_in_a_frame(ask: Ask) -> None:
     told = ask(
         f"{QUEUE} for (const chart of charts) queue.ask(chart); const said = [];"
@@ -136,6 +144,7 @@ def test_one_chart_is_drawn_in_a_frame(ask: Ask) -> None:
     assert told == [1, "a", 1, "ab", 1, "abc"]
 
 
+@pytest.mark.long
 def test_a_chart_is_drawn_once_however_often_it_is_asked_for(ask: Ask) -> None:
     told = ask(
         f"{QUEUE} queue.ask(charts[0]); queue.ask(charts[0]); frame(); now = 10; queue.ask(charts[0]);"
@@ -145,6 +154,7 @@ def test_a_chart_is_drawn_once_however_often_it_is_asked_for(ask: Ask) -> None:
     assert told == [[0, 990], ["a", "a", "a"]], "news wait for the rest of a second, a touch does not"
 
 
+@pytest.mark.long
 def test_news_of_less_than_half_a_pixel_are_drawn_less_often(ask: Ask) -> None:
     looked_at = (
         "const plot = { clientWidth: 300, clientHeight: 100 }, same = { version: 0 };"
@@ -162,6 +172,7 @@ def test_news_of_less_than_half_a_pixel_are_drawn_less_often(ask: Ask) -> None:
     assert waits == [4_990, 990], "and what can be seen brings it forward"
 
 
+@pytest.mark.long
 def test_nothing_is_drawn_while_nobody_looks(ask: Ask) -> None:
     told = ask(
         f"{QUEUE} hidden = true; queue.ask(charts[0]); queue.ask(charts[1]); const before = frames.length;"

@@ -29,6 +29,7 @@ def saved(page: Page, button: str) -> tuple[str, bytes]:
     return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
 
 
+@pytest.mark.long
 def test_a_chart_is_saved_as_a_picture_of_what_is_seen(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=12, name="Sums & more")
     visitor = visit(world.owner)
@@ -44,6 +45,7 @@ def test_a_chart_is_saved_as_a_picture_of_what_is_seen(visit: Visit, world: seed
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_chart_is_saved_as_its_numbers(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=12)
     visitor = visit(world.owner)
@@ -59,6 +61,7 @@ def test_a_chart_is_saved_as_its_numbers(visit: Visit, world: seed.World) -> Non
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_a_name_that_a_table_program_would_compute_is_text(visit: Visit) -> None:
     page = visit().open("/help/")
     told = page.evaluate(
@@ -68,6 +71,7 @@ def test_a_name_that_a_table_program_would_compute_is_text(visit: Visit) -> None
     assert list(csv.reader(StringIO(told)))[1] == ['\'=1+2,"x"', "1", "1", "1", "5", "5", "5"]
 
 
+@pytest.mark.long
 def test_any_series_is_found_by_a_regular_expression_and_stays_live(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=12)
     visitor = visit(world.owner)
@@ -92,6 +96,7 @@ def test_any_series_is_found_by_a_regular_expression_and_stays_live(visit: Visit
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_many_series_are_shown_a_screen_at_a_time(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=3)
     visitor = visit(world.owner, width=390)

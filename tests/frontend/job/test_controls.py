@@ -50,6 +50,7 @@ def offered(client: Client, job: Job) -> set[str]:
     return set(re.findall(rf'href="/jobs/{job.pk}/(\w+)\?tab=', words_of(client.get(f"/jobs/{job.pk}/"))))
 
 
+@pytest.mark.long_except("validating", "paused")
 @pytest.mark.parametrize("state", JobState.values)
 def test_what_a_state_allows_is_offered_to_who_may(
     world: World, owner: Client, member: Client, viewer: Client, state: str
@@ -60,6 +61,14 @@ def test_what_a_state_allows_is_offered_to_who_may(
     assert offered(viewer, job) == set()
 
 
+@pytest.mark.long_except(
+    "validating-pause",
+    "validating-resume",
+    "validating-cancel",
+    "validating-kill",
+    "recovering-cancel",
+    "paused-cancel",
+)
 @pytest.mark.parametrize("verb", [each.verb for each in CONTROLS])
 @pytest.mark.parametrize("state", JobState.values)
 def test_asking_changes_nothing_and_what_is_not_possible_is_told_in_words(
@@ -77,6 +86,7 @@ def test_asking_changes_nothing_and_what_is_not_possible_is_told_in_words(
         assert Job.objects.get(pk=job.pk).version == job.version
 
 
+@pytest.mark.long
 def test_the_question_says_what_is_lost(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=64)
     asked = {verb: words_of(owner.get(f"/jobs/{job.pk}/{verb}")) for verb in ("cancel", "kill", "pause")}
@@ -190,6 +200,7 @@ def test_name_and_tags_are_changed_and_how_it_waits_while_it_waits(world: World,
     assert "Changed." in words_of(owner.post(path, {"name": "Now it runs"}, follow=True))
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("width", [1280, 390])
@@ -224,6 +235,7 @@ def test_pausing_and_resuming_with_the_page_open(visit: Visit, width: int) -> No
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_without_scripts_a_job_is_paused_too(visit: Visit) -> None:

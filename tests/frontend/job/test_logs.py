@@ -65,6 +65,7 @@ def test_a_job_that_said_nothing_says_so(world: World, owner: Client) -> None:
     assert "Nothing has been said yet." in words_of(owner.get(f"/jobs/{seed.submitted(world).pk}/logs/"))
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_whoever_reads_is_not_moved_and_whoever_is_at_the_end_follows(visit: Visit) -> None:
@@ -97,6 +98,7 @@ def test_whoever_reads_is_not_moved_and_whoever_is_at_the_end_follows(visit: Vis
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("width", [1280, 390])

@@ -46,6 +46,7 @@ def test_a_tab_brings_what_it_shows_and_no_more(world: World, owner: Client) -> 
         assert len(series) < 5 or tab.slug == "metrics"
 
 
+@pytest.mark.long_except("Faults", "Config")
 @pytest.mark.parametrize("tab", TABS, ids=lambda tab: tab.title)
 def test_what_an_open_tab_asks_for_again_is_in_it(world: World, owner: Client, tab: Tab) -> None:
     job = seed.failed_with_evidence(world, at=datetime.now(UTC))
@@ -54,6 +55,7 @@ def test_what_an_open_tab_asks_for_again_is_in_it(world: World, owner: Client, t
     assert shown == renewed >= {"region-head"}
 
 
+@pytest.mark.long
 def test_whatever_shows_a_verdict_leads_to_its_chart(world: World, owner: Client) -> None:
     job = seed.judged(seed.running(world, steps_done=50))
     row = JobVerdict.objects.get(job=job)
@@ -85,6 +87,7 @@ def test_the_old_address_of_a_step_leads_to_it(world: World, owner: Client) -> N
     assert owner.get(f"/jobs/{job.pk}/?step=2")["Location"] == f"/jobs/{job.pk}/trajectories/?step=2"
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_an_old_fragment_leads_to_what_it_named(visit: Visit) -> None:
@@ -98,6 +101,7 @@ def test_an_old_fragment_leads_to_what_it_named(visit: Visit) -> None:
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("tab", TABS, ids=lambda tab: tab.title)
@@ -118,6 +122,7 @@ def test_every_tab_goes_on_by_itself(visit: Visit, tab: Tab, width: int) -> None
     assert not visitor.complaints
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_tabs_are_reached_by_keyboard(visit: Visit) -> None:

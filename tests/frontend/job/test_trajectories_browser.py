@@ -10,6 +10,7 @@ from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
+@pytest.mark.long
 def test_an_open_sample_stays_where_it_is_while_new_steps_come(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=3)
@@ -36,6 +37,7 @@ def test_an_open_sample_stays_where_it_is_while_new_steps_come(visit: Visit) -> 
     assert not visitor.complaints
 
 
+@pytest.mark.long
 def test_tokens_are_read_by_pointing_by_keys_and_by_their_address(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=1)

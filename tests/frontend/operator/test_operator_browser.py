@@ -55,6 +55,7 @@ def width_of(page: Page) -> float:
     )
 
 
+@pytest.mark.long
 def test_on_a_phone_every_tab_is_seen(visit: Visit, world: World, operator: User) -> None:
     visitor = visit(operator, width=390)
     for path in [*pages(world), "/operator/questions/", "/operator/maintenance/"]:
@@ -63,6 +64,7 @@ def test_on_a_phone_every_tab_is_seen(visit: Visit, world: World, operator: User
     assert visitor.complaints == []
 
 
+@pytest.mark.long
 def test_on_a_phone_every_cell_says_what_the_head_of_its_column_says(
     visit: Visit, world: World, operator: User
 ) -> None:
@@ -73,6 +75,7 @@ def test_on_a_phone_every_cell_says_what_the_head_of_its_column_says(
         assert told and all(head == label for head, label in told), path
 
 
+@pytest.mark.long
 def test_a_quota_is_changed_in_its_row(visit: Visit, world: World, operator: User) -> None:
     page = visit(operator).open(f"/operator/pools/{world.pool.pk}/")
     name = world.team.name

@@ -75,6 +75,7 @@ def test_the_line_on_the_page_of_keys_is_the_address_at_which_the_wheel_lies(wor
         assert "curl --cacert company.pem -O" in owner.get(page).content.decode()
 
 
+@pytest.mark.long
 def test_pip_installs_it_from_the_site(server: Server, tmp_path: Path, transactional_db: None) -> None:
     """By its address, and by name from the page; what it needs itself is here already."""
     page = f"{server.url}/client/"

@@ -56,6 +56,7 @@ def kill_at(installation: Installation, step: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.long
 def test_a_restore_has_the_ledger_up_to_the_chosen_moment_and_not_a_row_more(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def following(installation: Installation) -> Iterator[None]:
         follower.wait(30)
 
 
+@pytest.mark.long
 def test_where_it_is_followed_what_was_written_since_the_last_backup_is_not_lost_with_the_server(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +129,7 @@ def test_where_it_is_followed_what_was_written_since_the_last_backup_is_not_lost
     assert ledger_of(elsewhere)[0] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "step",
     [
@@ -148,6 +151,7 @@ def test_a_backup_that_is_killed_is_none_and_the_next_one_takes_its_remains_away
     assert not list(installation.repository.points.glob("*.making"))
 
 
+@pytest.mark.long
 def test_what_is_kept_already_is_not_copied_again_and_goes_with_the_last_backup_that_names_it(
     installation: Installation,
 ) -> None:
@@ -165,6 +169,7 @@ def test_what_is_kept_already_is_not_copied_again_and_goes_with_the_last_backup_
     check_whole(installation.repository, installation.repository.backups()[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["--as-backed-up"]])
 def test_a_restore_without_a_moment_names_at_most_one_target(
     taken: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]

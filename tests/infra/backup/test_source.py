@@ -45,6 +45,7 @@ def told(server: Postgres, authority: Authority, tmp_path: Path) -> Iterator[dic
         }
 
 
+@pytest.mark.long
 def test_a_postgres_behind_a_pooler_and_tls_is_backed_up_by_the_account_that_may_replicate(
     server: Postgres, told: dict[str, str], tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def _wait_for(proxy: Proxy, log: Path, process: subprocess.Popen[bytes]) -> None
             time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_what_is_inside_is_not_there_for_those_who_come_through_it(proxy: Proxy) -> None:
     ways = ("{}", "{}/", "{}/engine/facts", "{}?x=1", "/%2e{}", "/.{}", "/x/..{}", "//{}", "/{}", "{}%2fengine%2ffacts",
             "{}/%2e%2e{}/x", "{}%00", "{}%3fx", "{};x=1", "https://localhost{}/engine/facts")  # fmt: skip

@@ -42,6 +42,7 @@ def test_a_region_by_either_name_is_the_region() -> None:
         assert {environment["AWS_DEFAULT_REGION"], environment["AWS_REGION"]} == {"eu-central-1"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["web", "ray-head"])
 def test_what_is_not_set_of_the_store_leaves_its_client_able_to_begin(service: str) -> None:
     """An empty region or bundle would not: the real client is made with the variables of the container."""

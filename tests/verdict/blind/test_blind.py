@@ -56,6 +56,7 @@ def test_the_last_try_named_all_of_every_kind_that_has_a_run() -> None:
     assert {each["kind"] for each in result["each"]} >= {HEALTHY, *(run.kind for run in RUNS if run.kind)}
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_the_page_still_says_what_was_answered(world: World, owner: Client) -> None:  # noqa: F811
     for number, shown in enumerate(opened(key_of(TRIES[-1])), start=1):

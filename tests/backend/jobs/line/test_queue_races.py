@@ -14,6 +14,7 @@ def nothing_is_oversold_lost_or_doubled(*, submissions: int, kill_every_s: float
     assert sum(report.kills.values()) >= 1, "somebody was killed"
 
 
+@pytest.mark.long
 def test_submissions_race_while_processes_are_killed_and_nothing_is_oversold_lost_or_doubled() -> None:
     # Whoever was killed starts again for seconds: more of it would make the race longer and not harder.
     nothing_is_oversold_lost_or_doubled(submissions=24, kill_every_s=2.0)

@@ -29,6 +29,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+@pytest.mark.long
 def test_a_pool_of_eight_is_never_oversold(
     pool: ResourcePool, make_job: Any, in_own_connection: Callable[..., Any]
 ) -> None:

@@ -193,6 +193,7 @@ def test_a_row_of_a_small_file_that_is_too_long_is_named_and_its_neighbours_are_
     assert str(caught.value).splitlines() == [f"a.parquet:4: {wrong}", f"a.parquet:301: {wrong}"]
 
 
+@pytest.mark.long
 def test_a_column_of_few_values_may_have_more_bytes_than_a_row(tmp_path: Path) -> None:
     values = [str(at) * (MAX_LINE_BYTES // 4) for at in range(8)]
     table = pyarrow.Table.from_pylist(rows(400))

@@ -59,6 +59,7 @@ def bucket(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         store.cache_clear()
 
 
+@pytest.mark.long
 def test_a_job_trains_a_model_and_on_questions_that_were_uploaded(
     bucket: Any,
     web_server: str,  # noqa: F811

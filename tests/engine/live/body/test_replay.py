@@ -62,6 +62,7 @@ def recorded(kind: type) -> type:
     return Recorded
 
 
+@pytest.mark.long
 def test_every_component_decides_again_what_it_decided() -> None:
     HEARD.clear()
     brains = Brains(

@@ -96,6 +96,7 @@ def test_a_folder_without_a_log_is_an_empty_one(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "nothing") == (None, [])
 
 
+@pytest.mark.long
 def test_whatever_is_left_of_the_end_the_records_before_it_stand(tmp_path: Path) -> None:
     written(tmp_path)
     [file] = tmp_path.glob("*.journal")

@@ -133,6 +133,7 @@ def test_a_time_for_which_the_whole_process_stood_still_is_no_environments(monke
     assert asking.next()[1].said == RIGHT
 
 
+@pytest.mark.long
 def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
     asking = Asking(timeout_s=0.01)
     sample = 0

@@ -166,6 +166,7 @@ def trained_on(step: int, *, num_groups: int, group_size: int) -> tuple[BatchRea
     return batch, BatchTrained(step=step, metrics={}, advantages=(0.1,) * num, logprobs=(logprobs,) * num)
 
 
+@pytest.mark.long
 def test_a_jobs_facts_stay_within_their_bytes_a_second_however_much_there_is_to_tell() -> None:
     """Two steps a second of large groups, samples that end otherwise, a hundred metrics, and 70 replicas that change
     all the time. Lines of logs have a rate of their own."""

@@ -92,6 +92,7 @@ def test_each_sample_comes_whole_while_the_next_is_still_being_put_in(source: So
     assert bytes(first.data) == content(0), "who has mapped it keeps it"
 
 
+@pytest.mark.long
 def test_a_layer_is_on_its_way_before_the_next_is_there(source: Source) -> None:
     offer, offered = source.offer(0)
     fill(offer, 0, num_layers=1)
@@ -218,6 +219,7 @@ def test_a_fetch_ends_when_the_source_is_not_there(source: Source) -> None:
     assert fetched(source.links.token, nowhere) == ["ended"]
 
 
+@pytest.mark.long
 def test_of_a_source_that_is_killed_in_the_middle_only_what_was_whole_is_used() -> None:
     script = (
         "import sys; from tests.engine.live.kv.test_moves import Source, fill; source = Source();"

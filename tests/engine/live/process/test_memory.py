@@ -26,6 +26,7 @@ for make in (lambda: torch.ones(2**30), lambda: bytearray(2**33)):
 """
 
 
+@pytest.mark.long
 def test_a_process_at_its_limit_says_so_of_tensors_and_of_bytes() -> None:
     told = subprocess.run([sys.executable, "-c", IN_A_LIMIT], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["RuntimeError", "True", "MemoryError", "True"]

@@ -51,6 +51,7 @@ def own() -> Iterator[Own]:
     assert not Path(token).parent.exists()
 
 
+@pytest.mark.long
 def test_every_socket_that_listens_does_so_on_the_loopback(own: Own) -> None:
     tree = [psutil.Process(own.starter), *psutil.Process(own.starter).children(recursive=True)]
     listening = [
@@ -63,6 +64,7 @@ def test_every_socket_that_listens_does_so_on_the_loopback(own: Own) -> None:
     assert [found for found in listening if not found[1].is_loopback] == []
 
 
+@pytest.mark.long
 def test_nobody_else_can_read_its_token_or_enter_its_folder(own: Own) -> None:
     token = own.token
     assert token.is_file() and token.stat().st_mode & 0o777 == 0o600
@@ -76,6 +78,7 @@ def test_nobody_else_can_read_its_token_or_enter_its_folder(own: Own) -> None:
         assert tried.returncode != 0 and "Permission denied" in tried.stderr
 
 
+@pytest.mark.long
 def test_whoever_has_no_token_is_refused(own: Own) -> None:
     asks = "import sys, ray; print(len(ray._raylet.GcsClient(address=sys.argv[1]).get_all_node_info()))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

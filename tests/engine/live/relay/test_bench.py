@@ -13,6 +13,7 @@ def test_bytes_go_through_a_chain_of_bare_sockets() -> None:
         assert run(3 * 2**20 + 1) > 0.0 and run(1) > 0.0
 
 
+@pytest.mark.long
 def test_versions_of_both_kinds_an_install_and_the_size_that_fits(
     own_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

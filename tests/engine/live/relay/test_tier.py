@@ -27,6 +27,7 @@ def tier(own_ray: str) -> Iterator[Tier]:
     wait_until(lambda: not sweep() and not list(FOLDER.glob(f"{PREFIX}{tier.links.run}-*")))
 
 
+@pytest.mark.proof
 def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
     last = tier.settle()[-1]
     num_chunks = tier.view(last).num_chunks
@@ -41,6 +42,7 @@ def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
     assert len({weights.manifest.identity for weights in served}) == 1
 
 
+@pytest.mark.long
 def test_a_frozen_relay_stops_nobody_and_catches_up(tier: Tier) -> None:
     master, second, *_ = tier.settle()
     frozen = tier.view(second).pid
@@ -54,6 +56,7 @@ def test_a_frozen_relay_stops_nobody_and_catches_up(tier: Tier) -> None:
     assert tier.view(master).leads
 
 
+@pytest.mark.long
 def test_a_relay_killed_in_a_broadcast_is_skipped_and_no_chunk_is_delivered_twice(tier: Tier) -> None:
     _, second, third, last = tier.settle()
     version, doomed = max(tier.view(third).visible), tier.view(second).pid
@@ -71,6 +74,7 @@ def test_a_relay_killed_in_a_broadcast_is_skipped_and_no_chunk_is_delivered_twic
     tier.settle()
 
 
+@pytest.mark.long
 def test_a_killed_master_is_replaced_and_what_it_took_with_it_is_published_again(tier: Tier) -> None:
     master, second, *others = tier.settle()
     newest = tier.publish()

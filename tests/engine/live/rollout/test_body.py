@@ -486,7 +486,11 @@ def test_new_weights_laid_under_one_version_leave_the_other_as_it_is(environment
         if key.group == GROUP:
             assert [run.weights for run in trajectory.runs] == [V0, V2] and trajectory.weights == V0
         else:
-            assert not trajectory.runs and trajectory.content == own[key].content
+            assert not trajectory.runs
+            content, other = trajectory.content, own[key].content
+            assert content is not None and other is not None
+            assert content.response_ids == other.response_ids
+            assert content.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # rounding follows who decodes beside it
     assert len(replica.ended) == 2 * len(SAMPLES) and len(replica.engines) == 2
 
 

@@ -92,6 +92,7 @@ def test_a_checkpoint_that_does_not_verify_is_reported_as_before(tmp_path: Path)
     assert (finished.outcome, finished.failure_class) == ("failed", "data")
 
 
+@pytest.mark.long
 def test_a_model_that_does_not_agree_ends_it_before_any_device_is_asked_for(tmp_path: Path) -> None:
     folder = whole(tmp_path / "model", "llama")
     (folder / "tokenizer_config.json").write_text('{"eos_token": "w7"}')

@@ -62,6 +62,7 @@ def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
         refuse_model(spec(folder, **parts))
 
 
+@pytest.mark.long
 def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_reads_no_messages(tmp_path: Path) -> None:
     folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
     data.mkdir()
@@ -81,6 +82,7 @@ def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_re
     refuse_model(job, data_folder=data)
 
 
+@pytest.mark.long
 def test_bad_rows_are_told_of_a_built_in_model_too(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "3 + 8 ="}\n')
     job = spec(Path("demo"), environment={"name": "jsonl", "params": {"data": "bad.jsonl"}})
@@ -131,12 +133,14 @@ def test_a_template_is_shown_the_message_that_explains_the_tools_too(tmp_path: P
         refuse_model(spec(folder, **asked_of(folder, data, rows, name="tools")), data_folder=data)
 
 
+@pytest.mark.long
 def test_what_takes_all_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="takes more than 2147483648 bytes"), bounded():
         bytearray(3 << 30)
     assert len(bytearray(3 << 30)) == 3 << 30
 
 
+@pytest.mark.long
 def test_a_template_that_repeats_itself_without_end_is_refused_for_the_memory_that_it_takes(tmp_path: Path) -> None:
     folder = whole(tmp_path, "qwen3")
     (folder / "chat_template.jinja").write_text("{{ 'x' * 10 ** 11 }}")

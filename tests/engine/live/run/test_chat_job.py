@@ -69,6 +69,7 @@ def assert_turns_tell_the_conversation(sample: TrajectorySample) -> None:
         assert answered.text.startswith("+ ") and answered.text.endswith("=") and answered.seconds is not None
 
 
+@pytest.mark.long
 def test_a_job_of_several_turns_speaks_to_its_model_by_the_template_and_trains(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

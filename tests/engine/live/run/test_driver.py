@@ -104,6 +104,7 @@ def drive(ingest: Ingest, folder: Path, **where: Any) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(process.args, process.returncode, "", stderr)
 
 
+@pytest.mark.long
 def test_an_order_is_carried_out_and_every_fact_delivered(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_order_is_carried_out_and_every_fact_delivered(
     assert spool.read_text().count("\n") == len(ingest.facts)
 
 
+@pytest.mark.long
 def test_a_cancel_that_waits_already_is_obeyed(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_not
     assert last.ledger == {"trained": num_steps * 4, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
 
 
+@pytest.mark.long
 def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
     assert (last.outcome, last.failure_class) == ("failed", "infrastructure"), last.message
 
 
+@pytest.mark.long
 def test_an_order_that_cannot_be_read_is_a_plain_sentence(tmp_path: Path, python: str, repository: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(repository), "LAMINAR_STORE_DIR": str(tmp_path)}
     done = subprocess.run(

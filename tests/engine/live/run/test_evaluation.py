@@ -33,6 +33,7 @@ def spec(*, steps: int, prompts: int = 24) -> JobSpec:
     )
 
 
+@pytest.mark.long
 def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -> None:
     training, evaluating = MemorySink(), MemorySink()
     trained = Attempt(AttemptPlan(spec=spec(steps=2), checkpoints=tmp_path / "a"), training).run(lambda: None)
@@ -71,6 +72,7 @@ class PausedWhenEvaluating(MemorySink):
         return sent
 
 
+@pytest.mark.long
 def test_an_evaluation_gives_its_devices_back_at_once_when_it_is_paused(tmp_path: Path) -> None:
     sink = PausedWhenEvaluating()
     plan = AttemptPlan(spec=spec(steps=0, prompts=60_000), checkpoints=tmp_path / "c")

@@ -53,6 +53,7 @@ def adds_up(finished: RunFinished, sink: Blows, *, steps: int) -> None:
     assert sorted(set(trained)) == list(range(1, steps + 1))
 
 
+@pytest.mark.long
 def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def kill(kind: str) -> Callable[[], None]:
         return lambda: processes_of(kind)[0].send_signal(signal.SIGKILL)
@@ -66,6 +67,7 @@ def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path
     assert "replacement" in struck["rollout"]
 
 
+@pytest.mark.long
 def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
     tmp_path: Path, processes_of: ProcessesOf
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
     assert [body.step for body in sink.of(StepTrained)].count(5) == 2, "from the first one on"
 
 
+@pytest.mark.long
 def test_what_a_trainer_did_and_never_told_is_done_again(tmp_path: Path, processes_of: ProcessesOf) -> None:
     """The driver is held up, its trainer goes on to the end, and dies before anybody has heard of it."""
 
@@ -111,6 +114,7 @@ def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> 
     adds_up(finished, sink, steps=30)
 
 
+@pytest.mark.long
 def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
     tmp_path: Path, processes_of: ProcessesOf
 ) -> None:

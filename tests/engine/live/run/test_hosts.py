@@ -111,6 +111,7 @@ def run_on_hosts_that_change(folder: Path) -> None:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_host_that_comes_late_one_that_goes_and_another_one(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=run_on_hosts_that_change, args=(tmp_path,))

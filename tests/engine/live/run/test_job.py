@@ -127,6 +127,8 @@ def sync(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(finished=finished, sink=sink, was_cleaned_up=was_cleaned_up, recorded=recorded)
 
 
+@pytest.mark.proof
+@pytest.mark.long_except("laminar")
 @pytest.mark.parametrize("schedule", ["laminar", "sync"])
 def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest.FixtureRequest) -> None:
     trained: Trained = request.getfixturevalue(schedule)
@@ -159,6 +161,7 @@ def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pyte
     assert trained.was_cleaned_up
 
 
+@pytest.mark.long
 def test_a_step_of_a_job_is_trained_again_to_the_bit(
     sync: Trained, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +180,7 @@ def test_what_every_part_says_into_its_log_is_told_under_its_name_before_the_end
     assert all(span.end_s <= 0 for body in observed for replica in body.replicas for span in replica.spans)
 
 
+@pytest.mark.long
 def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of: ProcessesOf) -> None:
     sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
     finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, patience=Patience(nothing_moves_s=3.0))
@@ -185,6 +189,7 @@ def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of
     assert sink.of(StepTrained)
 
 
+@pytest.mark.proof
 def test_a_cancel_stops_everything_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
     asked: list[ControlRequest] = []
 
@@ -205,6 +210,7 @@ def test_a_cancel_stops_everything_at_once(tmp_path: Path, processes_of: Process
     assert nothing_is_left(processes_of)
 
 
+@pytest.mark.long
 def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
     fenced: list[StaleFence] = []
 
@@ -220,6 +226,7 @@ def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_
     assert nothing_is_left(processes_of)
 
 
+@pytest.mark.long
 def test_a_resumed_attempt_goes_on_where_its_checkpoint_was(laminar: Trained, tmp_path: Path) -> None:
     second = WatchingSink()
     finished = run(spec(steps=4), tmp_path, second, resume_from=laminar.first_checkpoint)
@@ -244,6 +251,7 @@ def test_a_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
     assert (finished.outcome, finished.failure_class) == ("failed", "data")
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_found_by_the_rank_that_loads_it(laminar: Trained, tmp_path: Path) -> None:
     """The driver sees nothing wrong with it: every part has its size."""
     damaged = tmp_path / "damaged"
@@ -256,12 +264,14 @@ def test_a_damaged_checkpoint_is_found_by_the_rank_that_loads_it(laminar: Traine
     assert "rank 0: " in finished.message and f"{damaged}: optimizer.safetensors has" in finished.message
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_there_is_the_users_to_mend(tmp_path: Path) -> None:
     finished = run(spec(model={"source": "no/such/folder"}, rollout=ALONE), tmp_path, WatchingSink())
     assert (finished.outcome, finished.failure_class) == ("failed", "config")
     assert "model.source" in finished.message
 
 
+@pytest.mark.long
 def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     finished = run(spec(training={"steps": 100_000}, rollout=ALONE, max_runtime_s=10), tmp_path, WatchingSink())
     assert (finished.outcome, finished.failure_class) == ("failed", "timeout")

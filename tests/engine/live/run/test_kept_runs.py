@@ -44,6 +44,7 @@ def said(trajectory: Trajectory, *, is_own: bool) -> list[tuple[int, float | Non
     return [(each.num_tokens, each.seconds) for each in trajectory.content.utterances if each.is_own == is_own]
 
 
+@pytest.mark.long
 def test_the_trace_has_every_sample_with_its_own_tokens_and_the_waits_that_it_waited(run: KeptRun) -> None:
     trace, environment, num = trace_of(run, overhead_s=0.0), environment_of(run.spec), 0
     for each in ended(run.recordings):
@@ -59,6 +60,7 @@ def test_the_trace_has_every_sample_with_its_own_tokens_and_the_waits_that_it_wa
     assert num >= run.spec.training.steps * run.trajectories_per_step
 
 
+@pytest.mark.long
 def test_it_stands_in_a_scorecard_beside_its_simulation(folder: Path, run: KeptRun) -> None:
     using = calibrated(folder / "constant-laminar-1")
     found = scores(folder, using)

@@ -34,6 +34,7 @@ class Tightened(MemorySink):
                 resource.prlimit(trainer.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
+@pytest.mark.long
 def test_a_trainer_that_runs_into_its_limit_ends_the_run_with_the_arithmetic(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:

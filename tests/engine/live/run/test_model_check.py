@@ -59,6 +59,7 @@ def never() -> None:
     pass
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_tells_why(tmp_path: Path) -> None:
     folder = whole(tmp_path, "glm4")
     check_model(spec(folder, rollout=VLLM), interrupted=never)

@@ -76,6 +76,7 @@ def run(job: JobSpec, folder: Path, sink: RequestingSink, **plan: Any) -> RunFin
     return attempt.run(lambda: None)
 
 
+@pytest.mark.long
 def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Path) -> None:
     first = RequestingSink({5: ControlRequest(id="p1", kind="pause")})
     asked_at: list[float] = []
@@ -101,6 +102,7 @@ def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Pat
     assert not before & after, "no prompt is trained on both sides of the pause"
 
 
+@pytest.mark.long
 def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
     sink = RequestingSink()
     sink.ask(ControlRequest(id="p0", kind="pause"))
@@ -109,6 +111,7 @@ def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
     assert sink.of(RequestAcknowledged)[0].request_id == "p0"
 
 
+@pytest.mark.long
 def test_a_cancel_wins_over_a_pause(tmp_path: Path) -> None:
     sink = RequestingSink({2: ControlRequest(id="p", kind="pause")})
     sink.seen.append(
@@ -125,6 +128,7 @@ def cpus_free() -> float:
     return float(ray.available_resources().get("CPU", 0.0))  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.long
 def test_replicas_leave_and_come_back_while_training_goes_on(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
@@ -157,6 +161,7 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
     assert not sink.of(FaultDetected)
 
 
+@pytest.mark.long
 def test_a_job_begins_with_the_replicas_that_it_was_granted(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:

@@ -22,6 +22,7 @@ LEAST_GAIN = 0.15
 """Of the held-out reward. Its standard error over so many prompts is 0.04 before and after."""
 
 
+@pytest.mark.long
 def test_a_job_with_an_adapter_learns_on_vllm_and_loses_nothing_to_a_killed_replica(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:

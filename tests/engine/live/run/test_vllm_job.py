@@ -82,6 +82,7 @@ def learned(sink: Blows) -> bool:
     return gain > LEAST_GAIN
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
 def test_a_job_on_vllm_learns_and_loses_nothing_to_killed_replicas(tmp_path: Path, processes_of: ProcessesOf) -> None:
     """The first one's samples move to the other; when that is gone too, all wait for those in their places."""
@@ -98,6 +99,7 @@ def test_a_job_on_vllm_learns_and_loses_nothing_to_killed_replicas(tmp_path: Pat
     assert learned(sink)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
 def test_a_replica_of_two_devices_learns_and_ends_whole_when_a_worker_is_killed(
     tmp_path: Path, processes_of: ProcessesOf
@@ -122,6 +124,7 @@ def test_a_replica_of_two_devices_learns_and_ends_whole_when_a_worker_is_killed(
     assert shared and not shared & {entry.inode() for entry in os.scandir(SHARED_MEMORY)}
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("vllm_python")
 def test_a_mixture_learns_and_is_the_trainers_after_every_install_and_on_the_replica_in_place_of_a_killed_one(
     tmp_path: Path, processes_of: ProcessesOf
@@ -146,6 +149,7 @@ def test_a_mixture_learns_and_is_the_trainers_after_every_install_and_on_the_rep
     assert gaps and max(gaps) < 1e-3, "it samples from other weights"
 
 
+@pytest.mark.long
 def test_an_interpreter_that_lacks_vllm_ends_the_job_at_once_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def names_in(folder: Path) -> set[str]:
     return {file.name for file in folder.glob("*.safetensors")}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", IN_TURN)
 def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_path: Path, backend: str) -> None:
@@ -157,6 +158,7 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
     ray.kill(third)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> None:
     import ray
@@ -169,6 +171,7 @@ def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> 
     ray.kill(shared)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 def test_a_step_is_recorded_where_all_ranks_see_the_folder_and_refused_elsewhere(
     server: S3Server, tmp_path: Path
@@ -190,6 +193,7 @@ def test_a_step_is_recorded_where_all_ranks_see_the_folder_and_refused_elsewhere
     ray.kill(shared)
 
 
+@pytest.mark.long
 def test_a_folder_that_has_no_address_for_other_hosts_is_refused(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

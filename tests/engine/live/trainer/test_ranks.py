@@ -128,6 +128,7 @@ def host(own_ray: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     ray.kill(host)
 
 
+@pytest.mark.proof
 def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_error(
     host: Any, processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def make_with_a_fault(backend: str, **place: Any) -> Any:
     return trainer
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", IN_TURN)
 def test_a_rank_whose_step_fails_is_told_at_once_with_what_it_was_at(backend: str) -> None:
@@ -194,6 +196,7 @@ def test_a_rank_whose_step_fails_is_told_at_once_with_what_it_was_at(backend: st
     ray.kill(host)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_trains_an_adapter_with_a_critic_and_a_teacher_on_two_devices(

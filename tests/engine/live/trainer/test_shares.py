@@ -139,6 +139,7 @@ def held(links: Links, folder: Path) -> int:
     return len(list(folder.glob(f"{PREFIX}{links.run}-*")))
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
     start: Start, links: Links, tmp_path: Path
@@ -158,6 +159,7 @@ def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
     assert held(links, tmp_path) == held(links, FOLDER) == offered_and_next
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_rank_killed_in_mid_copy_ends_the_group_and_nobody_is_offered_what_is_there(
     start: Start, links: Links, processes_of: Callable[[str], list[psutil.Process]]
@@ -175,6 +177,7 @@ def test_a_rank_killed_in_mid_copy_ends_the_group_and_nobody_is_offered_what_is_
     assert ray.get(hosts.taken.remote(FIRST)) == version
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_full_host_is_named_with_the_bytes_it_had_no_room_for(start: Start, links: Links) -> None:
     import ray

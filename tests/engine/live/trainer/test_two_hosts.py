@@ -107,6 +107,7 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
     ray.get(trainer.close.remote())
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_relays_of_two_hosts_have_what_each_host_of_the_trainer_sent(tmp_path: Path) -> None:
     assert tmp_path.stat().st_dev != segments.FOLDER.stat().st_dev, "no second file system to stand for another host"

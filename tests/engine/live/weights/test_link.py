@@ -206,6 +206,7 @@ def far(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> tuple[WeightVers
     return sent, OfferedBytes(parts=(replace(part, shared=replace(part.shared, memory="far"), reach=wire.reach),)), wire
 
 
+@pytest.mark.long_except("0")
 @pytest.mark.parametrize("lies", [0, 2])
 def test_chunks_are_passed_on_before_the_rest_has_come_and_shown_when_all_of_it_is_right(
     far: tuple[WeightVersion, OfferedBytes, LyingWire], lies: int
@@ -228,6 +229,7 @@ def test_chunks_are_passed_on_before_the_rest_has_come_and_shown_when_all_of_it_
         pair.close()
 
 
+@pytest.mark.long
 def test_a_relay_whose_head_dies_at_two_thirds_shows_nothing_of_it_and_then_the_whole(
     handover: Handover, far: tuple[WeightVersion, OfferedBytes, LyingWire]
 ) -> None:

@@ -90,6 +90,14 @@ def assert_same(mine: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, di
         assert (mine[1][name] - gradient).abs().max() <= 1e-5 * gradient.abs().max(), name
 
 
+@pytest.mark.long_except(
+    "qwen2-windows-recomputed",
+    "qwen3-kept",
+    "qwen3-recomputed",
+    "qwen3-windows-kept",
+    "qwen3-windows-recomputed",
+    "qwen3-windows-offloaded",
+)
 @pytest.mark.parametrize("activations", ["kept", "recomputed", "offloaded"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_packed_sequences_are_computed_as_transformers_computes_each_alone(

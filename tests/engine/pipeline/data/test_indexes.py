@@ -101,12 +101,14 @@ class BothWays(DataBrain):
         return effects
 
 
+@pytest.mark.long_except("inflight")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_under_any_faults_data_decides_what_it_would_by_looking_at_everybody(schedule: ScheduleName) -> None:
     for seed in range(SEEDS):
         simulate(seed, schedule, brains=Brains(data=BothWays))
 
 
+@pytest.mark.long_except("one_step", "partial")
 @pytest.mark.parametrize("schedule", ["sync_split", "one_step", "partial", "paper", "laminar"])
 def test_in_a_fleet_data_decides_what_it_would_by_looking_at_everybody(schedule: str) -> None:
     setup = setup_of(schedule, rollout_devices=20, groups_per_step=40)
@@ -115,6 +117,7 @@ def test_in_a_fleet_data_decides_what_it_would_by_looking_at_everybody(schedule:
     fleet.run()
 
 
+@pytest.mark.long_except("40-partial", "40-laminar")
 @pytest.mark.parametrize("schedule", ["partial", "laminar"])
 @pytest.mark.parametrize("num_replicas", [40, 400])
 def test_what_a_message_looks_at_does_not_grow_with_the_replicas(

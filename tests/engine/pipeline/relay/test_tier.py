@@ -70,6 +70,7 @@ def check(seed: int) -> None:
         pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
 
 
+@pytest.mark.long_except("30")
 @pytest.mark.parametrize("first", range(0, 40, SEEDS_PER_TEST))
 def test_after_any_storm_every_live_relay_gets_the_newest_version(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):

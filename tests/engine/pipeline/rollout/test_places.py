@@ -13,6 +13,8 @@ from engine.sim.cluster import Brains
 from engine.sim.scenario import SCHEDULES, simulate, world_of
 from engine.spec.schedules import ScheduleName
 
+pytestmark = pytest.mark.long
+
 SEEDS = 12
 
 

@@ -33,6 +33,7 @@ ROW = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_report_has_a_row_for_each_cell_and_says_by_how_much_who_is_ahead() -> None:
     found = report(run_on(TINY, processes=1), TINY)
     assert len(found["rows"]) == 8

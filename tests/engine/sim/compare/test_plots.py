@@ -36,6 +36,7 @@ def found() -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 def test_every_row_that_fits_is_a_point_and_no_other_is(found: dict[str, Any]) -> None:
     speed_up = figures(found)[0]
     points = sorted(
@@ -77,6 +78,7 @@ def test_the_page_asks_for_nothing_and_says_which_constants(found: dict[str, Any
     assert found["program"]["constants"]["commit"] in written
 
 
+@pytest.mark.long
 def test_the_command_writes_page_and_pictures(
     tmp_path: Path, found: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

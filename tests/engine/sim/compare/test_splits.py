@@ -12,6 +12,7 @@ EXTENT = replace(QUICK, groups_per_step=16, steps=3, warm_steps=2)
 NEARLY = 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["sync_split", "one_step", "laminar", "paper"])
 def test_of_the_two_splits_that_are_tried_one_is_nearly_the_best_of_all(schedule: str) -> None:
     setup = Cell(workload="math", model="7B", gpus=8, schedule=schedule).setup(EXTENT)

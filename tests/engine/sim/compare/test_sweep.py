@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.sim.compare.grid import Cell, Extent, Ran, run_cell
 from engine.sim.compare.sweep import _ahead, _swept, ends, sweep
 from engine.sim.costs.calibration import CONSTANTS
@@ -29,6 +31,7 @@ def test_what_is_assumed_is_swept_and_the_median_and_nothing_else() -> None:
     assert CALL_S.name not in {constant.name for constant, _ in ends(TINY)}
 
 
+@pytest.mark.long
 def test_a_sweep_has_a_row_for_each_end_and_a_range_over_all() -> None:
     found = sweep(TINY, processes=1, constants=(MEDIAN, GRADING_S))
     assert [(row["constant"], row["factor"]) for row in found["rows"]] == [

@@ -20,6 +20,9 @@ from tests.engine.sim.fleet.fleets import NotingFleet, outcome_of, setup_of
 ORDER_COSTS = 0.02
 
 
+@pytest.mark.long_except(
+    "sync-math", "sync_split-math", "stream-math", "bounded-math", "partial-math", "laminar_delta-math"
+)
 @pytest.mark.parametrize("workload", ["math", "tools"])
 @pytest.mark.parametrize("schedule", CONTESTANTS)
 def test_every_token_that_is_trained_was_drawn_and_none_is_trained_twice(schedule: str, workload: str) -> None:
@@ -38,6 +41,7 @@ def test_every_token_that_is_trained_was_drawn_and_none_is_trained_twice(schedul
                 seen.add(trajectory.key)
 
 
+@pytest.mark.long_except("sync_split", "bounded", "partial", "inflight", "laminar", "laminar_delta_cap")
 @pytest.mark.parametrize("schedule", CONTESTANTS)
 def test_replicas_write_no_faster_than_their_memory_is_read_and_no_longer_than_there_is_time(schedule: str) -> None:
     fleet = NotingFleet(setup_of(schedule))
@@ -49,6 +53,7 @@ def test_replicas_write_no_faster_than_their_memory_is_read_and_no_longer_than_t
         assert decoding.busy_s <= fleet.kernel.now + 1e-6
 
 
+@pytest.mark.long_except("laminar_delta_cap", "adapter")
 @pytest.mark.parametrize("schedule", CONTESTANTS)
 def test_the_same_set_up_is_the_same_run(schedule: str) -> None:
     assert outcome_of(schedule, workload="tools") == outcome_of(schedule, workload="tools")
@@ -62,6 +67,7 @@ def test_with_no_variance_and_free_training_no_schedule_gains() -> None:
     assert max(rates.values()) < 1.05 * rates["sync_split"], rates
 
 
+@pytest.mark.long_except("sync", "sync_split", "stream", "bounded", "laminar_delta_cap", "adapter")
 @pytest.mark.parametrize("schedule", CONTESTANTS)
 def test_more_bandwidth_is_never_slower(schedule: str) -> None:
     slow, fast = (outcome_of(schedule, device=DEVICES[name]).step_s for name in ("H100", "H200"))

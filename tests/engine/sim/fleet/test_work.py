@@ -63,6 +63,9 @@ class TracingFleet(NotingFleet):
         return noted
 
 
+@pytest.mark.long_except(
+    "bounded-math", "paper-math", "laminar_cap-math", "laminar_delta-math", "laminar_delta_cap-math", "adapter-math"
+)
 @pytest.mark.parametrize("workload", ["math", "tools"])
 @pytest.mark.parametrize("schedule", CONTESTANTS)
 def test_what_each_version_wrote_is_what_was_decoded_on_it(
@@ -134,6 +137,7 @@ def test_what_was_not_recorded_is_drawn_among_what_was_and_groups_keep_their_pro
     assert len({drawn.work(7, key(ordinal, 0)).prompt for ordinal in range(100, 140)}) == 5
 
 
+@pytest.mark.long_except("sync_split", "one_step", "bounded")
 @pytest.mark.parametrize("schedule", SPLIT)
 def test_updates_are_as_far_apart_as_they_shall_be_or_wait_for_answers(schedule: str) -> None:
     late = outcome_of(schedule, train_every_s=0.5)

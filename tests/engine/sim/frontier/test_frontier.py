@@ -54,6 +54,7 @@ def test_the_frontier_never_falls_and_has_nothing_below_the_least_staleness() ->
     assert [None if each is None else each.tokens_per_s for each in best] == [None, 10.0, 30.0, 30.0]
 
 
+@pytest.mark.long
 def test_the_command_tells_the_points_of_a_cell_that_was_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--devices H100 --models 7B --contexts 4096 --every 60 --seeds 1 --processes 1 --designs sync_split"
     assert frontier(words.split()) == 0

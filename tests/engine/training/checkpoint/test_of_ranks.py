@@ -86,6 +86,7 @@ def by_three(model: Path, of_two: Path, tmp_path_factory: pytest.TempPathFactory
     return into
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["fsdp", "stage-1", "stage-3"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_ranks_go_on_from_two_whatever_divides_weights_between_them(
@@ -115,6 +116,7 @@ def load_on_four(world: World, model: Path, of_two: Path, into: Path) -> None:
     trainer.close()
 
 
+@pytest.mark.long
 def test_four_ranks_each_read_their_own_quarter_of_what_two_wrote_and_write_it(
     model: Path, of_two: Path, tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_four_ranks_each_read_their_own_quarter_of_what_two_wrote_and_write_it(
     assert max(int(told(tmp_path, rank)) for rank in range(4)) == pytest.approx(total / 4, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_as_it_was_written_before_ranks_wrote_their_own_is_gone_on_from(
     model: Path, of_two: Path, tmp_path: Path, kind: str
@@ -151,6 +154,7 @@ def test_a_checkpoint_as_it_was_written_before_ranks_wrote_their_own_is_gone_on_
 # Who else reads ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers_loads_what_two_ranks_published(of_two: Path, kind: str) -> None:
     from transformers import AutoModelForCausalLM
@@ -163,6 +167,7 @@ def test_transformers_loads_what_two_ranks_published(of_two: Path, kind: str) ->
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in published.values())
 
 
+@pytest.mark.long
 def test_each_rank_wrote_its_half(of_two: Path) -> None:
     for pattern in ("state-*", "model-*.safetensors"):
         sizes = [sum(t.nbytes for t in load_file(file).values()) for file in sorted((of_two / "whole").glob(pattern))]
@@ -191,6 +196,7 @@ def save_on_a_full_disk(world: World, model: Path, into: Path, backend: str) -> 
     trainer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(
     model: Path, tmp_path: Path, backend: str
@@ -222,6 +228,7 @@ def die_while_saving(world: World, model: Path, into: Path, backend: str, where:
     os._exit(7)  # there is no group to leave
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "where"),
     [("torch", "model-"), pytest.param("torch", "state-", marks=pytest.mark.soak), ("deepspeed", "state-")],
@@ -242,6 +249,7 @@ def refuse_torn(world: World, model: Path, torn: Path) -> None:
     trainer.close()
 
 
+@pytest.mark.long
 def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two: Path, tmp_path: Path) -> None:
     for file in (of_two / "whole").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -250,6 +258,7 @@ def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two
     assert run_ranks(2, refuse_torn, model, tmp_path) == [0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [TorchTrainer, FsdpTrainer, DeepSpeedTrainer])
 def test_another_dtype_or_adapter_rank_is_refused_with_both_values(
     make: Callable[..., Any], of_two: Path, make_llama: MakeLlama

@@ -113,6 +113,7 @@ def told_in(folder: Path, rank: int = 0) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "sharers"), SHARED_OR_NOT)
 def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sharers: int) -> None:
     alone, shared = (results / family / name for name in ("alone", f"{sharers}-share"))
@@ -125,6 +126,7 @@ def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sha
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "sharers"), SHARED_OR_NOT)
 def test_every_rank_has_the_probe_of_one_process(results: Path, family: str, sharers: int) -> None:
     expected = told_in(results / family / "alone")["logprobs"]
@@ -132,6 +134,7 @@ def test_every_rank_has_the_probe_of_one_process(results: Path, family: str, sha
         assert told_in(results / family / f"{sharers}-share", rank)["logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ranks_that_share_sequences_make_a_step_in_bfloat16(results: Path, family: str) -> None:
     low = [json.loads((results / family / f"low-{rank}.json").read_text())["low"] for rank in (0, 1)]
@@ -141,6 +144,7 @@ def test_ranks_that_share_sequences_make_a_step_in_bfloat16(results: Path, famil
     assert low[0]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_gathered_matrix_is_kept_for_the_backward_pass(results: Path, folders: dict[str, Path], family: str) -> None:
     model = load_model(folders[family], device="cpu")
@@ -148,6 +152,7 @@ def test_no_gathered_matrix_is_kept_for_the_backward_pass(results: Path, folders
     assert [json.loads((results / family / f"low-{rank}.json").read_text())["kept"] for rank in (0, 1)] == [alone] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_ranks_go_on_from_the_checkpoint_of_one_process(results: Path, family: str) -> None:
     ranks = [told_in(results / family / "2-share", rank)["weights"] for rank in (0, 1)]
@@ -155,6 +160,7 @@ def test_two_ranks_go_on_from_the_checkpoint_of_one_process(results: Path, famil
     assert loaded == bytes.fromhex(told_in(results / family / "alone")["weights"]) != before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_reads_what_was_saved_and_says_what_was_trained(
     results: Path, folders: dict[str, Path], family: str

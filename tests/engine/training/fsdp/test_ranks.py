@@ -134,15 +134,18 @@ def variant(request: pytest.FixtureRequest) -> str:
     return named
 
 
+@pytest.mark.long
 class TestTwoFsdpRanks(TwoRanksConformance):
     pass
 
 
+@pytest.mark.long
 def test_each_rank_has_its_half_of_every_matrix(two_ranks: Path, make_llama: MakeLlama) -> None:
     whole = sum(parameter.numel() * 4 for parameter in load_decoder(make_llama(), device="cpu").parameters())
     assert [told_by(two_ranks, DIVIDED, rank)["of_weights"] for rank in (0, 1)] == [whole // 2, whole // 2]
 
 
+@pytest.mark.long
 def test_no_gathered_matrix_is_kept_for_the_backward_pass(two_ranks: Path, make_llama: MakeLlama) -> None:
     """A rank keeps what one process keeps beside its weights, to the byte."""
     model = load_decoder(make_llama(dtype="bfloat16"), device="cpu", dtype=torch.float32)
@@ -150,6 +153,7 @@ def test_no_gathered_matrix_is_kept_for_the_backward_pass(two_ranks: Path, make_
     assert [told_by(two_ranks, DIVIDED, rank)["for_backward"] for rank in (0, 1)] == [alone, alone]
 
 
+@pytest.mark.long
 def test_in_bfloat16_weights_travel_in_it_and_gradients_are_added_up_in_float32(two_ranks: Path) -> None:
     first, second = (told_by(two_ranks, LOW, rank) for rank in (0, 1))
     assert first == second
@@ -159,6 +163,7 @@ def test_in_bfloat16_weights_travel_in_it_and_gradients_are_added_up_in_float32(
     assert first["metrics"]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.05)
 
 
+@pytest.mark.long
 def test_a_rank_that_has_no_row_of_a_matrix_makes_the_steps_too(two_ranks: Path, make_llama: MakeLlama) -> None:
     """The A of an adapter of rank 1 is one row."""
     first, second = (told_by(two_ranks, THIN, rank)["metrics"] for rank in (0, 1))

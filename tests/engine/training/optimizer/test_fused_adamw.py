@@ -94,6 +94,7 @@ def after_updates(
     return weights, optimizer
 
 
+@pytest.mark.long
 def test_a_second_moment_in_bfloat16_falls_and_rises_as_in_float32() -> None:
     """Over 2,000 updates, in whose second half a thousandth off is all that changes. Their mean over the weights, since
     each for itself is off by chance: by less than a tenth, of which √4,096 leave little more than a thousandth."""

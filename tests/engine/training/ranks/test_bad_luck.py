@@ -66,6 +66,8 @@ def lose_a_rank(world: World, model: Path, into: Path, backend: str, phase: str)
     os._exit(7)  # there is no group to leave
 
 
+@pytest.mark.proof
+@pytest.mark.long_except("torch-backward")
 @pytest.mark.parametrize(
     ("backend", "phase"),
     [
@@ -97,6 +99,7 @@ def build_in_vain(world: World, model: Path, into: Path, backend: str) -> None:
     world.abandon("cpu")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", pytest.param("stage-3", marks=pytest.mark.soak)])
 def test_a_rank_that_can_make_no_trainer_leaves_nobody_waiting(model: Path, tmp_path: Path, backend: str) -> None:
     assert run_ranks(2, build_in_vain, model, tmp_path, backend) == [7, 0]
@@ -116,6 +119,7 @@ def skip_together(world: World, model: Path, into: Path, backend: str) -> None:
     trainer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", pytest.param("stage-3", marks=pytest.mark.soak)])
 def test_of_four_ranks_one_that_has_a_nan_has_all_skip_that_update_and_no_other(
     model: Path, tmp_path: Path, backend: str
@@ -165,6 +169,7 @@ def run_out(world: World, model: Path, into: Path) -> None:
     os._exit(7)
 
 
+@pytest.mark.long
 def test_a_batch_that_memory_has_no_room_for_is_told_with_its_size_by_the_rank_that_had_it(
     model: Path, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ VARIANTS: Final = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("layout", "kind", "num_ranks", "sharers"), VARIANTS)
 def test_ranks_that_share_sequences_make_the_steps_of_one_process(
     results: Path, layout: str, kind: str, num_ranks: int, sharers: int

@@ -155,6 +155,7 @@ def recorded_by(world: World, folder: Path, results: Path) -> None:
     trainer.close()
 
 
+@pytest.mark.long
 def test_a_step_of_two_ranks_is_trained_again_by_two(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

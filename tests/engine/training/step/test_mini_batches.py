@@ -160,6 +160,7 @@ ALIKE_IN_ONE_UPDATE = {
 every band, and a step of one update is the same for both."""
 
 
+@pytest.mark.long_except("grpo, unclipped", "grpo, gspo", "decoupled, aipo", "a3po, decoupled")
 @pytest.mark.parametrize("pair", ALIKE_IN_ONE_UPDATE)
 def test_what_was_one_algorithm_in_one_update_is_two_in_two(make_llama: MakeLlama, tmp_path: Path, pair: str) -> None:
     folder = make_llama()

@@ -70,6 +70,7 @@ def updates_by_trl(
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "correction"),
     [

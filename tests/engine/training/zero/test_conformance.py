@@ -41,22 +41,32 @@ def make_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         trainer.close()
 
 
+@pytest.mark.long_except(
+    "test_a_step_tells_each_tokens_logprob_by_the_weights_that_it_began_with",
+    "test_one_step_is_that_of_adamw_worked_out_apart",
+    "test_what_is_written_is_what_was_prepared_and_resumes_exactly",
+)
+@pytest.mark.proof  # the first DeepSpeed of a process takes 15 s
 class TestDeepSpeedTrainer(TrainerConformance):
     pass
 
 
+@pytest.mark.long
 class TestDeepSpeedTrainersParts(PartsConformance):
     pass
 
 
+@pytest.mark.long
 class TestDeepSpeedTrainersMiniBatches(MiniBatchConformance):
     pass
 
 
+@pytest.mark.long
 class TestDeepSpeedTrainersPartsAreTorchs(SameStepsConformance):
     pass
 
 
+@pytest.mark.long
 def test_moments_in_bfloat16_are_taken_over_from_the_torch_trainer(
     make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
 ) -> None:
@@ -85,6 +95,7 @@ def test_of_a_base_that_is_not_trained_each_rank_keeps_its_part_only(
         trainer.close()
 
 
+@pytest.mark.long_except("1", "2")
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_part_takes_no_more_memory_for_the_exchange_of_gradients_than_it_has(
     make_llama: MakeLlama, stage: int

@@ -41,6 +41,7 @@ def let_deepspeed_believe(monkeypatch: pytest.MonkeyPatch, *, fp16: bool, bf16: 
     monkeypatch.setattr(accelerator, "is_bf16_supported", lambda: bf16)
 
 
+@pytest.mark.long_except("1-False-False", "2-True-False", "2-False-True")
 @pytest.mark.parametrize(("stage", "fp16", "bf16"), in_pairs([1, 2, 3], [True, False], [True, False]))
 def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, fp16: bool, bf16: bool
@@ -68,6 +69,7 @@ def test_weights_that_deepspeed_made_another_dtype_are_named(
         DeepSpeedTrainer(make_llama(), asked(3), device="cpu")
 
 
+@pytest.mark.long_except("2")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_this_ranks_part_is_looked_at_after_a_load(make_llama: MakeLlama, tmp_path: Path, stage: int) -> None:
     trainer = DeepSpeedTrainer(make_llama(), asked(stage), device="cpu")

@@ -58,6 +58,7 @@ def globals_of_the_process() -> list[object]:
     ]
 
 
+@pytest.mark.long_except("2")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_it_comes_and_goes_without_a_trace_and_without_a_word(
     make_llama: MakeLlama, stage: int, capfd: pytest.CaptureFixture[str]
@@ -73,6 +74,7 @@ def test_it_comes_and_goes_without_a_trace_and_without_a_word(
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.long
 def test_a_model_that_was_trained_here_is_not_kept(make_llama: MakeLlama) -> None:
     """Nor what it was divided by: a group's threads that outlive Python abort the process."""
     trainer = sharded(make_llama(), zero_stage=3)
@@ -104,6 +106,7 @@ def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama, g
     assert torch_distributed.get_world_size() == 1
 
 
+@pytest.mark.long_except("2-asked0")
 @pytest.mark.parametrize(("stage", "asked"), [(2, {}), (3, {"lora_rank": 3})])
 def test_bfloat16_products_are_those_of_the_torch_trainer(
     make_llama: MakeLlama, stage: int, asked: dict[str, int]
@@ -117,6 +120,7 @@ def test_bfloat16_products_are_those_of_the_torch_trainer(
     assert norms[2] != pytest.approx(norms[0], rel=1e-5)
 
 
+@pytest.mark.long_except("2")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_logits_in_chunks_give_the_same_gradient(
     make_llama: MakeLlama, stage: int, monkeypatch: pytest.MonkeyPatch

@@ -58,14 +58,17 @@ def variant(request: pytest.FixtureRequest) -> str:
     return named
 
 
+@pytest.mark.long
 class TestTwoDeepSpeedRanks(TwoRanksConformance):
     pass
 
 
+@pytest.mark.long
 def test_no_compiler_was_needed(two_ranks: Path) -> None:
     assert not list(two_ranks.rglob(COMPILED))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_two_ranks_goes_on_alone_and_in_another_stage(
     two_ranks: Path, make_llama: MakeLlama, tmp_path: Path, kind: str

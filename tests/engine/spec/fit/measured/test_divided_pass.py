@@ -39,6 +39,7 @@ def assert_counted(shape: ModelShape, **fields: Any) -> None:
     assert peak / 1.005 <= counted <= 1.25 * peak, f"{counted / peak:.3f} of {peak:,}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "activations", "products"),
     in_pairs(["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"], ["kept", "recomputed"], ["float32", "bfloat16"]),
@@ -47,22 +48,26 @@ def test_a_rank_takes_what_is_counted(name: str, activations: str, products: str
     assert_counted(few_layers(name), activations=activations, products=products)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
 def test_layers_are_counted_where_words_are_few(name: str) -> None:
     assert_counted(few_layers(name, vocab_size=1_024))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("activations", "products"), [("kept", "float32"), ("recomputed", "bfloat16")])
 @pytest.mark.parametrize("num_devices", [2, 64])
 def test_one_of_few_or_many_ranks_does(num_devices: int, activations: str, products: str) -> None:
     assert_counted(few_layers("Qwen3-8B"), num_devices=num_devices, activations=activations, products=products)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activations", ["kept", "recomputed"])
 def test_a_rank_of_a_mixture_does(activations: str) -> None:
     assert_counted(few_layers("Qwen3-30B-A3B"), activations=activations)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("activations", "products", "name", "beside"),
     [
@@ -83,12 +88,14 @@ def test_a_rank_with_other_models_beside_does(name: str, activations: str, produ
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "products"), [("Qwen3-0.6B", "bfloat16"), ("Qwen3-8B", "float32")])
 def test_a_rank_that_trains_an_adapter_does(name: str, products: str) -> None:
     """Its layers computed again: else it knows its merged matrices by an address, and tensors here have none."""
     assert_counted(few_layers(name), products=products, lora_rank=16, has_reference=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sharers", "kv_heads", "activations"), [(2, 8, "kept"), (2, 8, "recomputed"), (8, 2, "kept"), (8, 2, "recomputed")]
 )
@@ -97,6 +104,7 @@ def test_a_rank_that_shares_its_sequences_does(sharers: int, kv_heads: int, acti
     assert_counted(shape, sequence_parallel=sharers, pass_tokens=4 * NUM_TOKENS, activations=activations)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "num_tokens", "teacher"),
     [("Qwen3-0.6B", 256, "Qwen3-32B"), ("Qwen3-8B", 256, None), ("Qwen3-8B", 32_768, None)],
@@ -107,11 +115,13 @@ def test_short_and_long_passes_do(name: str, num_tokens: int, teacher: str | Non
     assert_counted(few_layers(name), pass_tokens=num_tokens, teacher=taught)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moments", ["bfloat16", "float8"])
 def test_a_rank_whose_moments_are_small_does(moments: str) -> None:
     assert_counted(few_layers("Qwen3-8B"), moments=moments)
 
 
+@pytest.mark.long_except("fields2")
 @pytest.mark.parametrize(
     "fields", [{}, {"products": "float32", "num_devices": 64}, {"activations": "kept"}, {"lora_rank": 16}]
 )

@@ -58,6 +58,7 @@ def peaks_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> tuple[int, int]:
         return device.peak, host.peak
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("products", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
 def test_the_host_holds_the_input_of_each_layer_and_nothing_else(name: str, products: Products) -> None:
@@ -67,6 +68,7 @@ def test_the_host_holds_the_input_of_each_layer_and_nothing_else(name: str, prod
     assert peaks_of_a_pass(shape, replace(plan, activations="recomputed"))[1] == 0
 
 
+@pytest.mark.long_except("Qwen3-32B")
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
 def test_the_device_takes_what_is_counted_with_two_of_them(name: str) -> None:
     shape, plan = few_words(name), plan_of("float32")

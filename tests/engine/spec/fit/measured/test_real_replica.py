@@ -67,6 +67,7 @@ def taken_by_steps(folder: Path, *, rows: int, prompt_tokens: int, cuts: bool) -
     return allocated.growth_in("steps")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("phase", "name", "changed", "rows", "prompt_tokens", "cuts"),
     [
@@ -89,6 +90,7 @@ def test_its_steps_take_at_most_what_is_counted_and_not_a_quarter_less(
     assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=cuts)
 
 
+@pytest.mark.long
 def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it_in_float32(tmp_path: Path) -> None:
     """There, what has a mask, and heads that share keys, is computed step by step."""
     config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1, "dtype": "float32"}
@@ -98,6 +100,7 @@ def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it_in_float32(tmp_p
     assert_counted(taken, config, READ_ON, rows=1, prompt_tokens=2_048, cuts=False)
 
 
+@pytest.mark.long
 def test_what_a_prompt_that_is_read_on_looks_back_on_is_counted_as_a_gpus_kernel_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,95 @@
+"""What a run prints at its end, and what it leaves in `.laminar/` for whoever asks later.
+
+`tested.json` (`tested-long.json`) is the record of the last whole run; `unsteady.jsonl` collects unsteady tests over
+all runs. The last lines that are printed name what is red.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from infra.suite import results
+from infra.suite.results import Result
+from infra.suite.verdict import Run, Verdict
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+STATE: Final = ROOT / ".laminar"
+RECORDS: Final = {"gate": STATE / "tested.json", "long": STATE / "tested-long.json"}
+UNSTEADY: Final = STATE / "unsteady.jsonl"
+NUM_LINES: Final = 3
+
+
+def write_record(run: Run, verdict: Verdict, *, minutes: float) -> set[str]:
+    """Returns the unsteady tests that were unsteady in an earlier run."""
+    commit = _git("rev-parse", "HEAD") or "unknown"
+    repeated = _append_unsteady(UNSTEADY, verdict.unsteady, commit=commit)
+    if not run.words:  # a part of the suite proves nothing of the whole
+        record = {
+            "suite": run.suite,
+            "commit": commit,
+            "clean": not _git("status", "--porcelain"),
+            "green": not verdict.red,
+            "passed": _count_passed(verdict),
+            "red": verdict.red,
+            "unsteady": [result.nodeid for result in verdict.unsteady],
+            "skipped": dict(results.skips(verdict.tests)),
+            "minutes": round(minutes, 1),
+            "scale": run.scale,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        RECORDS[run.suite].write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return repeated
+
+
+def _append_unsteady(file: Path, unsteady: Iterable[Result], *, commit: str) -> set[str]:
+    known = {json.loads(line)["nodeid"] for line in file.read_text().splitlines()} if file.is_file() else set()
+    rows = list(unsteady)
+    if rows:
+        with file.open("a", encoding="utf-8") as out:
+            out.writelines(json.dumps({"commit": commit, **asdict(row)}) + "\n" for row in rows)
+    return known & {row.nodeid for row in rows}
+
+
+def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[str]) -> None:
+    tests = verdict.tests
+    print("\n" + results.time_table(tests))
+    print("\nThe slowest:")
+    for result in results.slowest(tests):
+        print(f"  {result.seconds:6.1f} s  {result.nodeid}")
+    for result in verdict.slow:
+        print(f"slow alone, {result.seconds:.1f} s: {result.nodeid}")
+    skipped = results.skips(tests)
+    for reason, count in skipped.most_common():
+        print(f"skipped {count}: {reason}")
+    for result in verdict.unsteady:
+        again = ", not for the first time" if result.nodeid in repeated else ""
+        print(f"unsteady{again} (load {result.load:.1f}): {result.nodeid}\n{_last_lines(result.reason)}")
+    reasons = {result.nodeid: result.reason for result in tests}
+    for name in verdict.red:
+        print(f"RED {name}\n{_last_lines(reasons.get(name, ''))}".rstrip())
+    cpu = os.times()
+    print(
+        f"{'red' if verdict.red else 'green'}: {_count_passed(verdict)} passed, {len(verdict.red)} red, "
+        f"{len(verdict.unsteady)} unsteady, {skipped.total()} skipped; {minutes:.1f} minutes, "
+        f"{cpu.children_user + cpu.children_system:.0f} CPU-seconds, SCALE {run.scale:.1f}, "
+        f"load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
+def _count_passed(verdict: Verdict) -> int:
+    return sum(result.outcome == "passed" for result in verdict.tests)
+
+
+def _last_lines(reason: str) -> str:
+    return "\n".join(f"      {line}" for line in reason.splitlines()[-NUM_LINES:])
+
+
+def _git(*words: str) -> str:
+    """Empty outside of a git checkout."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

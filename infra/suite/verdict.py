@@ -1,0 +1,114 @@
+"""The verdict on a run of the suite.
+
+Invariants:
+- a test that fails beside the others and once more alone is red; one that passes alone is unsteady, and more than
+  `MOST_UNSTEADY` of those are red;
+- an unmarked test of the gate that takes over `TOO_SLOW_AFTER_S` alone is red;
+- a run that exceeds its time budget, or whose pytest breaks off, is red.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from infra.suite import results
+from infra.suite.commands import OVER_BUDGET, run_pytest
+from infra.suite.plugin import RECORD
+from infra.suite.results import Result
+
+CHOICE: Final = {"gate": "not long and not soak", "long": "long and not soak"}
+BUDGET_S: Final = {"gate": 40 * 60.0, "long": 75 * 60.0}
+LAST_RESORT_S: Final = {"gate": 300.0, "long": 1_000.0}
+"""Times SCALE: where a test's timeout is not obeyed, as inside C code, its process prints its stacks and ends."""
+LEAST_S: Final = 60.0
+"""For what is run again when the budget is nearly used up."""
+MOST_RETRIED: Final = 20
+MOST_UNSTEADY: Final = 3
+MOST_TIMED_AGAIN: Final = 20
+FAILED, NO_TESTS = 1, 5
+"""Exit codes of pytest that say nothing beyond the recorded results."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    suite: str
+    words: Sequence[str]
+    """For pytest: files, folders, options. Empty for the whole suite."""
+    scale: float
+    folder: Path
+    """Takes the records."""
+    environment: dict[str, str]
+    started_at: float
+    options: Sequence[str] = ("--reuse-db",)
+    """Of every call of pytest: the databases are there already (`databases.py`)."""
+    num_workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def pytest(self, name: str, arguments: Sequence[str]) -> tuple[int, list[Result]]:
+        record = self.folder / f"{name}.jsonl"
+        left_s = BUDGET_S[self.suite] - (time.monotonic() - self.started_at)
+        code = run_pytest(
+            ["-m", CHOICE[self.suite], *self.options, *arguments],
+            environment={**self.environment, RECORD: str(record)},
+            record=record,
+            last_resort_s=LAST_RESORT_S[self.suite] * self.scale,
+            budget_s=max(left_s, LEAST_S),
+        )
+        return code, results.read_results(record)
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    tests: list[Result]
+    red: list[str] = field(default_factory=list)
+    """Names of tests, or a sentence."""
+    unsteady: list[Result] = field(default_factory=list)
+    slow: list[Result] = field(default_factory=list)
+
+    def add_exit_code(self, code: int) -> None:
+        if code == OVER_BUDGET:
+            self.red.append("the run exceeded its time budget")
+        elif code not in (0, FAILED, NO_TESTS):
+            self.red.append(f"pytest broke off with exit code {code}")
+
+
+def judge(run: Run) -> Verdict:
+    code, tests = run.pytest("all", ["-n", str(run.num_workers), *run.words])
+    verdict = Verdict(tests=tests)
+    verdict.add_exit_code(code)
+    failed = results.failures(tests)
+    if code == OVER_BUDGET or len(failed) > MOST_RETRIED:
+        verdict.red += [result.nodeid for result in failed]
+        return verdict
+    if failed:
+        _retry(run, failed, verdict)
+    slow = results.slow_tests(tests, scale=run.scale)
+    if slow and run.suite == "gate":
+        _time_again(run, slow, verdict)
+    return verdict
+
+
+def _retry(run: Run, failed: Sequence[Result], verdict: Verdict) -> None:
+    """When the rest is done: a test that fails only beside others is a fault of its own, not of the change."""
+    print(f"\nThe failed tests again, alone ({len(failed)}):", flush=True)
+    code, again = run.pytest("again", [result.nodeid for result in failed])
+    verdict.add_exit_code(code)
+    passed = {result.nodeid for result in again if result.outcome == "passed"}
+    verdict.unsteady = [result for result in failed if result.nodeid in passed]
+    verdict.red += [result.nodeid for result in failed if result.nodeid not in passed]
+    if len(verdict.unsteady) > MOST_UNSTEADY:
+        verdict.red.append(f"{len(verdict.unsteady)} unsteady tests, {MOST_UNSTEADY} are bearable")
+
+
+def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
+    chosen = sorted(slow, key=lambda result: -result.seconds)[:MOST_TIMED_AGAIN]
+    print(f"\nUnmarked tests over {results.SLOW_AFTER_S:.0f} s again, alone ({len(chosen)}):", flush=True)
+    _, again = run.pytest("slow", [result.nodeid for result in chosen])
+    verdict.slow = [result for result in again if result.seconds > results.SLOW_AFTER_S * run.scale]
+    verdict.red += [
+        f"{result.nodeid} takes {result.seconds:.1f} s alone: mark it long or make it faster"
+        for result in verdict.slow
+        if result.seconds > results.TOO_SLOW_AFTER_S * run.scale
+    ]

@@ -1,0 +1,158 @@
+"""A run's verdict on planted faults: pytest really runs, on a small suite of its own, without a site."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.suite import results
+from infra.suite import verdict as verdicts
+from infra.suite.groups import HEAVY_GROUP, group_of
+from infra.suite.verdict import Run, Verdict, judge
+
+SETTINGS = """[pytest]
+addopts = -q -p infra.suite.plugin -p no:django -p no:asyncio -p no:cacheprovider
+timeout_func_only = false
+faulthandler_exit_on_timeout = true
+markers =
+    long
+    long_except
+    proof
+    soak
+    ray
+"""
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    (tmp_path / "pytest.ini").write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Run(
+        suite="gate", words=[], scale=1, folder=tmp_path / "records", environment=environment,
+        started_at=time.monotonic(), options=(), num_workers=1,
+    )  # fmt: skip
+
+
+def judged(run: Run, **files: str) -> Verdict:
+    run.folder.mkdir()
+    for name, text in files.items():
+        Path(f"test_{name}.py").write_text(f"import os, pathlib, pytest, signal, time\n{text}\n")
+    return judge(run)
+
+
+@pytest.mark.long
+def test_passing_tests_are_green_and_long_ones_left_out(run: Run) -> None:
+    verdict = judged(
+        run,
+        a="""
+@pytest.mark.long
+def test_left_out(): raise AssertionError
+@pytest.mark.long_except("2")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_cell(number): assert number == 2
+@pytest.mark.long_except("test_stays")
+class TestClass:
+    def test_stays(self): pass
+    def test_left_out(self): raise AssertionError
+""",
+    )
+    assert verdict.red == [] and verdict.unsteady == []
+    names = {row.nodeid for row in verdict.tests}
+    assert names == {"test_a.py::test_cell[2]", "test_a.py::TestClass::test_stays"}
+
+
+@pytest.mark.proof
+def test_a_failure_twice_is_red_and_one_that_passes_alone_is_unsteady(run: Run) -> None:
+    verdict = judged(
+        run,
+        a="""
+def test_red(): raise AssertionError("planted")
+def test_unsteady():
+    seen = pathlib.Path("seen")
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("only the first time")
+""",
+    )
+    assert verdict.red == ["test_a.py::test_red"]
+    assert [row.nodeid for row in verdict.unsteady] == ["test_a.py::test_unsteady"]
+    assert "only the first time" in verdict.unsteady[0].reason
+
+
+@pytest.mark.long
+def test_dead_worker_is_red_by_name_and_the_rest_runs(run: Run) -> None:
+    verdict = judged(run, dies="def test_dies(): os.kill(os.getpid(), signal.SIGKILL)\ndef test_lives(): pass")
+    assert verdict.red == ["pytest broke off with exit code -9", "test_dies.py::test_dies"]
+    assert {row.nodeid: row.outcome for row in verdict.tests}["test_dies.py::test_lives"] == "passed"
+
+
+@pytest.mark.long
+def test_broken_import_is_red_by_name(run: Run) -> None:
+    verdict = judged(run, broken="import nothing_of_this_name", other="def test_fine(): pass")
+    assert "test_broken.py" in verdict.red
+
+
+@pytest.mark.long
+def test_a_test_that_hangs_is_red_by_name(run: Run) -> None:
+    verdict = judged(run, hangs="@pytest.mark.timeout(1)\ndef test_hangs(): time.sleep(3600)")
+    assert verdict.red == ["test_hangs.py::test_hangs"]
+    assert "Timeout" in verdict.tests[0].reason
+
+
+@pytest.mark.long
+def test_a_run_over_budget_names_its_tests_and_leaves_no_process(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(verdicts.BUDGET_S, "gate", 0)
+    monkeypatch.setattr(verdicts, "LEAST_S", 20)
+    verdict = judged(
+        run,
+        hangs="""
+@pytest.mark.timeout(0)
+def test_hangs():
+    child = os.posix_spawn("/bin/sleep", ["sleep", "3600"], os.environ, setsid=True)
+    pathlib.Path("child").write_text(str(child))
+    time.sleep(3600)
+""",
+    )
+    said = capfd.readouterr()
+    assert "the run exceeded its time budget" in verdict.red
+    assert "test_hangs.py::test_hangs" in said.out and "test_hangs.py" in said.err
+    assert not Path(f"/proc/{Path('child').read_text()}").exists()
+
+
+@pytest.mark.long
+def test_an_unmarked_test_that_is_slow_alone_is_red(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "SLOW_AFTER_S", 0.05)
+    monkeypatch.setattr(results, "TOO_SLOW_AFTER_S", 0.3)
+    verdict = judged(
+        run,
+        a="""
+def test_too_slow(): time.sleep(0.4)
+def test_slow(): time.sleep(0.1)
+def test_slow_beside_others():
+    seen = pathlib.Path("slow")
+    if not seen.exists():
+        seen.touch()
+        time.sleep(0.4)
+@pytest.mark.proof
+def test_proof(): time.sleep(0.4)
+@pytest.fixture(scope="session")
+def shared(): time.sleep(0.4)
+def test_pays_for_the_session(shared): pass
+""",
+    )
+    (red,) = verdict.red
+    assert red.startswith("test_a.py::test_too_slow takes 0.4 s alone")
+    assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_too_slow", "test_a.py::test_slow"}
+
+
+def test_heavy_files_share_a_group_and_others_have_their_own(tmp_path: Path) -> None:
+    (tmp_path / "test_ray.py").write_text("@pytest.mark.ray\ndef test_a(): pass")
+    (tmp_path / "test_site.py").write_text("pytestmark = pytest.mark.site")
+    (tmp_path / "test_light.py").write_text("# no mark")
+    groups = [group_of(f"{name}.py::test_a", tmp_path) for name in ("test_ray", "test_site", "test_light")]
+    assert groups == [HEAVY_GROUP, HEAVY_GROUP, "test_light.py"]
