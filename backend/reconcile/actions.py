@@ -10,7 +10,7 @@ from backend.jobs.attempts import ending
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.outbox import enqueue
-from backend.reconcile.verdicts import STALL_DEADLINE_S, stands_still
+from backend.reconcile.verdicts import STALL_DEADLINE_S, Verdict, stands_still
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
@@ -34,6 +34,13 @@ def note_stalled(held: Held, ray_says: str, now: datetime) -> None:
         f"{STALL_DEADLINE_S + held.view.size_adds_s:.0f} s, the attempt is ended and another one goes on."
     )
     record_event(job, "stalled", actor=ACTOR, now=now, reason="driver_stands_still", message=message)
+
+
+def confirm_end(held: Held, verdict: Verdict, ray_says: str, now: datetime) -> None:
+    """Before a submission is stopped. That a driver stands still is on record before its driver is ended for it."""
+    job = _unchanged(held)
+    if verdict is Verdict.END_STALLED and job.stalled_since is None:
+        note_stalled(held, ray_says, now)
 
 
 def note_moving(held: Held, now: datetime) -> None:

@@ -3,6 +3,7 @@
 Invariants:
 - Ray is asked outside every transaction; each action is a transaction of its own that first proves the lease and
   that the job and its attempt are still as they were judged;
+- a submission is stopped only after such a transaction: a heartbeat since the verdict saves it;
 - at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
   lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
 - a Ray out of reach is noted, changes nothing, and holds up no pool of another;
@@ -27,6 +28,7 @@ from backend.pools.clusters.dashboard import LauncherError
 from backend.pools.models import ResourcePool
 from backend.reconcile.actions import (
     JobMovedOn,
+    confirm_end,
     fail_start,
     finish,
     land_pause,
@@ -62,7 +64,7 @@ def reconcile(rays: Rays, clock: Clock = database_now, door: Door = door_is_open
         if lease is None:
             return
         now = clock()
-        jobs = held_jobs(now, listening_since(now, door), clock)
+        jobs = held_jobs(now, listening_since(now, door))
         for held, verdict, status in _braked(_verdicts(jobs, rays, lease, clock), clock):
             log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
             _act(held, verdict, status, rays=rays, lease=lease, now=clock())
@@ -135,24 +137,38 @@ def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
 def _act(
     held: Held, verdict: Verdict, status: SubmissionStatus | None, *, rays: Rays, lease: Lease, now: datetime
 ) -> None:
-    last_words = ""
-    if held.attempt is not None:
-        try:
-            must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
-            if verdict in ENDS_SUBMISSION or must_end:
-                rays(held.job.pool).stop(held.attempt.submission_id)
-            if verdict in GIVEN_UP:
-                last_words = rays(held.job.pool).log_tail(held.attempt.submission_id, max_chars=2_000)
-        except LauncherError as error:
-            log.warning("ray does not answer: %s", error)
-            if verdict in ENDS_SUBMISSION:
-                return
     try:
+        if _ends_submission(verdict, status):
+            with transaction.atomic():
+                prove(lease)
+                confirm_end(held, verdict, str(status), now)
+        last_words = _call_ray(held, verdict, status, rays)
+        if last_words is None:
+            return
         with transaction.atomic():
             prove(lease)
             _write(held, verdict, status, last_words, now)
     except JobMovedOn as moved:
         log.info("job=%s moved on meanwhile: %s", held.job.pk, moved)
+
+
+def _ends_submission(verdict: Verdict, status: SubmissionStatus | None) -> bool:
+    must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
+    return verdict in ENDS_SUBMISSION or must_end
+
+
+def _call_ray(held: Held, verdict: Verdict, status: SubmissionStatus | None, rays: Rays) -> str | None:
+    """The end of the attempt's log, if the verdict keeps it; None if Ray did not do what the verdict asks."""
+    if held.attempt is None:
+        return ""
+    launcher, submission_id = rays(held.job.pool), held.attempt.submission_id
+    try:
+        if _ends_submission(verdict, status):
+            launcher.stop(submission_id)
+        return launcher.log_tail(submission_id, max_chars=2_000) if verdict in GIVEN_UP else ""
+    except LauncherError as error:
+        log.warning("ray does not answer: %s", error)
+        return None if verdict in ENDS_SUBMISSION else ""
 
 
 def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_words: str, now: datetime) -> None:

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
-from backend.clock import Clock, database_now
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
 from backend.reconcile.patience import size_adds_s
 from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_its_floor
 
 NEVER_S = 0.0
+AHEAD: Final = timedelta(minutes=1)
+"""A heartbeat stored between the round's `now` and the read of its row lies a little in the future."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +25,8 @@ class Held:
     view: JobView
 
 
-def held_jobs(now: datetime, listening_since: datetime, clock: Clock = database_now) -> Iterator[Held]:
-    """`listening_since`: for what came before, no driver is to blame. `clock` is looked at once more when the jobs are
-    read: what came between `now` and then was just heard."""
+def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
+    """`listening_since`: a driver's silence before it does not count."""
     launches = OutboxMessage.objects.filter(topic="launch", key=OuterRef("pk"))
     ends = JobEvent.objects.filter(job=OuterRef("pk"), to_state=OuterRef("state")).order_by("-seq")
     is_over = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
@@ -38,23 +39,22 @@ def held_jobs(now: datetime, listening_since: datetime, clock: Clock = database_
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .order_by("created_at")
     )
-    rows = list(jobs)
-    read_at = clock()
-    for job in rows:
+    for job in jobs:
         attempt = job.live_attempts[0] if job.live_attempts else None
-        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now, read_at, listening_since))
+        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now, listening_since))
 
 
-def _view(job: Job, attempt: JobAttempt | None, now: datetime, read_at: datetime, listening_since: datetime) -> JobView:
+def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: datetime) -> JobView:
     annotated = vars(job)
     submitted_at = attempt.submitted_at if attempt else None
     last_word = (attempt.last_seen_at if attempt else None) or submitted_at
     moved_at = (attempt.moved_at if attempt else None) or last_word
     listened_s = _since(listening_since, now)
 
-    def heard_nothing_s(moment: datetime | None) -> float:
-        """A moment that is still to come is of a clock that was set back."""
-        return listened_s if moment is not None and moment > read_at else max(0.0, _since(moment, now))
+    def silence_s(moment: datetime | None) -> float:
+        """A moment further ahead than `AHEAD` was written before the clock was set back, and says nothing."""
+        is_of_another_clock = moment is not None and moment - now > AHEAD
+        return listened_s if is_of_another_clock else max(0.0, _since(moment, now))
 
     view = JobView(
         state=job.state,
@@ -62,12 +62,12 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime, read_at: datetime
         submitted=submitted_at is not None,
         launch_waits=annotated["launch_waits"],
         age_s=_since(attempt.created_at if attempt else None, now),
-        silent_s=heard_nothing_s(last_word),
+        silent_s=silence_s(last_word),
         in_state_s=_since(annotated["in_state_since"], now),
         submitted_s=min(_since(submitted_at, now), listened_s),
         running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),
         max_runtime_s=job.max_runtime_s,
-        still_s=min(heard_nothing_s(moved_at), listened_s) if job.state in TURNING_STATES else 0.0,
+        still_s=min(silence_s(moved_at), listened_s) if job.state in TURNING_STATES else 0.0,
         is_stalled=job.stalled_since is not None,
         moves_again=job.stalled_since is not None and moved_at is not None and moved_at > job.stalled_since,
     )

@@ -8,6 +8,7 @@ from django.test import Client
 
 from backend.accounts.models import User
 from backend.errors import Conflict
+from backend.jobs.models import ReconcileLease
 from backend.reconcile.round import reconcile
 from backend.reconcile.verdicts import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
 from tests.backend.conftest import Api
@@ -59,6 +60,7 @@ class TestStandstill:
         with pytest.raises(Conflict):
             running.beat(2, of=running.job.attempts.get(n=1))  # it wakes
 
+    @pytest.mark.long
     def test_a_loop_that_turns_through_an_hour_without_a_step_is_left_alone(self, running: World) -> None:
         running.rounds(3_600, turns=count(2))
         assert running.state() == ("running", 1) and events(running) == []
@@ -107,20 +109,41 @@ class TestOurOwnFault:
             running.after_away(LONG_S)  # frozen, or no worker, or the machine slept
         assert not is_stalled(running) and running.state() == ("running", 1)
 
-    def test_a_heartbeat_in_the_middle_of_a_round_was_just_heard(self, running: World) -> None:
-        """A slow round looks at its clock and reads the jobs later: what it reads there is of no clock set back."""
+    @pytest.mark.parametrize("ahead", [timedelta(milliseconds=1), timedelta(seconds=4)])
+    def test_heartbeat_stored_after_the_round_began_is_no_silence(self, running: World, ahead: timedelta) -> None:
+        """The site has listened for longer than any deadline, so a silence since then would end the driver."""
         turns = count(2)
-        running.rounds(LONG_S, turns=turns)
+        running.rounds(LONG_S + STALL_LAST_DEADLINE_S, turns=turns)
+        for _ in range(10):
+            running.now += timedelta(seconds=10)
+            ReconcileLease.objects.update(listened_at=running.now)
+            began = running.now
+            running.now += ahead
+            running.beat(next(turns))
+            reconcile(running.ray, lambda: began, lambda: True)  # noqa: B023
+        running.job.refresh_from_db()
+        assert running.state() == ("running", 1) and events(running) == [] and running.ray.stopped == []
+
+    def test_heartbeat_after_the_verdict_saves_the_driver(self, running: World) -> None:
+        running.rounds(STALL_DEADLINE_S - 10, turns=repeat(1))
+        running.now += timedelta(seconds=20)
+        ReconcileLease.objects.update(listened_at=running.now)
+        looks = count()
 
         def clock() -> datetime:
-            looked_at = running.now
-            running.now += timedelta(seconds=4)
-            running.beat(next(turns))
-            return looked_at
+            if next(looks) == 1:  # the jobs are read, and Ray was asked
+                running.beat(2)
+            return running.now
 
         reconcile(running.ray, clock, lambda: True)
         running.job.refresh_from_db()
-        assert running.state() == ("running", 1) and events(running) == [] and running.ray.stopped == []
+        assert next(looks) > 2, "a verdict was carried out"
+        assert running.ray.stopped == [] and running.state() == ("running", 1)
+
+    def test_driver_is_named_before_it_is_ended(self, running: World) -> None:
+        running.rounds(STALLED_AFTER_S - 10, turns=repeat(1))
+        running.later(STALL_DEADLINE_S)
+        assert running.ray.stopped and events(running) == ["stalled"]
 
     @pytest.mark.parametrize("hours", [1, -1])
     def test_a_clock_that_jumps_an_hour_ends_no_job_that_moves(self, running: World, hours: int) -> None:
