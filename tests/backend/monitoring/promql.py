@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 Labels = frozenset[tuple[str, str]]
-Samples = Mapping[tuple[str, Labels], float]
+Samples = Mapping[str, Mapping[Labels, float]]
+"""By the name of their metric."""
 Vector = dict[Labels, float]
 Value = float | Vector
 History = Sequence[tuple[float, Samples]]
@@ -112,7 +113,7 @@ class _Parser:
             return self.gathered(_GATHER[token])
         if self.next == "(":
             return self.called(token)
-        return {_without_name(key): value for key, value in self.selected(token, self.newest()).items()}
+        return self.selected(token, self.newest())
 
     def called(self, function: str) -> Value:
         self.take("(")
@@ -169,17 +170,17 @@ class _Parser:
         unit = re.fullmatch(r"\[(\d+)([smh])\]", self.take())
         assert unit, f"{self.text}: a range belongs here"
         span_s, after = int(unit[1]) * _UNITS[unit[2]], self._place
-        seen: dict[tuple[str, Labels], list[float]] = defaultdict(list)
+        seen: dict[Labels, list[float]] = defaultdict(list)
         for at, samples in self.history:
             if self.at - span_s <= at <= self.at:
                 self._place = place
-                for key, value in self.selected(name, samples).items():
-                    seen[key].append(value)
+                for labels, value in self.selected(name, samples).items():
+                    seen[labels].append(value)
         self._place = after
-        grown = {_without_name(key): _growth(values) for key, values in seen.items() if len(values) > 1}
+        grown = {labels: _growth(values) for labels, values in seen.items() if len(values) > 1}
         return {labels: growth / span_s if is_rate else growth for labels, growth in grown.items()}
 
-    def selected(self, name: str, samples: Samples) -> dict[tuple[str, Labels], float]:
+    def selected(self, name: str, samples: Samples) -> Vector:
         self.names.add(name)
         matchers: list[tuple[str, str, str]] = []
         if self.next == "{":
@@ -191,9 +192,9 @@ class _Parser:
                     self.take()
             self.take()
         return {
-            key: value
-            for key, value in samples.items()
-            if key[0] == name and all(_matches(dict(key[1]).get(label, ""), by, text) for label, by, text in matchers)
+            labels: value
+            for labels, value in samples.get(name, {}).items()
+            if all(_matches(dict(labels).get(label, ""), by, text) for label, by, text in matchers)
         }
 
 
@@ -256,7 +257,3 @@ def _joined(operator: str, left: Value, right: Value, on: frozenset[str] | None)
 
 def _only(labels: Labels, names: frozenset[str] | None) -> Labels:
     return labels if names is None else frozenset(pair for pair in labels if pair[0] in names)
-
-
-def _without_name(key: tuple[str, Labels]) -> Labels:
-    return key[1]

@@ -1,6 +1,7 @@
 """Scrapes of the real /metrics, laid out in time, and the alarms that our rules raise over them."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,11 @@ def scrape() -> Samples:
     answer = Client().get("/metrics")
     assert answer.status_code == 200, answer.content
     families = text_string_to_metric_families(answer.content.decode())
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    samples: dict[str, dict[Labels, float]] = defaultdict(dict)
+    for family in families:
+        for one in family.samples:
+            samples[one.name][frozenset(one.labels.items())] = one.value
+    return samples
 
 
 def lasting(samples: Samples, *, at: float, seconds: int = 1_800) -> History:
@@ -64,4 +69,10 @@ def _held(rule: dict[str, Any], history: History) -> Iterator[bool]:
 
 
 def _later(samples: Samples, seconds: float) -> Samples:
-    return {key: value + seconds if key[0].endswith("_timestamp_seconds") else value for key, value in samples.items()}
+    """Only moments move on; of a site that stays as it is, all else is shared by its scrapes."""
+    moved = {
+        name: {labels: value + seconds for labels, value in of_name.items()}
+        for name, of_name in samples.items()
+        if name.endswith("_timestamp_seconds")
+    }
+    return {**samples, **moved}

@@ -8,11 +8,13 @@ import pytest
 from tests.backend.monitoring.promql import History, Value, value_of
 
 
-def series(**values: float) -> dict[Any, float]:
+def series(**values: float) -> dict[str, dict[Any, float]]:
     """`a__x` is the metric a with the label of that value."""
-    return {
-        (name.partition("__")[0], frozenset([("of", name.partition("__")[2])])): value for name, value in values.items()
-    }
+    samples: dict[str, dict[Any, float]] = {}
+    for name, value in values.items():
+        metric, _, label = name.partition("__")
+        samples.setdefault(metric, {})[frozenset([("of", label)])] = value
+    return samples
 
 
 HISTORY: History = [
@@ -63,7 +65,7 @@ def test_it_gives_what_prometheus_gives(expression: str, wanted: Any) -> None:
 
 def test_a_quantile_lies_within_its_bucket() -> None:
     counts = {"1.0": 10.0, "2.0": 30.0, "+Inf": 40.0}
-    scrape = {("h_bucket", frozenset([("le", bound)])): count for bound, count in counts.items()}
+    scrape = {"h_bucket": {frozenset([("le", bound)]): count for bound, count in counts.items()}}
     for quantile, wanted in ((0.25, 1.0), (0.5, 1.5), (0.99, 2.0)):
         found = value_of(f"histogram_quantile({quantile}, h_bucket)", [(0.0, scrape)], 0.0)
         assert found == {frozenset(): wanted}

@@ -209,14 +209,12 @@ TROUBLES: dict[str, tuple[Callable[..., History], set[str]]] = {
 }
 
 
-@pytest.mark.long
 def test_on_a_healthy_site_no_alarm_is_raised(pool: ResourcePool, tmp_path: Path) -> None:
     history = is_so(pool)
     assert firing(history) == set()
     promtool_agrees(history, set(), tmp_path)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", RULES)
 def test_it_fires_when_what_it_is_for_befalls_the_site_and_no_other_does(
     name: str, pool: ResourcePool, make_job: Make, tmp_path: Path
@@ -230,7 +228,6 @@ def test_it_fires_when_what_it_is_for_befalls_the_site_and_no_other_does(
     promtool_agrees(history, {name} | beside, tmp_path)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("pulse", "name"), [(BEAT, "LaminarBeatSilent"), (CANARY, "LaminarWorkerSilent")])
 def test_what_has_never_been_heard_of_is_silent_too(pulse: str, name: str, pool: ResourcePool) -> None:
     with connection.cursor() as db:
@@ -254,9 +251,9 @@ def promtool_agrees(history: History, wanted: set[str], folder: Path) -> None:
     began, every_s = history[0][0], 30
     series: dict[tuple[str, Any], list[str]] = {}
     for index, (_, samples) in enumerate(history):
-        for key, value in samples.items():
-            moved = value - began if key[0].endswith("_timestamp_seconds") else value
-            series.setdefault(key, ["_"] * len(history))[index] = repr(moved)
+        for name, labels, value in ((name, *one) for name, of_name in samples.items() for one in of_name.items()):
+            moved = value - began if name.endswith("_timestamp_seconds") else value
+            series.setdefault((name, labels), ["_"] * len(history))[index] = repr(moved)
     tests = [
         {
             "expr": 'group by (alertname) (max_over_time(ALERTS{alertstate="firing"}[1h]))',
