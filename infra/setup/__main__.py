@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from infra.setup.diagnoses import meaning_of
 from infra.setup.environment import set_up
+from infra.setup.hook import install_hook
 from infra.setup.machine import check_python, lock_of_vllm
 from infra.setup.paths import ROOT, Paths
 from infra.setup.terminal import Refusal, say
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
             set_up(Paths(ROOT, "vllm"), lock_of_vllm(chosen.vllm))
         else:
             set_up(Paths(ROOT), "dev" if chosen.dev else "local")
+            if chosen.dev:
+                install_hook(ROOT)
     except Refusal as refusal:
         say(f"laminar set-up: {refusal}")
         if chosen.vllm is not None:
