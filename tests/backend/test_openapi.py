@@ -160,6 +160,7 @@ def test_no_address_stands_in_two_routers() -> None:
     assert len(addresses) == len(set(addresses))
 
 
+@pytest.mark.long
 def test_the_page_needs_no_other_host() -> None:
     page = Client().get("/api/v1/docs").content.decode()
     assert "openapi.json" in page and "cdn." not in page and "https://" not in page

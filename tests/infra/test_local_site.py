@@ -176,6 +176,7 @@ def test_secrets_are_the_owners_alone(running: Keeper) -> None:
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
+@pytest.mark.long
 def test_both_servers_refuse_a_stranger(running: Keeper) -> None:
     ports = running.home.written_ports()
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):

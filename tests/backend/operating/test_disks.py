@@ -146,7 +146,7 @@ class TestDeadMount:
     @pytest.mark.long
     def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:
         def told(name: str) -> float:
-            return scrape()[f"laminar_disk_{name}", frozenset({("folder", "store")})]
+            return scrape()[f"laminar_disk_{name}"][frozenset({("folder", "store")})]
 
         assert told("up") == 1
         before = told("free_bytes"), told("read_timestamp_seconds")

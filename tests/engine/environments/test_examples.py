@@ -16,6 +16,7 @@ def test_every_environment_has_one() -> None:
     assert set(SHOWN) == set(examples()) == set(ENVIRONMENTS)
 
 
+@pytest.mark.long_except("running_sums", "tool_sums", "jsonl", "graded", "tools", "custom")
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_what_is_shown_is_what_the_environment_says(name: str, request: pytest.FixtureRequest) -> None:
     if name in ("reasoning_gym", "graded", "custom"):

@@ -75,6 +75,7 @@ def test_an_axis_leads_there_and_back(ask: Ask) -> None:
     assert said == ["0", "59 s", "1 min 30 s", "1 h", "1 d 1 h"]
 
 
+@pytest.mark.long
 def test_tokens_add_up_over_stretches_of_steps(ask: Ask) -> None:
     sampled = "series: { 'train/tokens': [[10, 5], [20, 7], [21, 4]] }"
     banded = "bands: { 'train/tokens': [[10, 5, 5], [20, 7, 7], [21, 4, 4]] }, counts: { 'train/tokens': [10, 10, 1] }"

@@ -179,6 +179,7 @@ def test_a_restore_without_a_moment_names_at_most_one_target(
     assert restore(monkeypatch, taken.repository, elsewhere, *words) == 0
 
 
+@pytest.mark.long
 def test_content_that_was_changed_is_not_restored(taken: Installation) -> None:
     [manifest] = taken.repository.backups()
     [file] = [file for file in files_of(taken.repository, manifest) if file.name == "jobs/job_0/checkpoint"]

@@ -48,6 +48,7 @@ def test_every_row_that_fits_is_a_point_and_no_other_is(found: dict[str, Any]) -
     assert {trace["xaxis"] for trace in speed_up.data} == {"x", "x2"}, "a panel for each workload"
 
 
+@pytest.mark.long
 def test_axes_are_named_below_the_lowest_panels_alone(found: dict[str, Any]) -> None:
     layout = figures(found)[0].layout
     assert layout["yaxis1"]["domain"] > layout["yaxis2"]["domain"], "math above tools"
