@@ -9,7 +9,6 @@
 | `groups` | which test files share one worker |
 | `speed` | SCALE: how much slower this machine is than the reference |
 | `results` | the recorded results: failures, slow tests, skips, the time table |
-| `warm` | pytest twice in one process, so that imports are nobody's time |
 | `databases` | the test databases: migrated once, copied for each worker |
 | `commands` | pytest as a child process with a time budget; what it left behind is ended |
 """

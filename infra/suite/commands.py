@@ -32,11 +32,10 @@ def run_pytest(
     record: Path,
     last_resort_s: float,
     budget_s: float,
-    module: str = "pytest",
 ) -> int:
     """The exit code of pytest, or `OVER_BUDGET`. A single phase of a test ends its process after `last_resort_s`."""
     run = f"{environment.get(RUN_MARKER, '')}/{uuid.uuid4().hex}"
-    command = [sys.executable, "-m", module, "-o", f"faulthandler_timeout={last_resort_s:.0f}", *arguments]
+    command = [sys.executable, "-m", "pytest", "-o", f"faulthandler_timeout={last_resort_s:.0f}", *arguments]
     process = subprocess.Popen(command, env={**environment, RUN_MARKER: run}, start_new_session=True)
     try:
         return process.wait(timeout=budget_s)
@@ -64,4 +63,4 @@ def _print_stacks(pytest: subprocess.Popen[bytes]) -> None:
 def _is_pytest(process: psutil.Process) -> bool:
     """pytest itself, or a worker of xdist, which reads its program from its standard input."""
     command = " ".join(process.cmdline())
-    return "-m pytest" in command or "-m infra.suite.warm" in command or "sys.stdin.readline" in command
+    return "-m pytest" in command or "sys.stdin.readline" in command

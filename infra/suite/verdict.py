@@ -3,7 +3,8 @@
 Invariants:
 - a test that fails beside the others and once more alone is red; one that passes alone is unsteady, and more than
   `MOST_UNSTEADY` of those are red;
-- an unmarked test of the gate that takes over `TOO_SLOW_AFTER_S` alone is red;
+- an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, and is not red:
+  the first one that needs torch or transformers pays for the import;
 - a run that exceeds its time budget, or whose pytest breaks off, is red.
 """
 
@@ -46,7 +47,7 @@ class Run:
     """Of every call of pytest: the databases are there already (`databases.py`)."""
     num_workers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
-    def pytest(self, name: str, arguments: Sequence[str], *, module: str = "pytest") -> tuple[int, list[Result]]:
+    def pytest(self, name: str, arguments: Sequence[str]) -> tuple[int, list[Result]]:
         record = self.folder / f"{name}.jsonl"
         left_s = BUDGET_S[self.suite] - (time.monotonic() - self.started_at)
         code = run_pytest(
@@ -55,7 +56,6 @@ class Run:
             record=record,
             last_resort_s=LAST_RESORT_S[self.suite] * self.scale,
             budget_s=max(left_s, LEAST_S),
-            module=module,
         )
         return code, results.read_results(record)
 
@@ -106,12 +106,8 @@ def _retry(run: Run, failed: Sequence[Result], verdict: Verdict) -> None:
 def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
     chosen = sorted(slow, key=lambda result: -result.seconds)[:MOST_TIMED_AGAIN]
     print(f"\nUnmarked tests over {results.SLOW_AFTER_S:.0f} s again, alone ({len(chosen)}):", flush=True)
-    _, again = run.pytest("slow", [result.nodeid for result in chosen], module="infra.suite.warm")
+    _, again = run.pytest("slow", [result.nodeid for result in chosen])
     beside = {result.nodeid: result.seconds for result in chosen}
-    best = [replace(result, seconds=min(result.seconds, beside[result.nodeid])) for result in again]
+    passed = [result for result in again if result.outcome == "passed"]
+    best = [replace(result, seconds=min(result.seconds, beside[result.nodeid])) for result in passed]
     verdict.slow = [result for result in best if result.seconds > results.SLOW_AFTER_S * run.scale]
-    verdict.red += [
-        f"{result.nodeid} takes {result.seconds:.1f} s alone: mark it long or make it faster"
-        for result in verdict.slow
-        if result.seconds > results.TOO_SLOW_AFTER_S * run.scale
-    ]

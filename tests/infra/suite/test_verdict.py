@@ -125,9 +125,8 @@ def test_hangs():
 
 
 @pytest.mark.long
-def test_an_unmarked_test_that_is_slow_alone_is_red(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unmarked_test_that_is_slow_alone_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "SLOW_AFTER_S", 0.05)
-    monkeypatch.setattr(results, "TOO_SLOW_AFTER_S", 0.3)
     verdict = judged(
         run,
         a="""
@@ -145,8 +144,7 @@ def shared(): time.sleep(0.4)
 def test_pays_for_the_session(shared): pass
 """,
     )
-    (red,) = verdict.red
-    assert red.startswith("test_a.py::test_too_slow takes 0.4 s alone")
+    assert verdict.red == []
     assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_too_slow", "test_a.py::test_slow"}
 
 
