@@ -1,9 +1,11 @@
 """The writes of reconciliation. Each function runs inside the caller's transaction, after the lease was proved.
 
 Invariant: a job is changed only if it is still in the state, row version and attempt in which it was judged, and its
-driver has not been heard of since. What then becomes of it is said in `jobs.attempts.ending`.
+driver has not been heard of since; a heartbeat saves no driver whose loop does not turn, or whose time to end is over.
+What then becomes of the job is said in `jobs.attempts.ending`.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from backend.jobs.attempts import ending
@@ -14,6 +16,9 @@ from backend.reconcile.verdicts import STALL_DEADLINE_S, Verdict, stands_still
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
+SAME_ATTEMPT = ("pk", "submitted_at")
+NOT_MOVED = (*SAME_ATTEMPT, "moved_at")
+NOT_HEARD = (*NOT_MOVED, "last_seen_at")
 
 
 class JobMovedOn(RuntimeError):
@@ -27,7 +32,7 @@ def note_alive(held: Held, now: datetime) -> None:
 
 
 def note_stalled(held: Held, ray_says: str, now: datetime) -> None:
-    job, still_s = _unchanged(held), held.view.still_s
+    job, still_s = _unchanged(held, NOT_MOVED), held.view.still_s
     Job.objects.filter(pk=job.pk).update(stalled_since=now - timedelta(seconds=still_s))
     message = (
         f"Its driver has not moved for {still_s:.0f} s (Ray: {ray_says}). If it stays so for "
@@ -38,7 +43,7 @@ def note_stalled(held: Held, ray_says: str, now: datetime) -> None:
 
 def confirm_end(held: Held, verdict: Verdict, ray_says: str, now: datetime) -> None:
     """Before a submission is stopped. That a driver stands still is on record before its driver is ended for it."""
-    job = _unchanged(held)
+    job = _unchanged(held, NOT_MOVED if verdict is Verdict.END_STALLED else SAME_ATTEMPT)
     if verdict is Verdict.END_STALLED and job.stalled_since is None:
         note_stalled(held, ray_says, now)
 
@@ -95,12 +100,11 @@ def _attempt_of(held: Held) -> JobAttempt:
     return held.attempt
 
 
-def _unchanged(held: Held) -> Job:
-    """The job, locked, and still what was judged."""
+def _unchanged(held: Held, proofs: Sequence[str] = NOT_HEARD) -> Job:
+    """The job, locked, and still what was judged. `proofs`: fields of its live attempt."""
     job = locked_job(held.job.pk)
     if (job.state, job.version) != (held.job.state, held.job.version):
         raise JobMovedOn(f"{held.job.state} is {job.state}")
-    proofs = ("pk", "last_seen_at", "moved_at", "submitted_at")
     live = job.attempts.filter(ended_at__isnull=True).values_list(*proofs).first()
     judged = held.attempt and tuple(getattr(held.attempt, proof) for proof in proofs)
     if live != judged:

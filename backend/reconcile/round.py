@@ -3,7 +3,7 @@
 Invariants:
 - Ray is asked outside every transaction; each action is a transaction of its own that first proves the lease and
   that the job and its attempt are still as they were judged;
-- a submission is stopped only after such a transaction: a heartbeat since the verdict saves it;
+- a submission is stopped only after such a transaction: a turn of its driver's loop since the verdict saves it;
 - at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
   lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
 - a Ray out of reach is noted, changes nothing, and holds up no pool of another;

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -46,6 +47,20 @@ class World:
         self.now += timedelta(seconds=seconds)
         reconcile(self.ray, lambda: self.now, lambda: self.door_is_open)
         self.job.refresh_from_db()
+
+    def round_with_beat(self, turns: int | None) -> None:
+        """One round, in which the driver beats after the jobs were read and Ray was asked."""
+        ReconcileLease.objects.update(listened_at=self.now)
+        looks = count()
+
+        def clock() -> datetime:
+            if next(looks) == 1:
+                self.beat(turns)
+            return self.now
+
+        reconcile(self.ray, clock, lambda: self.door_is_open)
+        self.job.refresh_from_db()
+        assert next(looks) > 2, "a verdict was carried out"
 
     def ray_says(self, status: SubmissionStatus) -> None:
         self.ray.known[self.attempt.submission_id] = status

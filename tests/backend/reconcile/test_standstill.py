@@ -1,6 +1,6 @@
 """A driver whose loop stands still: named, ended and followed by another; and never for what was our own fault."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count, repeat
 
 import pytest
@@ -124,21 +124,14 @@ class TestOurOwnFault:
         running.job.refresh_from_db()
         assert running.state() == ("running", 1) and events(running) == [] and running.ray.stopped == []
 
-    def test_heartbeat_after_the_verdict_saves_the_driver(self, running: World) -> None:
+    @pytest.mark.parametrize("turns", [1, 2])
+    def test_turn_after_the_verdict_saves_the_driver(self, running: World, turns: int) -> None:
+        """A heartbeat alone does not: the loop has not turned."""
         running.rounds(STALL_DEADLINE_S - 10, turns=repeat(1))
         running.now += timedelta(seconds=20)
-        ReconcileLease.objects.update(listened_at=running.now)
-        looks = count()
-
-        def clock() -> datetime:
-            if next(looks) == 1:  # the jobs are read, and Ray was asked
-                running.beat(2)
-            return running.now
-
-        reconcile(running.ray, clock, lambda: True)
-        running.job.refresh_from_db()
-        assert next(looks) > 2, "a verdict was carried out"
-        assert running.ray.stopped == [] and running.state() == ("running", 1)
+        running.round_with_beat(turns)
+        is_saved = turns == 2
+        assert (running.ray.stopped == []) is is_saved and running.state() == ("running", 1)
 
     def test_driver_is_named_before_it_is_ended(self, running: World) -> None:
         running.rounds(STALLED_AFTER_S - 10, turns=repeat(1))

@@ -31,6 +31,14 @@ class TestStopping:
         assert world.state() == ("cancelled", 1)
         assert not world.job.reservations.filter(released_at=None).exists()
 
+    def test_heartbeats_do_not_save_a_driver_past_its_deadline(self, world: World) -> None:
+        world.run()
+        world.cancel()
+        world.ray_says(S.RUNNING)
+        world.now += timedelta(seconds=21)
+        world.round_with_beat(5)
+        assert world.ray.stopped == [world.attempt.submission_id]
+
     def test_a_submission_that_cannot_be_stopped_does_not_hold_the_job_for_ever(self, world: World) -> None:
         world.run()
         world.cancel()
