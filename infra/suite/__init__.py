@@ -7,6 +7,7 @@
 | `report` | what is printed at the end and kept in `.laminar/` |
 | `plugin` | the pytest plugin: order and grouping of tests, timeouts, a record of every result |
 | `groups` | which test files share one worker |
+| `meter` | what a test costs: wall and CPU seconds, less imports and fixtures of the session |
 | `speed` | SCALE: how much slower this machine is than the reference |
 | `results` | the recorded results: failures, slow tests, skips, the time table |
 | `databases` | the test databases: migrated once, copied for each worker |

@@ -3,11 +3,11 @@
 `pyproject.toml` loads it for pytest's controller and, through xdist, for every worker. The controller alone records.
 """
 
+import contextlib
 import faulthandler
 import gc
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from infra.suite.groups import HEAVY_GROUP, HEAVY_MARKS, group_of, names_heavy_mark
+from infra.suite.meter import Meter
 from infra.suite.results import write_phase
 from infra.suite.speed import scale
 
@@ -30,7 +31,8 @@ PROOF_TIMEOUT_S: Final = 240.0
 LONG_TIMEOUT_S: Final = 900.0
 RECORDED_MARKS: Final = frozenset({"long", "proof", "soak"})
 NUM_CHARACTERS: Final = 4_000
-SHARED: Final = "shared_s"
+COST: Final = "cost"
+_METER: Final = Meter()
 _STACKS: Final = pytest.StashKey[TextIO]()
 
 
@@ -41,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     settings.register_profile("suite", deadline=None, derandomize=not os.environ.get(LONG), database=None)
     settings.load_profile("suite")
+    _METER.exclude_imports()
     file = os.environ.get(RECORD)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(file)), "laminar-recorder")
@@ -98,24 +101,21 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, Any, Any]:
-    """Whichever test comes first pays for a fixture of the session: that time is not its own."""
-    item = getattr(request, "_pyfuncitem", None)
-    if fixturedef.scope != "session" or item is None or _SETTING_UP:
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    with _METER.shared() if fixturedef.scope == "session" else contextlib.nullcontext():
         return (yield)
-    started = time.perf_counter()
-    _SETTING_UP.append(fixturedef.argname)  # what it requests itself is part of its time
-    try:
-        return (yield)
-    finally:
-        _SETTING_UP.clear()
-        before = dict(item.user_properties).get(SHARED, 0.0)
-        item.user_properties.append((SHARED, before + time.perf_counter() - started))
 
 
-_SETTING_UP: Final[list[str]] = []
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart() -> None:
+    _METER.lap()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    cost = _METER.lap()
+    item.user_properties.append((COST, (cost.wall_s, cost.cpu_s)))  # the report of a later phase holds the earlier ones
+    return (yield)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -156,12 +156,14 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties: dict[str, Any] = dict(report.user_properties)
+        wall_s, cpu_s = properties.get(COST, (report.duration, 0.0))
         write_phase(
             self._file,
             nodeid=report.nodeid,
             when=report.when,
             outcome=report.outcome,
-            seconds=report.duration - (properties.get(SHARED, 0.0) if report.when == "setup" else 0.0),
+            seconds=wall_s,
+            cpu_s=cpu_s,
             marks=properties.get("marks", []),
             reason=_reason_of(report),
             load=os.getloadavg()[0],

@@ -69,7 +69,7 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
     for result in verdict.unsteady:
         again = ", not for the first time" if result.nodeid in repeated else ""
         print(f"unsteady{again} (load {result.load:.1f}): {result.nodeid}\n{_last_lines(result.reason)}")
-    reasons = {result.nodeid: result.reason for result in tests}
+    reasons = {result.nodeid: result.reason for result in tests} | verdict.reasons
     for name in verdict.red:
         print(f"RED {name}\n{_last_lines(reasons.get(name, ''))}".rstrip())
     cpu = os.times()

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 SLOW_AFTER_S: Final = 2.0
 """A test of the gate that takes longer alone is reported."""
+TOO_SLOW_CPU_S: Final = 4.0
+"""One that uses the processor for longer alone is red."""
 NUM_SLOWEST: Final = 10
 CRASHED: Final = "???"
 """xdist's word for when a test failed whose worker died."""
@@ -25,6 +27,7 @@ class Result:
     nodeid: str
     outcome: str
     seconds: float
+    cpu_s: float = 0.0
     marks: tuple[str, ...] = ()
     reason: str = ""
     """Of a failure: the end of its traceback. Of a skip: what was missing."""
@@ -78,6 +81,7 @@ def _result_of(nodeid: str, phases: Sequence[Mapping[str, Any]]) -> Result:
         nodeid=nodeid,
         outcome=worst["outcome"],
         seconds=sum(phase["seconds"] for phase in phases),
+        cpu_s=sum(phase.get("cpu_s", 0.0) for phase in phases),
         marks=tuple(worst.get("marks", ())),
         reason=worst.get("reason", ""),
         load=worst.get("load", 0.0),

@@ -3,8 +3,8 @@
 Invariants:
 - a test that fails beside the others and once more alone is red; one that passes alone is unsteady, and more than
   `MOST_UNSTEADY` of those are red;
-- an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, and is not red:
-  the first one that needs torch or transformers pays for the import;
+- an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, one that uses the
+  processor for over `TOO_SLOW_CPU_S` alone is red;
 - a run that exceeds its time budget, or whose pytest breaks off, is red.
 """
 
@@ -67,6 +67,8 @@ class Verdict:
     """Names of tests, or a sentence."""
     unsteady: list[Result] = field(default_factory=list)
     slow: list[Result] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Of what is red though every run of it passed."""
 
     def add_exit_code(self, code: int) -> None:
         if code == OVER_BUDGET:
@@ -111,3 +113,7 @@ def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
     passed = [result for result in again if result.outcome == "passed"]
     best = [replace(result, seconds=min(result.seconds, beside[result.nodeid])) for result in passed]
     verdict.slow = [result for result in best if result.seconds > results.SLOW_AFTER_S * run.scale]
+    for result in verdict.slow:
+        if result.cpu_s > results.TOO_SLOW_CPU_S * run.scale:
+            verdict.red.append(result.nodeid)
+            verdict.reasons[result.nodeid] = f"takes {result.cpu_s:.1f} s alone: mark it long or make it faster"

@@ -1,10 +1,15 @@
-"""A real uvicorn with the whole application, and browsers that watch jobs through its socket."""
+"""A real uvicorn with the whole application, and browsers that watch jobs through its socket.
 
+Silence is proved by a marker: a NOTIFY on the hub's own channel that every socket is sent. What was committed before
+the marker and concerns a socket reaches that socket before the marker does.
+"""
+
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,15 +20,20 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from backend.accounts.models import User
+from backend.jobs.lifecycle import LIVE_CHANNEL
+from backend.telemetry.hub import Inbox
 
 ORIGIN = "http://127.0.0.1:8000"
-QUIET_S = 0.6
+MARKER = "job_marker"
+UNKNOWN = "job_of_nobody"
+WITHIN_S = 60.0
 
 
 @pytest.fixture
-def server(settings: Any, transactional_db: None) -> Iterator[str]:
+def server(settings: Any, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from backend.asgi import application
 
+    monkeypatch.setattr(Inbox, "offer", _offer_markers_too)
     assert settings.CSRF_TRUSTED_ORIGINS == [ORIGIN]
     config = uvicorn.Config(
         application, host="127.0.0.1", port=0, lifespan="off", log_level="warning", ws="websockets-sansio"
@@ -54,9 +64,12 @@ class Watcher:
     def say(self, frame: object) -> None:
         self.socket.send(json.dumps(frame))
 
-    def hear(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        frame: dict[str, Any] = json.loads(self.socket.recv(timeout=timeout_s))
-        return frame
+    def hear(self) -> dict[str, Any]:
+        """The next frame that is no sign of life."""
+        while "beat" in (frame := json.loads(self.socket.recv(timeout=WITHIN_S))):
+            pass
+        told: dict[str, Any] = frame
+        return told
 
     def hear_until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         frames = [self.hear()]
@@ -64,11 +77,15 @@ class Watcher:
             frames.append(self.hear())
         return frames
 
-    def hears_nothing(self, for_s: float = QUIET_S) -> bool:
-        with suppress(TimeoutError):
-            self.hear(for_s)
-            return False
-        return True
+    def hears_nothing(self) -> bool:
+        return not self._hear_until_marker()
+
+    def _hear_until_marker(self) -> list[dict[str, Any]]:
+        cursor = next(_markers)
+        with connection.cursor() as db:
+            db.execute("SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"team_marker {MARKER} {cursor}"])
+        frames = self.hear_until(lambda frame: frame == {"job": MARKER, "cursor": cursor})
+        return [frame for frame in frames if frame.get("job") != MARKER]
 
     def closed_with(self) -> tuple[int, list[dict[str, Any]]]:
         """The code, and what was still said before."""
@@ -81,11 +98,25 @@ class Watcher:
             return closed.rcvd.code, frames
 
     def settle(self) -> None:
-        """Listening has begun and nothing is on its way."""
+        """The hub listens, what this browser said is carried out, and nothing is on its way."""
+        deadline = time.monotonic() + WITHIN_S
         while not hub_listens():
+            assert time.monotonic() < deadline, "the hub does not listen"
             time.sleep(0.01)
-        while not self.hears_nothing():
-            pass
+        self.say({"watch": UNKNOWN})
+        self.hear_until(lambda frame: frame.get("job") == UNKNOWN)
+        self._hear_until_marker()
+
+
+_markers = itertools.count(1)
+_offer = Inbox.offer
+
+
+def _offer_markers_too(inbox: Inbox, team: str, job: str, cursor: int) -> None:
+    if job == MARKER:
+        inbox.jobs[MARKER] = team
+    _offer(inbox, team, job, cursor)
+    inbox.jobs.pop(MARKER, None)  # nobody's right to this one is ever checked
 
 
 def hub_listens() -> bool:

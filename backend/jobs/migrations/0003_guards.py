@@ -1,8 +1,14 @@
-"""What the database refuses whoever asks: code with a bug, an admin page, or somebody with psql.
+"""What the database refuses whoever asks: code with a bug, an admin page, or psql.
 
-- a job's state moves only as `lifecycle.LEGAL_MOVES` says (a test holds the two lists together), so a terminal state
-  stays; its spec, team and project never change, its epoch never falls, and no job is deleted;
-- the event log is append-only.
+- a job's state moves only as `lifecycle.LEGAL_MOVES` says (a test holds the two lists together), and a terminal row
+  changes no more, but for the cursor under which late news are pulled;
+- its spec, team, project and descent never change, its fence never falls, and no job is deleted;
+- a change of state raises the row's version by one and has its event, identified by that version, at commit;
+- the event log is append-only;
+- a job holds devices if and only if its state is one that does, checked at commit from both tables: a trainer if it
+  trains, its replicas if it only evaluates.
+
+`jobs_generation` has one row, the generation of the installation, of which a copy is kept outside the database.
 """
 
 from django.db import migrations
@@ -13,11 +19,21 @@ BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'job %: jobs are never deleted', OLD.id USING ERRCODE = 'restrict_violation';
     END IF;
-    IF NEW.id <> OLD.id OR NEW.spec <> OLD.spec OR NEW.team_id <> OLD.team_id OR NEW.project_id <> OLD.project_id THEN
-        RAISE EXCEPTION 'job %: id, spec, team and project never change', OLD.id USING ERRCODE = 'restrict_violation';
+    IF NEW.id <> OLD.id OR NEW.spec <> OLD.spec OR NEW.team_id <> OLD.team_id OR NEW.project_id <> OLD.project_id
+       OR NEW.start_from <> OLD.start_from OR NEW.parent_id IS DISTINCT FROM OLD.parent_id THEN
+        RAISE EXCEPTION 'job %: id, spec, team, project and descent never change', OLD.id
+            USING ERRCODE = 'restrict_violation';
     END IF;
-    IF NEW.epoch < OLD.epoch THEN
-        RAISE EXCEPTION 'job %: the epoch never falls', OLD.id USING ERRCODE = 'restrict_violation';
+    IF NEW.fence < OLD.fence THEN
+        RAISE EXCEPTION 'job %: the fence never falls', OLD.id USING ERRCODE = 'restrict_violation';
+    END IF;
+    IF OLD.state IN ('succeeded', 'failed', 'cancelled')
+       AND to_jsonb(NEW) - 'cursor' <> to_jsonb(OLD) - 'cursor' THEN
+        RAISE EXCEPTION 'job %: it has %, and that is final', OLD.id, OLD.state USING ERRCODE = 'restrict_violation';
+    END IF;
+    IF NEW.state <> OLD.state AND NEW.version <> OLD.version + 1 THEN
+        RAISE EXCEPTION 'job %: a change of state raises the version by one', OLD.id
+            USING ERRCODE = 'restrict_violation';
     END IF;
     IF NEW.state <> OLD.state AND (OLD.state || '>' || NEW.state) NOT IN (
         'validating>queued', 'validating>failed', 'validating>cancelled',
@@ -37,7 +53,6 @@ END $$;
 CREATE TRIGGER laminar_guard_job BEFORE UPDATE OR DELETE ON jobs_job
     FOR EACH ROW EXECUTE FUNCTION laminar_guard_job();
 """
-
 EVENT_GUARD = """
 CREATE FUNCTION laminar_guard_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -48,19 +63,87 @@ CREATE TRIGGER laminar_guard_event BEFORE UPDATE OR DELETE ON jobs_jobevent
 CREATE TRIGGER laminar_guard_event_truncate BEFORE TRUNCATE ON jobs_jobevent
     FOR EACH STATEMENT EXECUTE FUNCTION laminar_guard_event();
 """
+NO_CHANGE_WITHOUT_EVENT = """
+CREATE FUNCTION laminar_state_has_its_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT 1 FROM jobs_jobevent
+        WHERE job_id = NEW.id AND job_version = NEW.version AND from_state = OLD.state AND to_state = NEW.state
+    ) THEN
+        RAISE EXCEPTION 'job %: % became % without an event', NEW.id, OLD.state, NEW.state
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER laminar_state_has_its_event AFTER UPDATE ON jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.state <> NEW.state)
+    EXECUTE FUNCTION laminar_state_has_its_event();
+"""
+HOLDS_IFF = """
+CREATE FUNCTION laminar_check_holding(the_job text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    job_state text;
+    core text;
+    may_hold boolean;
+    holds boolean;
+BEGIN
+    SELECT state, CASE WHEN spec #>> '{training,steps}' = '0' THEN 'rollout' ELSE 'trainer' END
+        INTO job_state, core FROM jobs_job WHERE id = the_job;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    may_hold := job_state IN ('starting', 'running', 'recovering', 'pausing', 'stopping');
+    holds := EXISTS (
+        SELECT 1 FROM pools_reservation WHERE job_id = the_job AND role = core AND released_at IS NULL
+    );
+    IF may_hold <> holds OR (NOT may_hold AND EXISTS (
+        SELECT 1 FROM pools_reservation WHERE job_id = the_job AND released_at IS NULL
+    )) THEN
+        RAISE EXCEPTION 'job %: it is % and % devices', the_job, job_state,
+            CASE WHEN holds THEN 'holds' ELSE 'lacks, or keeps without a ' || core || ', its' END
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    IF core = 'rollout' AND EXISTS (
+        SELECT 1 FROM pools_reservation WHERE job_id = the_job AND role = 'trainer' AND released_at IS NULL
+    ) THEN
+        RAISE EXCEPTION 'job %: it trains nothing and holds devices for a trainer', the_job
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+END $$;
+CREATE FUNCTION laminar_job_holds_iff() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM laminar_check_holding(NEW.id);
+    RETURN NULL;
+END $$;
+CREATE FUNCTION laminar_reservation_held_iff() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM laminar_check_holding(COALESCE(NEW.job_id, OLD.job_id));
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER laminar_job_holds_iff AFTER UPDATE ON jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.state <> NEW.state)
+    EXECUTE FUNCTION laminar_job_holds_iff();
+CREATE CONSTRAINT TRIGGER laminar_new_job_holds_iff AFTER INSERT ON jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION laminar_job_holds_iff();
+CREATE CONSTRAINT TRIGGER laminar_reservation_held_iff AFTER INSERT OR UPDATE OR DELETE ON pools_reservation
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION laminar_reservation_held_iff();
+"""
+GENERATION = """
+INSERT INTO jobs_generation (id, site, number, pulse, cluster, reason)
+VALUES (1, replace(gen_random_uuid()::text, '-', ''), 0, 0, '', '')
+"""
+# Serves the ceiling of a key: each submission with such a key adds up what its jobs hold and have used.
+JOBS_OF_A_KEY = "CREATE INDEX job_submitted_by ON jobs_jobevent (actor) WHERE type = 'submitted'"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0002_initial")]
+    dependencies = [("jobs", "0002_initial"), ("pools", "0001_initial")]
 
     operations = [
-        migrations.RunSQL(
-            JOB_GUARD, "DROP TRIGGER laminar_guard_job ON jobs_job; DROP FUNCTION laminar_guard_job();"
-        ),
-        migrations.RunSQL(
-            EVENT_GUARD,
-            "DROP TRIGGER laminar_guard_event ON jobs_jobevent;"
-            "DROP TRIGGER laminar_guard_event_truncate ON jobs_jobevent;"
-            "DROP FUNCTION laminar_guard_event();",
-        ),
+        migrations.RunSQL(JOB_GUARD, migrations.RunSQL.noop),
+        migrations.RunSQL(EVENT_GUARD, migrations.RunSQL.noop),
+        migrations.RunSQL(NO_CHANGE_WITHOUT_EVENT, migrations.RunSQL.noop),
+        migrations.RunSQL(HOLDS_IFF, migrations.RunSQL.noop),
+        migrations.RunSQL(GENERATION, migrations.RunSQL.noop),
+        migrations.RunSQL(JOBS_OF_A_KEY, migrations.RunSQL.noop),
     ]

@@ -36,9 +36,9 @@ def test_what_is_told_between_look_up_and_subscription_is_not_missed(
         assert await asyncio.to_thread(told.wait, 10)
         return found
 
+    watch(alice).settle()  # the hub listens
     monkeypatch.setattr(Hub, "_dispatch", dispatch)
     monkeypatch.setattr(consumers, "_visible_job", look_up)
     before = job.cursor
-    watch(alice).settle()  # the hub listens
     frames = watch(alice, {"watch": job.pk}).hear_until(lambda frame: "job" in frame)
     assert frames[-1]["cursor"] == before + 1

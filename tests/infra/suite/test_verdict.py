@@ -22,6 +22,12 @@ markers =
     soak
     ray
 """
+BURN = """
+import time
+def burn():
+    until = time.process_time() + 0.5
+    while time.process_time() < until: pass
+"""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -125,13 +131,17 @@ def test_hangs():
 
 
 @pytest.mark.long
-def test_an_unmarked_test_that_is_slow_alone_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_test_is_named_and_one_that_burns_cpu_is_red(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "SLOW_AFTER_S", 0.05)
+    monkeypatch.setattr(results, "TOO_SLOW_CPU_S", 0.3)
+    Path("heavy.py").write_text(BURN + "burn()")
     verdict = judged(
         run,
-        a="""
-def test_too_slow(): time.sleep(0.4)
-def test_slow(): time.sleep(0.1)
+        a=BURN
+        + """
+def test_burns(): burn()
+def test_sleeps(): time.sleep(0.5)
+def test_pays_for_an_import(): import heavy
 def test_slow_beside_others():
     seen = pathlib.Path("slow")
     if not seen.exists():
@@ -144,8 +154,9 @@ def shared(): time.sleep(0.4)
 def test_pays_for_the_session(shared): pass
 """,
     )
-    assert verdict.red == []
-    assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_too_slow", "test_a.py::test_slow"}
+    assert verdict.red == ["test_a.py::test_burns"]
+    assert "mark it long" in verdict.reasons["test_a.py::test_burns"]
+    assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_burns", "test_a.py::test_sleeps"}
 
 
 def test_heavy_files_share_a_group_and_others_have_their_own(tmp_path: Path) -> None:
