@@ -26,8 +26,8 @@ from infra.local.services import Site
 from infra.local.site_commands import supervisor_status
 from tests.e2e.customer import Customer
 
-# The last commit of a release without budgets, prices, generations and pools' own Rays: 10 migrations before ours.
-EARLIER: Final = "57982c4c1"
+# The first commit whose migrations are those of 0.1.0.
+EARLIER: Final = "293515e01"
 SPECS: Final = Path("engine/spec/templates")
 REPLACED: Final = ("web", "worker", "beat")
 STARTS_WITHIN_S: Final = 240.0
