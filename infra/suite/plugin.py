@@ -26,7 +26,7 @@ RECORD: Final = "LAMINAR_TEST_RECORD"
 """The file that takes one line for each phase of each test."""
 LONG: Final = "LAMINAR_TEST_LONG"
 """Set for long runs: Hypothesis draws by chance there, and longer timeouts hold."""
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 120.0
 PROOF_TIMEOUT_S: Final = 240.0
 LONG_TIMEOUT_S: Final = 900.0
 RECORDED_MARKS: Final = frozenset({"long", "proof", "soak"})

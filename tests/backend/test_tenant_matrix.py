@@ -4,7 +4,7 @@ The routes come from the routers themselves, so one without a row in tenant_worl
 and what one who may is answered. What everybody else must be answered follows from the scope that the route asks for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -67,25 +67,40 @@ def _routes() -> list[Route]:
 ROUTES: Final = _routes()
 
 
+def both_halves(covering: Sequence[str], everybody: Sequence[str]) -> pytest.MarkDecorator:
+    """The gate asks as the covering callers; the long tests as all others."""
+    others = tuple(actor for actor in everybody if actor not in covering)
+    cells = [pytest.param(covering, id="covering"), pytest.param(others, id="others", marks=pytest.mark.long)]
+    return pytest.mark.parametrize("actors", cells)
+
+
 def test_every_route_has_a_row_and_every_row_a_route() -> None:
     assert {route.key for route in ROUTES} == set(ROWS)
 
 
+COVERING: Final = ("anonymous", OUTSIDER, "viewer", "single key")
+"""Nobody, another team, who may only read, and who has just the right that is needed."""
+
+
 @pytest.mark.proof
+@both_halves(COVERING, ACTORS)
 @pytest.mark.parametrize("noun", sorted({route.noun for route in ROUTES}))
-def test_each_caller_is_answered_by_its_rights(noun: str) -> None:
+def test_each_caller_is_answered_by_its_rights(noun: str, actors: Sequence[str]) -> None:
     """The routes of a noun in one world, which costs half as much as all that is asked of one route: what an answer did
     is taken back."""
     world = make_world(NOW)
     wrong = [
-        f"{route.key}, {complaint}" for route in ROUTES if route.noun == noun for complaint in _complaints(world, route)
+        f"{route.key}, {complaint}"
+        for route in ROUTES
+        if route.noun == noun
+        for complaint in _complaints(world, route, actors)
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def _complaints(world: World, route: Route) -> Iterator[str]:
+def _complaints(world: World, route: Route, actors: Iterable[str]) -> Iterator[str]:
     wanted = ROWS[route.key]
-    for actor in ACTORS:
+    for actor in actors:
         with transaction.atomic():
             before = _num_done(world)
             answer = _ask(world, route, wanted, actor)
@@ -211,24 +226,25 @@ def _noun_of(pattern: URLPattern) -> str:
 
 
 @pytest.mark.proof
+@both_halves(("anonymous", OUTSIDER, "viewer", "owner"), ("anonymous", OUTSIDER, *sorted(EVERYBODY)))
 @pytest.mark.parametrize("noun", sorted({_noun_of(pattern) for pattern in PATTERNS}))
-def test_each_visitor_is_shown_what_is_theirs(noun: str) -> None:
+def test_each_visitor_is_shown_what_is_theirs(noun: str, actors: Sequence[str]) -> None:
     world = make_world(NOW)
     wrong = [
         f"{pattern.name}, {complaint}"
         for pattern in PATTERNS
         if _noun_of(pattern) == noun
-        for complaint in _page_complaints(world, pattern)
+        for complaint in _page_complaints(world, pattern, actors)
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def _page_complaints(world: World, pattern: URLPattern) -> Iterator[str]:
+def _page_complaints(world: World, pattern: URLPattern, visitors: Iterable[str]) -> Iterator[str]:
     assert pattern.name is not None
     page = PAGES[pattern.name]
     parameters = {parameter: world.ids[parameter] for parameter in pattern.pattern.converters}
     address = reverse(pattern.name, kwargs=parameters)
-    for visitor in ("anonymous", OUTSIDER, *sorted(EVERYBODY)):
+    for visitor in visitors:
         with transaction.atomic():
             browser = Client(raise_request_exception=False)
             if visitor != "anonymous":

@@ -43,6 +43,7 @@ Make = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def pool(attempt: JobAttempt, pool: ResourcePool) -> ResourcePool:
     """A healthy site: a job runs on three of its pool's devices, and all have been heard of just now."""
+    request_times._seconds.clear()  # of every request that the tests before made in this process
     OutboxMessage.objects.all().delete()
     Reservation.objects.update(created_at=now() - timedelta(hours=1))
     ReplicaMinute.objects.create(job=attempt.job, minute=now(), attempt=1, replica=0, doing="decode", seconds=9.0)

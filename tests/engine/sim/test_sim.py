@@ -23,7 +23,7 @@ def run(seed: int, schedule: ScheduleName) -> Outcome:
 
 
 @pytest.mark.proof
-@pytest.mark.long_except("laminar", "sync")
+@pytest.mark.long_except("laminar")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_fault_order_breaks_an_invariant(schedule: ScheduleName) -> None:
     for seed in range(SEEDS):

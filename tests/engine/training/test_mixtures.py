@@ -51,7 +51,7 @@ def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
     return make
 
 
-@pytest.fixture(params=["torch", "fsdp"])
+@pytest.fixture(params=[pytest.param("torch", marks=pytest.mark.long), "fsdp"])
 def make_trainer(request: pytest.FixtureRequest) -> Iterator[MakeTrainer]:
     made: list[FsdpTrainer] = []
 

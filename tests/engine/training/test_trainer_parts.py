@@ -47,6 +47,7 @@ def make_trainer() -> MakeTrainer:
     return trainer_of
 
 
+@pytest.mark.long  # what they share is kept in the gate by fsdp/test_conformance.py
 class TestTorchTrainersParts(PartsConformance):
     pass
 

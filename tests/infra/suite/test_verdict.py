@@ -165,3 +165,8 @@ def test_heavy_files_share_a_group_and_others_have_their_own(tmp_path: Path) -> 
     (tmp_path / "test_light.py").write_text("# no mark")
     groups = [group_of(f"{name}.py::test_a", tmp_path) for name in ("test_ray", "test_site", "test_light")]
     assert groups == [HEAVY_GROUP, HEAVY_GROUP, "test_light.py"]
+
+
+def test_at_most_25_proofs_stay_in_the_gate() -> None:
+    texts = [file.read_text() for file in (ROOT / "tests").rglob("test_*.py") if file != Path(__file__)]
+    assert 0 < sum(text.count("@pytest.mark.proof") for text in texts) <= 25

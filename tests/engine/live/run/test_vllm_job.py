@@ -124,29 +124,46 @@ def test_a_replica_of_two_devices_learns_and_ends_whole_when_a_worker_is_killed(
     assert shared and not shared & {entry.inode() for entry in os.scandir(SHARED_MEMORY)}
 
 
-@pytest.mark.proof
-@pytest.mark.usefixtures("vllm_python")
-def test_a_mixture_learns_and_is_the_trainers_after_every_install_and_on_the_replica_in_place_of_a_killed_one(
-    tmp_path: Path, processes_of: ProcessesOf
-) -> None:
-    """Random weights earn nothing; what they learn is to be undecided, and every version is probed."""
-    make_random(tmp_path / "model", {**KNOWN_CONFIGS["Qwen3-30B-A3B"], **SMALL_MIXTURE})
-    sink = Blows({2: lambda: processes_of("RolloutActor")[0].send_signal(signal.SIGKILL)})
+def mixture_job(folder: Path, *, steps: int) -> JobSpec:
+    """Random weights earn nothing; what they learn is to be undecided."""
+    make_random(folder / "model", {**KNOWN_CONFIGS["Qwen3-30B-A3B"], **SMALL_MIXTURE})
     mixture: dict[str, Any] = {
-        "model": {"source": str(tmp_path / "model")},
+        "model": {"source": str(folder / "model")},
         "algorithm": {"group_size": GROUP, "entropy_coefficient": 0.1},
         "optimizer": {"learning_rate": 1e-2},
         "rollout": ROLLOUT | {"replicas": 1, "max_new_tokens": 16},
         "evaluation": {"prompts": 8},
     }
-    run(job(steps=5, **mixture), tmp_path / "run", sink)
+    return job(steps=steps, **mixture)
+
+
+def assert_sampled_from_the_trainers_weights(sink: Blows) -> None:
+    steps = [body.metrics for body in sink.of(StepTrained)]
+    gaps = [metrics["train/logprob_gap_max"] for metrics in steps if "train/logprob_gap_max" in metrics]
+    assert gaps and max(gaps) < 1e-3, gaps
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("vllm_python")
+def test_moe_job_samples_from_the_trainers_weights(tmp_path: Path) -> None:
+    sink = Blows({})
+    run(mixture_job(tmp_path, steps=2), tmp_path / "run", sink)
+    assert not sink.of(FaultDetected)
+    assert_sampled_from_the_trainers_weights(sink)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("vllm_python")
+def test_moe_job_learns_past_a_killed_replica(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    """Every version is probed, on the replica in place of the killed one as well."""
+    sink = Blows({2: lambda: processes_of("RolloutActor")[0].send_signal(signal.SIGKILL)})
+    run(mixture_job(tmp_path, steps=5), tmp_path / "run", sink)
     (fault,) = sink.of(FaultDetected)
     assert fault.component == "rollout/0" and "probe" not in fault.message
-    steps = [body.metrics for body in sink.of(StepTrained)]
-    decided = [math.log(SMALL_MIXTURE["vocab_size"]) - metrics["train/entropy"] for metrics in steps]
+    entropies = [body.metrics["train/entropy"] for body in sink.of(StepTrained)]
+    decided = [math.log(SMALL_MIXTURE["vocab_size"]) - entropy for entropy in entropies]
     assert 0 <= decided[-1] < 0.7 * decided[0], decided
-    gaps = [metrics["train/logprob_gap_max"] for metrics in steps if "train/logprob_gap_max" in metrics]
-    assert gaps and max(gaps) < 1e-3, "it samples from other weights"
+    assert_sampled_from_the_trainers_weights(sink)
 
 
 @pytest.mark.long
