@@ -15,6 +15,7 @@ from infra.backup.source import Source, restore_audit_key, restore_secrets, sour
 from infra.backup.taking import take_backup
 from infra.local.errors import LocalError
 from infra.local.home import Home, default_home
+from infra.local.ports import PortClaims
 from infra.local.postgres import owner_of_data
 
 
@@ -63,8 +64,8 @@ def _restore(options: argparse.Namespace, home: Home | None, repository: Reposit
     if home is not None:
         home.prepare()
         restore_secrets(repository, manifest.id, home, tell=_tell)
-        if not (home.folder / "ports.json").exists():  # else they are those of a site, part of which may run
-            home.ports()
+        if not home.ports_file.exists():  # else they are those of a site, part of which may run
+            PortClaims(home).close()
     data = Path(options.data) if options.data else _of(home).folder / "postgres"
     owner = options.postgres_owner if home is None else owner_of_data(home)
     is_running = Server(_source(None).database_url).answers() if home is None else is_running_here(data)

@@ -10,6 +10,7 @@ import psycopg
 
 from infra.backup.errors import BackupError
 from infra.local.home import Home
+from infra.local.ports import free_port
 from infra.local.postgres import ADMINISTRATOR, Postgres
 
 Tell = Callable[[str], None]
@@ -18,8 +19,8 @@ STOPS_WITHIN_S: Final = 60.0
 
 
 def recover(home: Home, *, tell: Tell) -> str:
-    """The moment of the last transaction that it has."""
-    postgres = Postgres(home=home, port=home.written_ports()["postgres"])
+    """The moment of the last transaction that it has. Nobody else connects, so any port will do."""
+    postgres = Postgres(home=home, port=free_port())
     log = home.logs / "recovery.log"
     with log.open("wb") as out:
         server = subprocess.Popen(

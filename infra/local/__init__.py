@@ -1,14 +1,18 @@
 """The whole of Laminar on one machine without containers: real servers from wheels, kept alive by one supervisor.
 
 home           folders, ports and secrets of one Laminar
+ports          its ports, claimed
 services       the services in it, in their order
 supervisor     the process that keeps the services alive
+database_setup the database before its users,
+migrate        and the process that does it
 room           room on the disk, and old logs that make some
 processes      starting, finding and ending them
 postgres       a real Postgres from a wheel
 valkey         a real Valkey from a wheel
 ray_head       a local Ray with tokens
 site_commands  up, down, status, logs
+interruption   signals that end a command
 demo           the first job, watched in the terminal
 demo_accounts  addresses and sign-ins, in one file
 errors         the errors that a person at the terminal reads

@@ -6,14 +6,19 @@ from pathlib import Path
 
 from infra.local.errors import LocalError
 from infra.local.home import Home, default_home
+from infra.local.interruption import end_as_if_by_keyboard
 from infra.local.site_commands import down, print_addresses, print_status, show_logs, up
 
 
 def main() -> int:
     options = _parser().parse_args()
     home = Home(Path(options.home).absolute()) if options.home else default_home()
+    if options.command in {"up", "demo"}:
+        end_as_if_by_keyboard()
     try:
         return _run(options, home)
+    except KeyboardInterrupt:
+        return 130
     except LocalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,7 +2,7 @@
 
 Invariants:
 - secrets and sign-ins are readable by their owner alone, and made once;
-- ports are chosen free, written down, and kept over restarts unless somebody else took them;
+- ports are written down whole (who chooses them: `ports.py`);
 - Ray sees only short paths without spaces: it joins command lines by spaces, and a Unix socket's path may have at
   most 107 bytes. A private alias folder in the temporary directory gives it both.
 """
@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from typing import Any
 from infra.local.errors import LocalError
 
 PROJECT = Path(__file__).resolve().parents[2]
-PREFERRED_PORTS = {"web": 8400, "postgres": 8432, "valkey": 8479, "ray_dashboard": 8465, "ray_gcs": 8463}
-PORT_NAMES = (*PREFERRED_PORTS, "ray_client", "ray_agent")
+HOME_MARKER = "LAMINAR_HOME_MARK"
+"""In the environment of every process of a home."""
+SERVICE_MARKER = "LAMINAR_SERVICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,10 @@ class Home:
         return self.folder / "local.json"
 
     @property
+    def ports_file(self) -> Path:
+        return self.folder / "ports.json"
+
+    @property
     def lock_file(self) -> Path:
         """Held by the supervisor for as long as it lives."""
         return self.run / "lock"
@@ -84,6 +88,9 @@ class Home:
         for folder in (self.logs, self.run, self.secrets_folder, self.store, self.site, self.site / "static"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
+
+    def prepare_alias(self) -> None:
+        """For Ray alone: whoever starts Ray forgets the alias when Ray has ended."""
         if self.alias.is_symlink() or (self.alias.exists() and self.alias.stat().st_uid != os.getuid()):
             raise LocalError(f"{self.alias} belongs to somebody else; remove it or set TMPDIR to another folder")
         self.alias.mkdir(mode=0o700, exist_ok=True)
@@ -111,19 +118,11 @@ class Home:
             write_private(file, secrets.token_urlsafe(32))
         return file.read_text().strip()
 
-    def ports(self, *, preferred: Mapping[str, int] = PREFERRED_PORTS) -> dict[str, int]:
-        """The home's ports; one that somebody else has taken meanwhile is replaced."""
-        file = self.folder / "ports.json"
-        known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
-        chosen: dict[str, int] = {}
-        for name in PORT_NAMES:
-            wanted = known.get(name) or preferred.get(name, 0)
-            chosen[name] = wanted if wanted not in chosen.values() and is_free(wanted) else free_port()
-        write_private(file, json.dumps(chosen, indent=1))
-        return chosen
+    def write_ports(self, ports: Mapping[str, int]) -> None:
+        write_private(self.ports_file, json.dumps(ports, indent=1))
 
     def written_ports(self) -> dict[str, int]:
-        ports: dict[str, int] = json.loads((self.folder / "ports.json").read_text())
+        ports: dict[str, int] = json.loads(self.ports_file.read_text())
         return ports
 
 
@@ -144,26 +143,6 @@ def read_json(file: Path) -> Mapping[str, Any] | None:
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     return content
-
-
-def is_free(port: int) -> bool:
-    """A listening socket can be had there. Connections of the last run that linger do not count."""
-    if port == 0:
-        return False
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port() -> int:
-    """Below the range from which the kernel takes ports for outgoing connections, so that none of them takes it."""
-    while not is_free(port := secrets.choice(range(15_000, 32_000))):
-        pass
-    return port
 
 
 def taken_from_the_shell() -> dict[str, str]:

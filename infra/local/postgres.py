@@ -19,7 +19,7 @@ import psycopg
 import psycopg.sql
 
 from infra.local.errors import LocalError
-from infra.local.home import Home, write_private
+from infra.local.home import HOME_MARKER, Home, write_private
 
 ADMINISTRATOR = "postgres"
 USER = "laminar"
@@ -63,7 +63,7 @@ class Postgres:
             capture_output=True,
             text=True,
             cwd="/",
-            env=_environment(),
+            env={**_environment(), HOME_MARKER: str(self.home.folder)},
             **_identity(runs_as),
         )
         password.unlink()

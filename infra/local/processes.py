@@ -14,10 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from infra.local.home import Home
+from infra.local.home import HOME_MARKER, SERVICE_MARKER, Home
 
-HOME_MARKER = "LAMINAR_HOME_MARK"
-SERVICE_MARKER = "LAMINAR_SERVICE"
 RUN_MARKER = "OF_LAMINAR_TEST_RUN"
 """Of test runs; a path, below which a run within a run adds a part. Sites that a test starts inherit it, since it is
 named neither after us nor after Ray."""

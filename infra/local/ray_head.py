@@ -38,7 +38,7 @@ class RayHead:
         return self.home.secrets_folder / "ray"
 
     def prepare(self) -> None:
-        self.home.prepare()  # a cleaner of temporary folders may have taken the alias
+        self.home.prepare_alias()  # each time: a cleaner of temporary folders may have taken the alias
         self.home.secret("ray")
         self.home.forget_ray_sessions()
 

@@ -17,9 +17,8 @@ import psycopg
 
 from backend.environment import OPTIONAL, RENAMED
 from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
-from infra.local.home import PROJECT, Home, taken_from_the_shell
+from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, taken_from_the_shell
 from infra.local.postgres import Postgres
-from infra.local.processes import HOME_MARKER, SERVICE_MARKER
 from infra.local.ray_head import RayHead
 from infra.local.valkey import Valkey
 
@@ -37,9 +36,12 @@ class Service:
     """The services without which its sign of life does not come, so that it is not to blame."""
     identity: Callable[[], Mapping[str, Any]] = dict
     needs_database: bool = False
+    ports: tuple[str, ...] = ()
+    """The names of the ports on which it listens."""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 8.0
-    starts_within_s: float = 60.0
+    starts_within_s: float = 300.0
+    """A distant net for a start that hangs: most that fail end by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class Site:
                 prepare=self.postgres.prepare,
                 is_healthy=self.postgres.is_healthy,
                 identity=self.postgres.identity,
+                ports=("postgres",),
                 stop_signal=signal.SIGINT,  # "fast": ends sessions, writes everything, needs no recovery
                 stop_grace_s=15,
             ),
@@ -112,6 +115,7 @@ class Site:
                 environment=self.postgres.environment,
                 prepare=self.valkey.prepare,
                 is_healthy=self.valkey.is_healthy,
+                ports=("valkey",),
             ),
             Service(
                 name="ray",
@@ -119,7 +123,7 @@ class Site:
                 environment=self.ray.environment,
                 prepare=self.ray.prepare,
                 is_healthy=self.ray.is_healthy,
-                starts_within_s=120,
+                ports=("ray_dashboard", "ray_gcs", "ray_client", "ray_agent"),
             ),
             *self._control_plane(),
         ]
@@ -149,6 +153,7 @@ class Site:
                 is_healthy=healthy[name],
                 heard_through=heard_through.get(name, ()),
                 needs_database=True,
+                ports=("web",) if name == "web" else (),
             )
             for name, words in commands.items()
         ]

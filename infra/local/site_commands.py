@@ -9,9 +9,11 @@ from typing import Any
 
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, read_json
+from infra.local.interruption import uninterrupted
 from infra.local.processes import end_belongings, is_alive, wait_until_gone
 
-UP_WITHIN_S = 240.0
+MAX_QUICK_FAILURES = 6  # of one service in a row: it is broken, not slow
+UP_WITHIN_S = 1_800.0  # a distant net: how long a start takes depends on what else the machine does
 DOWN_WITHIN_S = 90.0
 
 
@@ -24,21 +26,48 @@ def supervisor_status(home: Home) -> Mapping[str, Any] | None:
 
 
 def up(home: Home, only: Sequence[str] = ()) -> None:
-    """Start the supervisor, unless it runs, and wait until every service is healthy. A line for each as it comes."""
+    """Start the supervisor, unless it runs, and wait until every service is healthy. A line for each as it comes.
+
+    Interrupted, it ends the supervisor that it started, and thereby all services.
+    """
     home.prepare()
-    begun = time.monotonic()
     child = None
-    if supervisor_status(home) is None:
-        home.status_file.unlink(missing_ok=True)
-        with (home.logs / "supervisor.log").open("ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "infra.local", "--home", str(home.folder), "supervise", *only],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=PROJECT,
-                start_new_session=True,
-            )
+    try:
+        if supervisor_status(home) is None:
+            child = _start_supervisor(home, only)
+        _wait_until_up(home, child)
+    except KeyboardInterrupt:
+        if child is not None:
+            with uninterrupted():
+                _end_supervisor(home, child)
+        raise
+
+
+def _start_supervisor(home: Home, only: Sequence[str]) -> subprocess.Popen[bytes]:
+    home.status_file.unlink(missing_ok=True)
+    with (home.logs / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "infra.local", "--home", str(home.folder), "supervise", *only],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=PROJECT,
+            start_new_session=True,
+        )
+
+
+def _end_supervisor(home: Home, child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(DOWN_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        end_belongings(home)
+
+
+def _wait_until_up(home: Home, child: subprocess.Popen[bytes] | None) -> None:
+    begun = time.monotonic()
     shown: set[str] = set()
     while True:
         status = read_json(home.status_file)
@@ -50,6 +79,7 @@ def up(home: Home, only: Sequence[str] = ()) -> None:
                     print(f"  {name:<10} up after {time.monotonic() - begun:4.1f} s", flush=True)
             if shown and shown >= set(status["services"]):
                 return
+            _raise_broken(status["services"])
         if child is not None and child.poll() is not None and not _is_supervised(home):
             _raise_problem(read_json(home.status_file) or {})
             raise LocalError(f"the supervisor ended at once; {home.logs / 'supervisor.log'} says why")
@@ -72,6 +102,16 @@ def _is_supervised(home: Home) -> bool:
 def _raise_problem(status: Mapping[str, Any]) -> None:
     if status.get("problem"):
         raise LocalError(status["problem"])
+
+
+def _raise_broken(services: Mapping[str, Mapping[str, Any]]) -> None:
+    broken = [
+        name
+        for name, service in services.items()
+        if service["state"] != "healthy" and service["failures"] >= MAX_QUICK_FAILURES
+    ]
+    if broken:
+        raise LocalError(f"ends again and again: {', '.join(broken)}; `make logs` shows why")
 
 
 def down(home: Home) -> None:

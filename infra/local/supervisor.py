@@ -4,9 +4,12 @@ Invariants:
 - one supervisor a home: it holds a lock for as long as it lives;
 - a service that ends, or gives no sign of life, is started again, later each time, after whatever is left of it was
   ended; none is to blame for a time in which the supervisor was away itself, or what its sign comes through was;
+- a port on which another program listens is replaced before the service starts, and what was started with the old one
+  starts again;
 - what it knows stands in `status.json`, written whole, so that others never have to ask it. It acts by what it
   remembers: a disk that is full keeps it from writing, and from nothing else;
-- asked to stop, it stops the services in the reverse order of their start, and leaves no process behind.
+- asked to stop, at whatever moment, it starts nothing more, stops the services in the reverse order of their start, and
+  leaves no process behind.
 """
 
 import contextlib
@@ -17,7 +20,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,15 +27,15 @@ from functools import partial
 from typing import IO
 
 import psutil
-import psycopg
 
 from engine.policy.awake import AwakeTime
 from engine.spec.log_text import FORMS, OneLine
-from infra.local.demo_accounts import write_local_json
+from infra.local.database_setup import DatabaseSetup
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, write_private
+from infra.local.ports import PortClaims
 from infra.local.processes import end, end_belongings
-from infra.local.room import has_room, make_room, rotate
+from infra.local.room import make_room, rotate
 from infra.local.services import Service, Site
 
 TICK_S = 0.3
@@ -46,7 +48,6 @@ ABSENT_AFTER_S = 30.0
 BACKOFF_S = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 CALM_AFTER_S = 30.0
 TRY_AGAIN_S = 1.0  # what could not even be tried costs next to nothing
-MAX_FAILED_MIGRATIONS = 3
 # A full or read-only disk, a machine without memory or processes to spare: what could not be done is done later.
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EAGAIN}
 # Another word than these two is for the services to refuse, whose setting it is.
@@ -72,12 +73,12 @@ class Supervisor:
         self._home = home
         self._lock = _take_lock(home)
         end_belongings(home)  # of a life that was cut short; before the ports are looked at
-        self._site = Site(home=home, ports=home.ports())
+        self._ports = PortClaims(home)
+        self._site = Site(home=home, ports=self._ports.numbers)
+        self._database = DatabaseSetup(home, tell=_say)
         services = [service for service in self._site.services() if not only or service.name in only]
         self._watched = [Watched(service) for service in services]
         self._is_stopping = False
-        self._is_migrated = False
-        self._failed_migrations = 0
         self._problem = ""
         self._shortage = ""
         self._written = ""
@@ -123,6 +124,8 @@ class Supervisor:
     # ── one service ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tend(self, watched: Watched) -> None:
+        if self._is_stopping:
+            return
         now = self._awake.at(time.monotonic())
         if watched.process is None:
             if now >= watched.start_due_at and self._may_start(watched.service):
@@ -136,15 +139,13 @@ class Supervisor:
         if not service.needs_database:
             return True
         database = next((other for other in self._watched if other.service.name == "postgres"), None)
-        if database is None or database.state != "healthy":
-            return False
-        if not self._is_migrated:
-            self._try_to_migrate()
-        return self._is_migrated
+        return database is not None and database.state == "healthy" and self._database.is_ready(self._site)
 
     def _start(self, watched: Watched, now: float) -> None:
-        service = watched.service
         watched.start_due_at = now + TRY_AGAIN_S  # if it cannot be
+        if self._ports.replace_taken(watched.service.ports):
+            self._move(watched.service.name)
+        service = watched.service
         service.prepare()
         with (self._home.logs / f"{service.name}.log").open("ab") as log:
             watched.process = subprocess.Popen(
@@ -160,6 +161,19 @@ class Supervisor:
         watched.state, watched.started_at, watched.healthy_at = "starting", now, now
         watched.health_due_at = now + TICK_S
         _say(f"started {service.name} as {watched.process.pid}")
+
+    def _move(self, name: str) -> None:
+        """Take up the new ports: whatever was started with an old one starts again."""
+        _say(f"another program listens on a port of {name}; the ports are now {self._ports.numbers}")
+        self._site = Site(home=self._home, ports=self._ports.numbers)
+        services = {service.name: service for service in self._site.services()}
+        for watched in self._watched:
+            before, watched.service = watched.service, services[watched.service.name]
+            after = watched.service
+            if (before.command(), before.environment()) != (after.command(), after.environment()):
+                self._end(watched)
+                watched.state = "restarting"
+        self._database.write_addresses(self._site)
 
     def _on_end(self, watched: Watched, now: float) -> None:
         assert watched.process is not None
@@ -190,41 +204,6 @@ class Supervisor:
         through = [other for other in self._watched if other.service.name in service.heard_through]
         return all(other.state == "healthy" and now - other.healthy_at < HEARD_WITHIN_S for other in through)
 
-    # ── the database before its users ─────────────────────────────────────────────────────────────────────────────
-
-    def _try_to_migrate(self) -> None:
-        """Postgres may be killed under it, like anything else; a third failure in a row has another cause."""
-        try:
-            self._migrate()
-        except (LocalError, psycopg.OperationalError) as error:
-            if not has_room(self._home):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._home.folder)) from error
-            self._failed_migrations += 1
-            _say(f"migration failed: {error}")
-            if self._failed_migrations >= MAX_FAILED_MIGRATIONS:
-                raise LocalError(str(error)) from error
-
-    def _migrate(self) -> None:
-        self._site.postgres.ensure_database()
-        self._manage("migrate", "--noinput", "--verbosity", "0")
-        password, key = (self._home.secrets_folder / name for name in ("demo-password", "demo-api-key"))
-        printed = self._manage("ensure_demo", "--password-file", str(password), "--api-key-file", str(key))
-        account = json.loads(printed.strip().splitlines()[-1])
-        write_local_json(self._site, account, password=password.read_text().strip(), api_key=key.read_text().strip())
-        self._is_migrated = True
-
-    def _manage(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(PROJECT / "manage.py"), *arguments],
-            capture_output=True,
-            text=True,
-            cwd=PROJECT,
-            env=self._site.control_environment(),
-        )
-        if done.returncode != 0:
-            raise LocalError(f"`manage.py {arguments[0]}` failed: {done.stderr.strip()[-1500:]}")
-        return done.stdout
-
     # ── telling and stopping ──────────────────────────────────────────────────────────────────────────────────────
 
     def _write_status(self) -> None:
@@ -238,6 +217,7 @@ class Supervisor:
                     "state": watched.state,
                     "pid": watched.process.pid if watched.process else None,
                     "restarts": watched.restarts,
+                    "failures": watched.failures_in_a_row,
                 }
                 for watched in self._watched
             },
@@ -249,18 +229,26 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         self._is_stopping = True
+        self._database.stop()
         for watched in reversed(self._watched):
             if watched.process is not None:
-                service = watched.service
-                with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(watched.process.pid)
-                    end([process], first=service.stop_signal, grace_s=service.stop_grace_s)
-                watched.process.wait()
-                watched.process, watched.state = None, "stopped"
-                end_belongings(self._home, service.name, grace_s=2)
+                self._end(watched)
+                watched.state = "stopped"
         end_belongings(self._home)
         self._home.forget_alias()
+        self._ports.close()
         _say("everything is stopped")
+
+    def _end(self, watched: Watched) -> None:
+        if watched.process is None:
+            return
+        service = watched.service
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(watched.process.pid)
+            end([process], first=service.stop_signal, grace_s=service.stop_grace_s)
+        watched.process.wait()
+        watched.process = None
+        end_belongings(self._home, service.name, grace_s=2)
 
 
 def _take_lock(home: Home) -> IO[str]:

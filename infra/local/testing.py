@@ -11,19 +11,19 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
 from infra.local.errors import LocalError
 from infra.local.home import Home
+from infra.local.interruption import end_as_if_by_keyboard, uninterrupted
+from infra.local.ports import PortClaims
 from infra.local.postgres import Postgres
 from infra.local.processes import RUN_MARKER, end, end_belongings, processes_of_run
 from infra.local.services import Site
@@ -38,7 +38,7 @@ ORIGIN = "http://127.0.0.1:8000"  # nothing listens there; tests of origins and 
 @contextlib.contextmanager
 def throw_away_site() -> Iterator[dict[str, str]]:
     """The environment in which a test run finds its servers."""
-    _end_as_if_by_keyboard()
+    end_as_if_by_keyboard()
     remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     _write_owner(folder)
@@ -46,31 +46,30 @@ def throw_away_site() -> Iterator[dict[str, str]]:
     try:
         home.prepare()
         folder.chmod(0o711)
-        site = Site(home=home, ports=home.ports(preferred={}))  # two that start at once would want the same
-        object.__setattr__(site, "postgres", Postgres(home=home, port=site.ports["postgres"], is_durable=False))
-        home.secret("ray")
-        for service in site.services()[:2]:
-            service.prepare()
-            with (home.logs / f"{service.name}.log").open("ab") as log:
-                subprocess.Popen(
-                    service.command(), stdout=log, stderr=log, cwd="/", env=site.marked(service),
-                    start_new_session=True, **service.identity(),
-                )  # fmt: skip
-        for service in site.services()[:2]:
-            _wait_for(service.name, service.is_healthy, home.logs / f"{service.name}.log")
-        site.postgres.ensure_database()
-        yield environment_of_tests(site) | {RUN_MARKER: str(folder)}
+        with PortClaims(home, preferred={}) as ports:  # people's own sites prefer the ports that people know
+            site = Site(home=home, ports=ports.numbers)
+            object.__setattr__(site, "postgres", Postgres(home=home, port=site.ports["postgres"], is_durable=False))
+            _start_servers(site)
+            yield environment_of_tests(site) | {RUN_MARKER: str(folder)}
     finally:
-        _remove(folder)
+        with uninterrupted():
+            _remove(folder)
 
 
-def _end_as_if_by_keyboard() -> None:
-    """So that SIGTERM, too, runs every `finally`."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
+def _start_servers(site: Site) -> None:
+    logs = site.home.logs
+    site.home.secret("ray")
+    servers = site.services()[:2]
+    for service in servers:
+        service.prepare()
+        with (logs / f"{service.name}.log").open("ab") as log:
+            subprocess.Popen(
+                service.command(), stdout=log, stderr=log, cwd="/", env=site.marked(service),
+                start_new_session=True, **service.identity(),
+            )  # fmt: skip
+    for service in servers:
+        _wait_for(service.name, service.is_healthy, logs / f"{service.name}.log")
+    site.postgres.ensure_database()
 
 
 def _write_owner(folder: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import httpx
 import psutil
 
 from infra.local.home import PROJECT, Home
+from infra.local.ports import PORT_NAMES, free_port
 from infra.local.postgres import Postgres
 from infra.local.services import Service, Site
 
@@ -155,7 +155,7 @@ def race_site(num_clients: int, *, seed: int) -> Iterator[tuple[RaceSite, list[d
     race: RaceSite | None = None
     try:
         home.prepare()
-        site = Site(home=home, ports=home.ports())
+        site = Site(home=home, ports={name: free_port() for name in PORT_NAMES})
         object.__setattr__(site, "postgres", Postgres(home=home, port=site.ports["postgres"], is_durable=False))
         home.secret("ray")
         race = _assembled(home, site, seed)
@@ -175,11 +175,10 @@ def race_site(num_clients: int, *, seed: int) -> Iterator[tuple[RaceSite, list[d
         if race is not None:
             race.stop()
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(home.alias, ignore_errors=True)
 
 
 def _assembled(home: Home, site: Site, seed: int) -> RaceSite:
-    engine_port = _free_port()
+    engine_port = free_port()
     engine_url = f"http://127.0.0.1:{engine_port}"
     environment = site.control_environment() | {
         "LAMINAR_RAY_URL": engine_url,
@@ -215,10 +214,3 @@ def _wait_until_healthy(site: Site) -> None:
     while not (site.postgres.is_healthy() and site.valkey.is_healthy()):
         assert time.monotonic() < deadline, "Postgres or Valkey did not start"
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

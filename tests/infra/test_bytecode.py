@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.home import Home
+from infra.local.ports import PORT_NAMES
 from infra.local.services import Site
 from infra.local.testing import environment_of_tests
 
@@ -19,7 +20,6 @@ def test_processes_of_site_and_tests_keep_their_bytecode_whatever_the_shell_says
     home = Home(tmp_path / "home")
     home.prepare()
     command = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
-    site = Site(home=home, ports=home.ports(preferred={}))
+    site = Site(home=home, ports=dict.fromkeys(PORT_NAMES, 1))
     for environment in (environment_of_tests(site), site.control_environment(), site.ray.environment()):
         assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout == "False\n"
-    home.forget_alias()

@@ -15,12 +15,13 @@ import psutil
 import psycopg
 import pytest
 
+from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home
 from infra.local.postgres import ADMINISTRATOR, Postgres
 from infra.local.processes import belongings
 from infra.local.room import rotate
 from infra.local.services import Site
-from infra.local.site_commands import supervisor_status
+from infra.local.site_commands import _wait_until_up, supervisor_status
 
 SERVICES = ("postgres", "valkey")
 
@@ -163,8 +164,7 @@ def test_a_port_that_somebody_took_is_replaced_and_written_down(keeper: Keeper) 
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        written = {**keeper.home.ports(), "postgres": taken}  # as if it had been the home's own before
-        (keeper.home.folder / "ports.json").write_text(json.dumps(written))
+        keeper.home.write_ports({"postgres": taken})  # as if it had been the home's own before
         keeper.up()
         assert keeper.home.written_ports()["postgres"] != taken
         assert keeper.postgres.is_healthy()
@@ -184,6 +184,16 @@ def test_both_servers_refuse_a_stranger(running: Keeper) -> None:
     with socket.create_connection(("127.0.0.1", ports["valkey"]), timeout=5) as stranger:
         stranger.sendall(b"PING\r\n")
         assert b"NOAUTH" in stranger.recv(100)
+
+
+def test_up_names_a_service_that_ends_again_and_again(tmp_path: Path) -> None:
+    home = Home(tmp_path / ".laminar")
+    home.prepare()
+    well = {"state": "healthy", "pid": 1, "restarts": 9, "failures": 9}
+    services = {"postgres": well, "web": {**well, "state": "restarting"}, "beat": {**well, "failures": 0}}
+    home.status_file.write_text(json.dumps({"problem": "", "services": services}))
+    with pytest.raises(LocalError, match="ends again and again: web;"):
+        _wait_until_up(home, None)
 
 
 def test_ray_never_sees_a_space_or_a_long_path(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from engine.spec.control import AttemptOrder
 from engine.spec.job import JobSpec
 from engine.spec.sandbox import SANDBOX_LABEL
 from infra.local.home import PROJECT, Home
+from infra.local.ports import PortClaims
 from infra.local.processes import belongings, end_belongings
 from infra.local.services import Service, Site
 
@@ -37,7 +38,8 @@ def site() -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="a ray "))
     home = Home(folder / ".laminar")
     home.prepare()
-    site = Site(home=home, ports=home.ports())
+    claims = PortClaims(home)
+    site = Site(home=home, ports=claims.numbers)
     service = next(service for service in site.services() if service.name == "ray")
     try:
         _start(site, service)
@@ -45,7 +47,8 @@ def site() -> Iterator[Site]:
     finally:
         end_belongings(home, grace_s=5)
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(home.alias, ignore_errors=True)
+        home.forget_alias()
+        claims.close()
 
 
 def _start(site: Site, service: Service) -> None:

@@ -3,9 +3,11 @@
 import errno
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from infra.local import supervisor as module
 from infra.local.home import Home, read_json
 from infra.local.services import Service, Site
-from infra.local.supervisor import Supervisor
+from infra.local.supervisor import Supervisor, Watched
 
 HANGS_S = 1.0
 BEATS = "import pathlib, sys, time\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep(0.02)"
@@ -140,6 +142,59 @@ def test_on_a_full_disk_it_goes_on_from_memory_and_writes_when_there_is_room(
         assert kept.until(lambda: remembered.restarts == 1 and remembered.state == "healthy")
         assert kept.home.status_file.read_text() == before and not old.exists()
     assert kept.until(lambda: kept.status("worker")["restarts"] == 1 and kept.is_healthy("worker"))
+
+
+LISTENS = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    time.sleep(3600)
+"""
+
+
+def listening_web_and_its_users(site: Site) -> list[Service]:
+    """The worker knows the port of the web, the broker does not."""
+    port = site.ports["web"]
+
+    def service(name: str, *words: str, **more: Any) -> Service:
+        command = [sys.executable, "-c", *words]
+        return Service(name=name, command=lambda: command, environment=lambda: dict(os.environ), **more)
+
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    sleep = "import time; time.sleep(3600)"
+    return [
+        service("worker", sleep, str(port), is_healthy=lambda: True),
+        service("broker", sleep, is_healthy=lambda: True),
+        service("web", LISTENS, str(port), is_healthy=answers, ports=("web",)),
+    ]
+
+
+def test_stolen_port_is_replaced_and_its_users_restart(
+    keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep()
+    monkeypatch.setattr(Site, "services", listening_web_and_its_users)
+    kept.supervisor._watched = [Watched(service) for service in kept.supervisor._site.services()]
+    stolen = kept.home.written_ports()["web"]
+    for watched in kept.supervisor._watched[:2]:
+        kept.supervisor._tend(watched)
+    worker, broker, _ = [watched.process for watched in kept.supervisor._watched]
+    assert worker is not None and broker is not None
+    with socket.create_server(("127.0.0.1", stolen)):
+        assert kept.until(lambda: kept.is_healthy("worker", "broker", "web"))
+    assert kept.home.written_ports()["web"] != stolen
+    assert kept.status("worker")["pid"] != worker.pid and worker.returncode is not None
+    assert kept.status("broker")["pid"] == broker.pid
+
+
+def test_stopping_supervisor_starts_nothing_more(keep: Callable[..., Kept], tmp_path: Path) -> None:
+    kept = keep(Beating(tmp_path, "worker"))
+    kept.supervisor._on_signal(signal.SIGTERM, None)
+    kept.supervisor._go_round()
+    assert kept.status("worker") == {"state": "waiting", "pid": None, "restarts": 0, "failures": 0}
 
 
 def test_what_no_waiting_cures_still_ends_it(keep: Callable[..., Kept], tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import logging
 import multiprocessing
 import os
 import secrets
-import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infra.local.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 240.0
@@ -27,11 +28,6 @@ ray.init(address='auto', logging_level='ERROR')
 def seen(): return os.environ.get('CUDA_VISIBLE_DEVICES')
 print('told', json.dumps([seen(), ray.get(ray.remote(num_cpus=0.1)(seen).remote())]))" """
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 def with_two_kinds_of_hosts() -> None:

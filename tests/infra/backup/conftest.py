@@ -14,6 +14,7 @@ from infra.backup.repository import Repository
 from infra.backup.source import source_of_home
 from infra.backup.taking import take_backup
 from infra.local.home import Home
+from infra.local.ports import PORT_NAMES, free_port
 from infra.local.postgres import Postgres
 
 LEDGER = """
@@ -44,7 +45,7 @@ def serving(home: Home) -> Iterator[Postgres]:
 def home_in(folder: Path) -> Home:
     home = Home(folder)
     home.prepare()
-    home.ports(preferred={})
+    home.write_ports({name: free_port() for name in PORT_NAMES})
     return home
 
 

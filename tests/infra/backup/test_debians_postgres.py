@@ -17,7 +17,7 @@ from backend.outside.addresses import database_address
 from backend.outside.database import databases
 from infra.backup.errors import BackupError
 from infra.backup.postgres import Server
-from infra.local.home import free_port
+from infra.local.ports import free_port
 from tests.certificates import Authority
 
 BINARIES = sorted(folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if (folder / "initdb").exists())

@@ -8,6 +8,7 @@ import yaml
 
 from backend import settings
 from infra.local.home import Home
+from infra.local.ports import PORT_NAMES
 from infra.local.services import Service, Site
 from infra.local.valkey import binary
 from tests.infra.containers.compose_file import ROOT, compose, seconds, services
@@ -19,10 +20,10 @@ OF_THE_PLACE |= {"--timeout-worker-healthcheck"}  # of several
 
 @pytest.fixture
 def local(tmp_path: Path) -> dict[str, Service]:
-    ports = dict.fromkeys(("web", "postgres", "valkey", "ray_dashboard", "ray_gcs", "ray_client", "ray_agent"), 1)
     home = Home(tmp_path / ".laminar")
     home.prepare()
-    return {service.name: service for service in Site(home=home, ports=ports).services()}
+    site = Site(home=home, ports=dict.fromkeys(PORT_NAMES, 1))
+    return {service.name: service for service in site.services()}
 
 
 def words_of(command: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ import pytest
 import uvicorn
 import websockets.sync.client
 
-from infra.local.home import free_port
+from infra.local.ports import free_port
 from tests.backend.webhooks.webhook_receiver import certificate_of
 from tests.infra.containers.compose_file import ROOT, services
 
