@@ -7,6 +7,7 @@ supervisor     the process that keeps the services alive
 database_setup the database before its users,
 migrate        and the process that does it
 room           room on the disk, and old logs that make some
+http_health    whether an HTTP server responds
 processes      starting, finding and ending them
 postgres       a real Postgres from a wheel
 valkey         a real Valkey from a wheel

@@ -5,9 +5,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from infra.local.home import Home, taken_from_the_shell
+from infra.local.http_health import responds
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
@@ -83,8 +82,5 @@ class RayHead:
         """The Jobs API answers, so does the agent that it hands jobs to, and their files are still there."""
         headers = {"Authorization": f"Bearer {self.home.secret('ray')}"}
         agent = f"http://127.0.0.1:{self.agent_port}/api/local_raylet_healthz"
-        try:
-            answers = [httpx.get(address, headers=headers, timeout=5) for address in (f"{self.url}/api/version", agent)]
-        except httpx.HTTPError:
-            return False
-        return all(answer.status_code == 200 for answer in answers) and self.home.project_alias.exists()
+        both = (f"{self.url}/api/version", agent)
+        return all(responds(address, headers=headers) for address in both) and self.home.project_alias.exists()

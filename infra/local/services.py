@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import psycopg
 
 from backend.environment import OPTIONAL, RENAMED
 from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
 from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, taken_from_the_shell
+from infra.local.http_health import responds
 from infra.local.postgres import Postgres
 from infra.local.ray_head import RayHead
 from infra.local.valkey import Valkey
@@ -172,7 +172,4 @@ class Site:
         return row is not None and row[1] < LATE_AFTER_S
 
     def _web_is_healthy(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return responds(f"{self.url}/healthz")

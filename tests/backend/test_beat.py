@@ -1,6 +1,9 @@
 """The beat ticks only what a worker knows, and a worker notes how long each background task took."""
 
+import pytest
 from celery import Celery
+from celery.fixups.django import DjangoWorkerFixup
+from django.core import checks
 
 from backend.api.models import BackgroundTime
 from backend.celery import app
@@ -14,6 +17,15 @@ def registered() -> Celery:
 def test_every_tick_names_a_background_task_that_exists() -> None:
     ticks = {name: entry["task"] for name, entry in registered().conf.beat_schedule.items()}
     assert ticks and not {name: task for name, task in ticks.items() if task not in app.tasks}
+
+
+def test_worker_starts_without_system_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import every route, for a process that answers none."""
+    ran: list[object] = []
+    monkeypatch.setattr(checks, "run_checks", lambda **more: ran.append(more))
+    monkeypatch.setattr(DjangoWorkerFixup, "django_setup", lambda fixup: None)
+    DjangoWorkerFixup(app).validate_models()
+    assert not ran
 
 
 def test_what_a_background_task_took_is_noted(db: None) -> None:
