@@ -1,7 +1,9 @@
 """The whole of Laminar on one machine without containers: real servers from wheels, kept alive by one supervisor.
 
 home           folders, ports and secrets of one Laminar
-ports          its ports, claimed
+claims         names that one process of this machine has at a time
+ports          the ports of a home, claimed
+turns          one start at a time of what cannot start slowly
 services       the services in it, in their order
 supervisor     the process that keeps the services alive
 database_setup the database before its users,

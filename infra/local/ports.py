@@ -1,7 +1,6 @@
 """Ports of a home, claimed: no two sites on one machine choose the same.
 
-A claim is an abstract Unix socket named after its port. The kernel grants a name once per network namespace, which is
-the scope of a port too, and drops it when the claiming process ends, however it ends: no file, no stale lock.
+A claim (`claims.py`) has the scope of a port: one network namespace, all users.
 
 Invariants:
 - live claims differ, across homes and users;
@@ -11,13 +10,13 @@ Invariants:
 """
 
 import contextlib
-import errno
 import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from infra.local.claims import claim
 from infra.local.home import Home
 
 PREFERRED_PORTS = {"web": 8400, "postgres": 8432, "valkey": 8479, "ray_dashboard": 8465, "ray_gcs": 8463}
@@ -43,7 +42,7 @@ class PortClaims(contextlib.AbstractContextManager["PortClaims"]):
 
     @property
     def numbers(self) -> dict[str, int]:
-        return {name: claim.port for name, claim in self._claims.items()}
+        return {name: each.port for name, each in self._claims.items()}
 
     def replace_taken(self, names: Iterable[str]) -> bool:
         """Replace those ports on which another program listens. To be called while their service does not run."""
@@ -56,8 +55,8 @@ class PortClaims(contextlib.AbstractContextManager["PortClaims"]):
         return bool(taken)
 
     def close(self) -> None:
-        for claim in self._claims.values():
-            claim.holder.close()
+        for each in self._claims.values():
+            each.holder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -76,19 +75,14 @@ def free_port() -> int:
 
 
 def _claim_any() -> Claim:
-    while (claim := _claim(secrets.choice(CHOSEN_FROM))) is None:
+    while (claimed := _claim(secrets.choice(CHOSEN_FROM))) is None:
         pass
-    return claim
+    return claimed
 
 
 def _claim(port: int) -> Claim | None:
-    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        holder.bind(f"\0laminar-port-{port}")
-    except OSError as error:
-        holder.close()
-        if error.errno != errno.EADDRINUSE:
-            raise
+    holder = claim(f"port-{port}")
+    if holder is None:
         return None
     if not is_free(port):
         holder.close()

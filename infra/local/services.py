@@ -36,6 +36,8 @@ class Service:
     """The services without which its sign of life does not come, so that it is not to blame."""
     identity: Callable[[], Mapping[str, Any]] = dict
     needs_database: bool = False
+    starts_alone: bool = False
+    """Not while the same service of another site on this machine starts."""
     ports: tuple[str, ...] = ()
     """The names of the ports on which it listens."""
     stop_signal: signal.Signals = signal.SIGTERM
@@ -123,6 +125,7 @@ class Site:
                 environment=self.ray.environment,
                 prepare=self.ray.prepare,
                 is_healthy=self.ray.is_healthy,
+                starts_alone=True,
                 ports=("ray_dashboard", "ray_gcs", "ray_client", "ray_agent"),
             ),
             *self._control_plane(),

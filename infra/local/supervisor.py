@@ -37,6 +37,7 @@ from infra.local.ports import PortClaims
 from infra.local.processes import end, end_belongings
 from infra.local.room import make_room, rotate
 from infra.local.services import Service, Site
+from infra.local.turns import Turn
 
 TICK_S = 0.3
 HEALTH_EVERY_S = 5.0
@@ -58,6 +59,7 @@ _LINE = _FORM("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
 @dataclass(slots=True)
 class Watched:
     service: Service
+    turn: Turn
     process: subprocess.Popen[bytes] | None = None
     state: str = "waiting"
     restarts: int = 0
@@ -77,7 +79,7 @@ class Supervisor:
         self._site = Site(home=home, ports=self._ports.numbers)
         self._database = DatabaseSetup(home, tell=_say)
         services = [service for service in self._site.services() if not only or service.name in only]
-        self._watched = [Watched(service) for service in services]
+        self._watched = [Watched(service, Turn(service.name)) for service in services]
         self._is_stopping = False
         self._problem = ""
         self._shortage = ""
@@ -128,18 +130,19 @@ class Supervisor:
             return
         now = self._awake.at(time.monotonic())
         if watched.process is None:
-            if now >= watched.start_due_at and self._may_start(watched.service):
+            if now >= watched.start_due_at and self._may_start(watched, now):
                 self._start(watched, now)
         elif watched.process.poll() is not None:
             self._on_end(watched, now)
         elif now >= watched.health_due_at:
             self._look_at(watched, now)
 
-    def _may_start(self, service: Service) -> bool:
-        if not service.needs_database:
-            return True
-        database = next((other for other in self._watched if other.service.name == "postgres"), None)
-        return database is not None and database.state == "healthy" and self._database.is_ready(self._site)
+    def _may_start(self, watched: Watched, now: float) -> bool:
+        if watched.service.needs_database:
+            database = next((other for other in self._watched if other.service.name == "postgres"), None)
+            if database is None or database.state != "healthy" or not self._database.is_ready(self._site):
+                return False
+        return not watched.service.starts_alone or watched.turn.take(now)
 
     def _start(self, watched: Watched, now: float) -> None:
         watched.start_due_at = now + TRY_AGAIN_S  # if it cannot be
@@ -179,6 +182,7 @@ class Supervisor:
         assert watched.process is not None
         code = watched.process.returncode
         watched.process = None
+        watched.turn.leave()
         if now - watched.started_at > CALM_AFTER_S:
             watched.failures_in_a_row = 0
         delay_s = BACKOFF_S[min(watched.failures_in_a_row, len(BACKOFF_S) - 1)]
@@ -191,6 +195,7 @@ class Supervisor:
     def _look_at(self, watched: Watched, now: float) -> None:
         if watched.service.is_healthy():
             watched.state, watched.healthy_at, watched.health_due_at = "healthy", now, now + HEALTH_EVERY_S
+            watched.turn.leave()
             return
         watched.health_due_at = now + (TICK_S if watched.state == "starting" else 1.0)
         if not self._could_be_heard(watched.service, now):
@@ -248,6 +253,7 @@ class Supervisor:
             end([process], first=service.stop_signal, grace_s=service.stop_grace_s)
         watched.process.wait()
         watched.process = None
+        watched.turn.leave()
         end_belongings(self._home, service.name, grace_s=2)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from infra.local import supervisor as module
 from infra.local.home import Home, read_json
 from infra.local.services import Service, Site
 from infra.local.supervisor import Supervisor, Watched
+from infra.local.turns import WAITS_AT_MOST_S, Turn
 
 HANGS_S = 1.0
 BEATS = "import pathlib, sys, time\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep(0.02)"
@@ -177,7 +179,7 @@ def test_stolen_port_is_replaced_and_its_users_restart(
 ) -> None:
     kept = keep()
     monkeypatch.setattr(Site, "services", listening_web_and_its_users)
-    kept.supervisor._watched = [Watched(service) for service in kept.supervisor._site.services()]
+    kept.supervisor._watched = [Watched(service, Turn(service.name)) for service in kept.supervisor._site.services()]
     stolen = kept.home.written_ports()["web"]
     for watched in kept.supervisor._watched[:2]:
         kept.supervisor._tend(watched)
@@ -195,6 +197,32 @@ def test_stopping_supervisor_starts_nothing_more(keep: Callable[..., Kept], tmp_
     kept.supervisor._on_signal(signal.SIGTERM, None)
     kept.supervisor._go_round()
     assert kept.status("worker") == {"state": "waiting", "pid": None, "restarts": 0, "failures": 0}
+
+
+def test_one_site_at_a_time_starts_what_starts_alone() -> None:
+    name = f"test-{os.getpid()}"
+    ours, theirs = Turn(name), Turn(name)
+    assert ours.take(0.0) and ours.take(1.0) and not theirs.take(2.0)
+    ours.leave()
+    assert theirs.take(3.0) and not ours.take(10.0)
+    assert not ours.take(9.0 + WAITS_AT_MOST_S) and ours.take(10.0 + WAITS_AT_MOST_S)
+    theirs.leave()
+    ours.leave()
+
+
+def test_service_waits_for_its_turn_and_gives_it_up(keep: Callable[..., Kept], tmp_path: Path) -> None:
+    beating = Beating(tmp_path, f"alone-{os.getpid()}")
+    beating.service = replace(beating.service, starts_alone=True)
+    kept, other = keep(beating), Turn(beating.service.name)
+    assert other.take(0.0)
+    kept.supervisor._go_round()
+    assert kept.status(beating.service.name)["state"] == "waiting"
+    other.leave()
+    kept.supervisor._go_round()
+    assert kept.status(beating.service.name)["state"] == "starting" and not other.take(0.0)
+    assert kept.until(lambda: kept.is_healthy(beating.service.name))
+    assert other.take(0.0)
+    other.leave()
 
 
 def test_what_no_waiting_cures_still_ends_it(keep: Callable[..., Kept], tmp_path: Path) -> None:
