@@ -4,7 +4,7 @@
 
 Invariants:
 - one sender runs at a time (`SenderLease`), so that receivers, however many and slow, hold one worker; it takes on
-  nothing new after `TAKES_ON_FOR_S`, and no try lasts longer than the courier's patience: well below the time limit;
+  nothing new after `TAKES_ON_FOR_S`, and no try outlasts the courier's `LONGEST_TRY_S`: below the time limit together;
 - of one endpoint at most `AT_ONCE_TO_ONE` are under way, and one in trouble is left alone for a while (`not_before`):
   nobody stands behind a dead receiver;
 - a claim that was never settled (the sender died) is due again later: at least once, always with the same webhook-id.

@@ -4,6 +4,8 @@ Invariants:
 - 2xx is success and nothing else is; 410 means "never again", and disables the endpoint;
 - tries come at growing distances over days, each a little off so that many do not come at once; then the delivery is
   dead, and stays to be seen and sent again;
+- a try that this server was too busy to finish is made again like any other, and counts for nothing against the
+  endpoint: it is neither left alone nor disabled for that;
 - an endpoint to which nothing came through for as long as a delivery lives is disabled, with its reason.
 """
 
@@ -45,7 +47,7 @@ def settle(
             _failed(row, endpoint, outcome, now=now, rng=rng)
         row.save(update_fields=["attempts", "state", "due_at", "finished_at"])
         endpoint.save(update_fields=["num_failures", "not_before", "last_success_at"])
-        if endpoint.disabled_at is None and not outcome.is_success:
+        if endpoint.disabled_at is None and not (outcome.is_success or outcome.is_ours):
             _disable_if_hopeless(row, endpoint, outcome, now=now)
 
 
@@ -57,9 +59,10 @@ def _succeeded(row: WebhookDelivery, endpoint: WebhookEndpoint, *, now: datetime
 def _failed(
     row: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outcome, *, now: datetime, rng: random.Random
 ) -> None:
-    endpoint.num_failures += 1
-    trouble_s = min(2 ** min(endpoint.num_failures, 20), LONGEST_TROUBLE_S)
-    endpoint.not_before = now + timedelta(seconds=trouble_s)
+    if not outcome.is_ours:
+        endpoint.num_failures += 1
+        trouble_s = min(2 ** min(endpoint.num_failures, 20), LONGEST_TROUBLE_S)
+        endpoint.not_before = now + timedelta(seconds=trouble_s)
     if outcome.is_gone or row.num_attempts > len(RETRY_AFTER_S):
         row.state, row.due_at, row.finished_at = DeliveryState.DEAD, None, now
     else:

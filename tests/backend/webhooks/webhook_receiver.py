@@ -38,6 +38,7 @@ class Receiver:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.port: int = self.server.server_address[1]
         self.is_over = threading.Event()
+        self.has_answered = threading.Event()
         self.scheme = "http"
         if tls_folder is not None:
             self.scheme = "https"
@@ -71,6 +72,7 @@ class Receiver:
                 if 300 <= status < 400:
                     self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
                 self.end_headers()
+                receiver.has_answered.set()
                 with contextlib.suppress(OSError):
                     self.wfile.write(b"TOP SECRET INSIDE" * 10_000)
 
