@@ -1,6 +1,6 @@
 """Since when drivers could be heard without a break. Nobody's silence counts for longer than that.
 
-    every round ──▶ somebody stands still? ──no──▶ all are heard
+    every round ──▶ somebody is silent, or stands still? ──no──▶ all are heard
                               └──yes──▶ does our own door answer, by the address that drivers know? ──▶ heard, or not
 
 Invariants:
@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 
 import httpx
 from django.conf import settings
+from django.db.models import Q
 
-from backend.jobs.models import JobAttempt, ReconcileLease
+from backend.jobs.models import HOLDING_STATES, JobAttempt, ReconcileLease
 from backend.reconcile.lease import NAME
 from backend.reconcile.verdicts import SILENCE_S, TURNING_STATES
 
@@ -32,7 +33,7 @@ def listening_since(now: datetime, door: Door) -> datetime:
     """Under the lease."""
     row = ReconcileLease.objects.get(name=NAME)
     is_unbroken = row.listened_at is not None and timedelta() <= now - row.listened_at <= BREAK
-    if not is_unbroken or (_somebody_is_still(now) and not door()):
+    if not is_unbroken or (_somebody_is_silent(now) and not door()):
         row.listening_since = now
     row.listened_at = now
     row.save(update_fields=["listening_since", "listened_at"])
@@ -51,6 +52,10 @@ def door_is_open() -> bool:
     return not answer.is_server_error
 
 
-def _somebody_is_still(now: datetime) -> bool:
+def _somebody_is_silent(now: datetime) -> bool:
+    """Or beats and does not move."""
     heard_at = now - timedelta(seconds=SILENCE_S)
-    return JobAttempt.objects.filter(ended_at=None, moved_at__lt=heard_at, job__state__in=TURNING_STATES).exists()
+    is_still = Q(moved_at__lt=heard_at, job__state__in=TURNING_STATES)
+    is_silent = Q(last_seen_at__lt=heard_at) | Q(last_seen_at=None, submitted_at__lt=heard_at)
+    live = JobAttempt.objects.filter(ended_at=None, job__state__in=HOLDING_STATES)
+    return live.filter(is_still | is_silent).exists()

@@ -1,8 +1,9 @@
 """The verdict on one job, from Postgres' row and Ray's answer. Pure: seconds in, one verdict out.
 
 Invariants:
-- losing sight of a job is never its death: Ray's own word that the submission is over ends an attempt, after the grace
-  in which its last facts may still arrive; or its driver's loop stands still, though it could be heard (`listening`);
+- losing sight of a job is never its death: Ray's own word that the submission is over ends an attempt, after a grace in
+  which its last facts may still arrive; or its driver's loop stands still, though it could be heard (`listening`);
+- the grace is seconds in which facts could be heard; a door that stays closed lengthens it, and not for ever;
 - a loop turns all the while, whatever a step takes: standing still is not being slow;
 - without an answer of Ray's nothing is failed, relaunched or let go;
 - a job that stops or pauses keeps its devices until Ray says that its submission is over, or the last deadline passed;
@@ -10,7 +11,7 @@ Invariants:
 
                        driver speaks ──▶ nothing to do
   silent > 10 s ──▶ ask Ray ──▶ pending, running ──▶ StillAlive
-                            └──▶ over, unknown ──▶ silent > 20 s ──▶ AttemptLost
+                            └──▶ over, unknown ──▶ unheard > 20 s ──▶ AttemptLost  (silent > 120 s: all the same)
   loop still > 60 s ▶ ask Ray ──▶ pending, running ──▶ Stalled; it turns again ──▶ MovesAgain
                             └──▶ still > 300 s ──▶ EndStalled (> 420 s: AttemptLost all the same)  (and what size adds)
   stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish all the same)
@@ -28,7 +29,8 @@ from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.models import JobState
 
 SILENCE_S = 10.0  # five missed heartbeats; asking Ray is cheap and decides nothing by itself
-LAST_FACTS_GRACE_S = 20.0  # of silence; a driver that ended may have left facts that are on their way
+LAST_FACTS_GRACE_S = 20.0  # of silence that could be heard; a driver that ended may have left facts on their way
+LAST_FACTS_LAST_DEADLINE_S = 120.0  # of any silence: a web server that is away keeps no job from its next attempt
 LAUNCH_OVERDUE_S = 10.0  # the outbox tries within 2 s; this is for an attempt that it does not know of
 UNLAUNCHED_STOP_S = 3.0
 STOP_DEADLINE_S = 20.0  # for the driver to end by itself
@@ -72,6 +74,8 @@ class JobView:
     """The outbox still holds its launch."""
     age_s: float
     silent_s: float
+    unheard_s: float
+    """Of its silence, the last stretch in which drivers could be heard without a break."""
     in_state_s: float
     """Since it came into this state."""
     submitted_s: float
@@ -147,8 +151,12 @@ def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
         return Verdict.STOP_SUBMISSION if status.is_live else Verdict.START_FAILED
     if status.is_live:
         return _judge_live(view)
-    is_settled = view.silent_s > LAST_FACTS_GRACE_S or stands_still(view, STALL_DEADLINE_S)
+    is_settled = _can_no_more_be_heard(view) or stands_still(view, STALL_DEADLINE_S)
     return Verdict.ATTEMPT_LOST if is_settled else Verdict.NOTHING
+
+
+def _can_no_more_be_heard(view: JobView) -> bool:
+    return view.unheard_s > LAST_FACTS_GRACE_S or view.silent_s > LAST_FACTS_LAST_DEADLINE_S
 
 
 def _judge_live(view: JobView) -> Verdict:
@@ -178,7 +186,7 @@ def _judge_going(view: JobView, status: SubmissionStatus | None, deadlines: Dead
     if status is None:
         return Verdict.NOTHING
     if not status.is_live:
-        is_settled = view.state == JobState.STOPPING or view.silent_s > LAST_FACTS_GRACE_S or not view.submitted
+        is_settled = view.state == JobState.STOPPING or _can_no_more_be_heard(view) or not view.submitted
         return deadlines.verdict if is_settled else Verdict.NOTHING
     if view.in_state_s > deadlines.last_s:
         return deadlines.verdict

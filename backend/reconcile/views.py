@@ -63,6 +63,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: 
         launch_waits=annotated["launch_waits"],
         age_s=_since(attempt.created_at if attempt else None, now),
         silent_s=silence_s(last_word),
+        unheard_s=min(silence_s(last_word), listened_s),
         in_state_s=_since(annotated["in_state_since"], now),
         submitted_s=min(_since(submitted_at, now), listened_s),
         running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),

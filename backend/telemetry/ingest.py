@@ -4,16 +4,18 @@ Invariants:
 - one transaction a batch, under the job's lock: what the facts changed and `acked_seq` are committed together, so a
   replay, a doubled or an overlapping batch changes nothing;
 - facts are taken without a gap; a batch that starts too late is answered with where to go on from;
+- facts that arrived count as a word of their driver before they are read;
 - only the attempt that has not ended, under the job's present fence, is heard; everybody else is told to stop. The one
   thing an ended attempt still hears is that what it sends again had arrived.
 """
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DataError, transaction
+from django.db.models import Q
 
 from backend.errors import Conflict, FieldError, Invalid
 from backend.jobs.control_requests import open_requests
@@ -24,6 +26,8 @@ from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.facts import Fact, RunFinished
 
 log = logging.getLogger(__name__)
+
+ARRIVALS_NOTED_EVERY = timedelta(seconds=5)  # heartbeats write more often than that
 
 
 class StaleFence(Conflict):
@@ -47,6 +51,13 @@ def ingest_facts(attempt: JobAttempt, batch: FactBatch, *, now: datetime) -> int
     except DataError as error:  # a number beyond its column, a NUL in a key: the spec let through what Postgres refuses
         log.warning("facts refused job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
         raise Invalid("A value in this batch is out of range.", code="out_of_range") from error
+
+
+def note_arrival(attempt: JobAttempt, *, now: datetime) -> None:
+    """Facts are here, and not read yet: on a starved server it may take long until they are stored."""
+    live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
+    is_due = Q(last_seen_at=None) | Q(last_seen_at__lt=now - ARRIVALS_NOTED_EVERY)
+    live.filter(is_due).update(last_seen_at=now)
 
 
 def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> list[ControlRequest]:

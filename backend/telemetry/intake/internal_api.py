@@ -12,7 +12,7 @@ from backend.api.handlers import answer_with_problems
 from backend.clock import database_now
 from backend.jobs.attempts.tokens import attempt_of_token
 from backend.jobs.models import JobAttempt
-from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from backend.telemetry.ingest import ingest_facts, note_arrival, note_heartbeat
 from backend.telemetry.intake.delay import note_delay
 from engine.spec.control import FactAck, FactBatch, Heartbeat, HeartbeatReply
 from engine.spec.log_subject import about
@@ -21,6 +21,16 @@ from engine.spec.log_subject import about
 class AttemptToken(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> JobAttempt | None:
         return attempt_of_token(token)
+
+
+class FactsToken(AttemptToken):
+    """Checked before the body is parsed."""
+
+    def authenticate(self, request: HttpRequest, token: str) -> JobAttempt | None:
+        attempt = super().authenticate(request, token)
+        if attempt is not None:
+            note_arrival(attempt, now=database_now())
+        return attempt
 
 
 internal_api = NinjaAPI(
@@ -34,7 +44,7 @@ internal_api = NinjaAPI(
 answer_with_problems(internal_api)
 
 
-@internal_api.post("/facts", response=FactAck)
+@internal_api.post("/facts", response=FactAck, auth=FactsToken())
 def facts(request: HttpRequest, batch: FactBatch) -> FactAck:
     attempt = _attempt_of(request)
     now = database_now()

@@ -1,0 +1,68 @@
+"""The last facts of a driver that is over, by way of a web server that is slow: nothing is trained again."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from backend.jobs.attempts.tokens import attempt_token
+from backend.jobs.models import JobAttempt
+from backend.reconcile.verdicts import LAST_FACTS_GRACE_S, LAST_FACTS_LAST_DEADLINE_S
+from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake import internal_api
+from engine.spec.control import FactBatch
+from tests.backend.reconcile.conftest import S, World
+
+
+@pytest.fixture
+def over(world: World) -> World:
+    """Ended well; the control plane has not read so yet."""
+    world.run()
+    world.ray_says(S.SUCCEEDED)
+    return world
+
+
+def test_closed_door_keeps_an_ended_attempt(over: World) -> None:
+    over.door_is_open = False
+    for _ in range(5):
+        over.later(LAST_FACTS_GRACE_S)
+    assert over.state() == ("running", 1)
+    over.door_is_open = True
+    over.later(LAST_FACTS_GRACE_S - 1)
+    over.finish("succeeded")
+    assert over.state() == ("succeeded", 1)
+
+
+def test_open_door_ends_the_grace(over: World) -> None:
+    over.door_is_open = False
+    over.later(LAST_FACTS_GRACE_S + 1)
+    over.door_is_open = True
+    over.later(LAST_FACTS_GRACE_S + 1)
+    assert over.state() == ("starting", 2)
+
+
+def test_door_that_stays_closed_loses_no_job(over: World) -> None:
+    over.door_is_open = False
+    for _ in range(7):
+        over.later(LAST_FACTS_GRACE_S)
+    assert 7 * LAST_FACTS_GRACE_S > LAST_FACTS_LAST_DEADLINE_S and over.state() == ("starting", 2)
+
+
+def test_facts_that_are_being_read_keep_their_attempt(over: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_slowly(attempt: JobAttempt, batch: FactBatch, **moment: Any) -> int:
+        over.later(LAST_FACTS_GRACE_S - 1)
+        assert over.state() == ("running", 1)
+        return ingest_facts(attempt, batch, now=over.now)
+
+    monkeypatch.setattr(internal_api, "database_now", lambda: over.now)
+    monkeypatch.setattr(internal_api, "ingest_facts", read_slowly)
+    over.later(LAST_FACTS_GRACE_S - 1)
+    last = {"seq": 1, "at": over.now.isoformat(), "body": {"type": "run_finished", "outcome": "succeeded"}}
+    answer = Client().post(
+        "/internal/engine/facts",
+        {"attempt": 1, "fence": 1, "facts": [last]},
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {attempt_token(over.job.pk, 1, 1)}"},
+    )
+    over.job.refresh_from_db()
+    assert answer.json() == {"acked": 1} and over.state() == ("succeeded", 1)
