@@ -32,7 +32,8 @@ from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address, environment_of, relay_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import CheckpointReported, PartEnded, PartStarted
-from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_manager import PartReported, PartStarved
+from engine.pipeline.messages.to_relay import CoreAwaited
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.records import SampleKey
 from engine.pipeline.relay.brain import RelayBrain
@@ -60,6 +61,7 @@ RESTED_S: Final = 2.0
 # In proportion to what things cost here.
 REPACK_EVERY_S: Final = 0.5
 PATIENCE: Final = Patience(silent_s=5.0, start_s=20.0)
+ASKED_EVERY_S: Final = 1.0
 # Of one that was frozen, or is new, no heartbeat may have come yet; some are lost on the way.
 NEWS_S: Final = 4.0
 # The manager may be dead or frozen itself, and a new one listens for a while.
@@ -334,7 +336,8 @@ class Cluster:
         match effect:
             case EndPart():
                 environment = self._processes[effect.part]
-                is_well = environment.is_alive and self._kernel.now > environment.frozen_until + RESTED_S
+                is_rested = environment.is_starved or self._kernel.now > environment.frozen_until + RESTED_S
+                is_well = environment.is_alive and is_rested
                 demand(not is_well, f"{effect}, and nothing is the matter with it")
                 self._manage(effect)
             case StartPart():
@@ -378,8 +381,28 @@ class Cluster:
 
         self._kernel.after(within_s, look)
 
+    def starve(self, part: Address, lasts_s: float) -> None:
+        process = self._processes[part]
+        if process.frozen_until > self._kernel.now:  # who is stopped waits for no core
+            return
+        process.starve(lasts_s)
+        self._kernel.after(ASKED_EVERY_S, partial(self._tell_of_waits, process))
+
+    def _tell_of_waits(self, process: Process) -> None:
+        """As the body of driver and manager is told by its host, and relays are by theirs."""
+        if not (process.is_alive and process.is_starved):
+            return
+        part = process.part
+        starved = PartStarved(part=part, incarnation=process.incarnation, waited_s=ASKED_EVERY_S)
+        for judge in (MANAGER, DRIVER):
+            self.network.deliver(judge, starved)
+        for relay in self.parts_of("relay") if part.kind == "relay" else ():
+            self.network.deliver(relay, CoreAwaited(host=part.number, waited_s=ASKED_EVERY_S))
+        self._kernel.after(ASKED_EVERY_S, partial(self._tell_of_waits, process))
+
     def _demand_that_it_is_gone(self, process: Process) -> None:
         has_left = (process.part, process.incarnation) in self._setting.oracle.left
-        was_away = process.hangs or self._kernel.now < process.frozen_until + NEWS_S
+        was_frozen = not process.is_starved and self._kernel.now < process.frozen_until + NEWS_S
+        was_away = process.hangs or was_frozen
         is_gone = not process.is_alive or has_left or was_away
         demand(is_gone, f"{process.part} was taken for dead, and is at work: {process.pulse.piece}")

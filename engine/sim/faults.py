@@ -25,8 +25,9 @@ class Blow:
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
-    kind: Literal["crash", "freeze", "hang", "leave", "resize", "pause", "host goes", "host comes"]
-    """`hang`: its loop stands still for good, and it beats on. `resize`, `pause`: the driver is asked from outside, to
+    kind: Literal["crash", "freeze", "starve", "hang", "leave", "resize", "pause", "host goes", "host comes"]
+    """`starve`: it does nothing for want of a core, as its host can tell, and nobody may take it for dead. `hang`: its
+    loop stands still for good, and it beats on. `resize`, `pause`: the driver is asked from outside, to
     go on with `which` replicas or to pause. A driver that freezes takes the manager along: they share a process. The
     host that goes is that of relay `which`, with all that is on it; the one that comes is empty."""
     lasts_s: float = 0.0

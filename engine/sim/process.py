@@ -6,7 +6,7 @@
 Invariants:
 - a thing due while the loop is held up, or the process is frozen, happens in its order afterwards; one due after its
   death never;
-- a process that hangs beats and does nothing else; a frozen one does not even beat.
+- a process that hangs beats and does nothing else; a frozen or starved one does not even beat.
 """
 
 from collections import deque
@@ -55,6 +55,8 @@ class Process:
     is_alive: bool = True
     hangs: bool = False
     frozen_until: float = 0.0
+    is_starved: bool = False
+    """As if frozen, and its host says that it waits for a core."""
     pulse: Pulse = field(init=False)
     workers: Workers = field(init=False)
     _queue: deque[Event] = field(default_factory=deque, init=False)
@@ -82,6 +84,14 @@ class Process:
     def freeze(self, lasts_s: float) -> None:
         self.frozen_until = max(self.frozen_until, self.kernel.now + lasts_s)
         self.kernel.at(self.frozen_until, self._go_on)
+
+    def starve(self, lasts_s: float) -> None:
+        self.is_starved = True
+        self.kernel.after(lasts_s, self._have_a_core)
+        self.freeze(lasts_s)
+
+    def _have_a_core(self) -> None:
+        self.is_starved = False
 
     def do(self, deed: Event) -> None:
         self._queue.append(deed)

@@ -191,6 +191,8 @@ class World:
             case "freeze":
                 for frozen in (part, MANAGER) if part == DRIVER else (part,):
                     self._cluster.process(frozen).freeze(blow.lasts_s)
+            case "starve":
+                self._cluster.starve(part, blow.lasts_s)
             case "hang":
                 self._cluster.hang(part)
             case "crash":

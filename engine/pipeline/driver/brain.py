@@ -44,7 +44,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerReady,
     WeightsTaken,
 )
-from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.messages.to_manager import PartLost, PartReported, PartStarved
 from engine.pipeline.plan import Plan
 from engine.policy.awake import AwakeTime
 from engine.policy.recovery import Patience
@@ -113,6 +113,10 @@ class DriverBrain:
             case PartReported():
                 for environment in self._environments:
                     environment.hear(message, now)
+                return []
+            case PartStarved():
+                for environment in self._environments:
+                    environment.excuse(message)
                 return []
             case PartLost():
                 return [effect for environment in self._environments for effect in environment.on_lost(message, now)]

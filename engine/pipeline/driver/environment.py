@@ -1,29 +1,36 @@
 """An environment's worker: it has no brain, and holds nothing that replicas cannot ask for again.
 
 Invariants:
-- one that is gone, or silent for longer than it may be, is ended and replaced, later and later when it keeps dying;
+- one that is gone, or silent for longer than it may be though it had a core, is ended and replaced, later and later
+  when it keeps dying;
 - one that dies too often ends the run: the fault is in the code that it runs.
 """
 
 from engine.pipeline.effects import Effect, EndPart, EndRun, Send, StartPart
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.to_driver import FaultReported
-from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.messages.to_manager import PartLost, PartReported, PartStarved
 from engine.policy.recovery import GiveUp, Patience, after_loss
+from engine.policy.silence import Silence
 
 
 class EnvironmentWatch:
     def __init__(self, part: Address, *, now: float, patience: Patience) -> None:
         self._part, self._patience = part, patience
         self._incarnation = 0
-        self._heard_at, self._has_spoken = now, False
+        self._silence, self._has_spoken = Silence(now), False
         self._lost_at: list[float] = []
         self._start_due_at: float | None = None
         """It is gone, and its successor starts then."""
 
     def hear(self, report: PartReported, now: float) -> None:
         if report.part == self._part and report.incarnation == self._incarnation:
-            self._heard_at, self._has_spoken = now, True
+            self._silence.end(now)
+            self._has_spoken = True
+
+    def excuse(self, starved: PartStarved) -> None:
+        if starved.part == self._part and starved.incarnation == self._incarnation:
+            self._silence.waited_s += starved.waited_s
 
     def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
         is_of_another = lost.part != self._part or lost.incarnation != self._incarnation
@@ -34,7 +41,7 @@ class EnvironmentWatch:
     def on_tick(self, now: float) -> list[Effect]:
         if self._start_due_at is not None:
             return self._start_due(now)
-        silent_s = now - self._heard_at
+        silent_s = self._silence.lasts_s(now)
         if silent_s <= self._patience.silence_s(has_spoken=self._has_spoken):
             return []
         return self._replace(f"no answer for {silent_s:.0f} s", now)
@@ -55,5 +62,6 @@ class EnvironmentWatch:
         if self._start_due_at is None or now < self._start_due_at:
             return []
         self._incarnation += 1
-        self._heard_at, self._has_spoken, self._start_due_at = now, False, None
+        self._has_spoken, self._start_due_at = False, None
+        self._silence.end(now)
         return [StartPart(part=self._part, incarnation=self._incarnation)]

@@ -8,6 +8,7 @@ Invariants:
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
 - samples that all wait for a tool, a grader or nothing at all have their own deadline: while any is open, the limit is
   longer than it takes data to have them begun elsewhere and to give them up;
+- while a host keeps a part from running, nothing can be expected to move;
 - the limit grows with what the parts are at, those that are there: no constant bounds work that grows with the job.
 """
 
@@ -30,7 +31,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerReady,
     WeightsTaken,
 )
-from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_manager import PartReported, PartStarved
 from engine.policy.pace import LOOP, Piece
 from engine.policy.recovery import MAX_LOSSES, Patience
 
@@ -59,6 +60,8 @@ class Stillness:
                 if self._is_sign_of_life(message):
                     self._moved_at = now
                 self._at[message.part] = message
+            case PartStarved():
+                self._moved_at = min(now, self._moved_at + message.waited_s)
             case ReplicaObserved() if message.incarnation <= self._ended.get(rollout_address(message.replica), -1):
                 pass
             case PartEnded():

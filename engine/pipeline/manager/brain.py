@@ -7,7 +7,8 @@ Invariants:
 - an incarnation is given up once and forever: its process is ended, its number never comes again;
 - a part whose process is silent, or whose work gives no sign of life, is treated as dead, even if it only was slow: its
   samples would still count. Work that takes long and gives signs is never taken for that;
-- a manager that was away itself (frozen, busy) blames nobody for the silence of that time;
+- a manager that was away itself (frozen, busy) blames nobody for the silence of that time, and a part that waits for a
+  core is not blamed for its own;
 - a resize is said to be done when every replica that was to leave has left, and not before;
 - the run breaks, with a reason, when a kind of part is gone and will not come back.
 """
@@ -16,7 +17,7 @@ Invariants:
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager.placing import Anywhere, Start
@@ -30,6 +31,7 @@ from engine.pipeline.messages.to_manager import (
     LeaveOrdered,
     PartLost,
     PartReported,
+    PartStarved,
     ReplicaLeft,
     ReplicaReported,
     ResizeOrdered,
@@ -46,6 +48,7 @@ from engine.policy.recovery import (
     breaks_the_run,
     what_follows,
 )
+from engine.policy.silence import Silence
 
 RESEND_AFTER_S: Final = 2.0
 NEVER_BEGUN: Final = -1
@@ -57,12 +60,15 @@ class Watch:
     """The state of one part's newest incarnation, as the manager knows it."""
 
     incarnation: int
-    started_at: float
-    heard_at: float | None = None
+    silence: Silence
+    """Since it was heard, or else started."""
+    standstill: Silence
+    """Since a sign of life in its work."""
+    has_spoken: bool = False
     piece: Piece = TURNING
     """The work that it is at."""
-    moved_at: float = 0.0
-    """Since when no sign of life in it was heard of."""
+    waited_s: float = 0.0
+    """For a core, as it says itself."""
     start_due_at: float | None = None
     """It is dead, and its successor starts then."""
     is_given_up: bool = False
@@ -70,6 +76,10 @@ class Watch:
     lost_at: list[float] = field(default_factory=list)
     leaves_by: float | None = None
     has_left: bool = False
+
+    @classmethod
+    def since(cls, now: float, *, incarnation: int, **state: Any) -> "Watch":
+        return cls(incarnation=incarnation, silence=Silence(now), standstill=Silence(now), **state)
 
     @property
     def is_watched(self) -> bool:
@@ -94,11 +104,9 @@ class ManagerBrain:
         `placing`: None: the body knows where to start what."""
         if incarnations is None:
             incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
-        self._watches = {
-            part: Watch(incarnation=incarnation, started_at=now) for part, incarnation in incarnations.items()
-        }
-        self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, has_left=True) for part in away}
-        self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, start_due_at=now) for part in waiting}
+        self._watches = {part: Watch.since(now, incarnation=incarnation) for part, incarnation in incarnations.items()}
+        self._watches |= {part: Watch.since(now, incarnation=NEVER_BEGUN, has_left=True) for part in away}
+        self._watches |= {part: Watch.since(now, incarnation=NEVER_BEGUN, start_due_at=now) for part in waiting}
         self._placing = placing or Anywhere()
         self._repacker = repacker
         self._patience = patience or Patience()
@@ -115,6 +123,9 @@ class ManagerBrain:
                 return []
             case PartReported():
                 self._hear(message, now)
+                return []
+            case PartStarved():
+                self._excuse(message)
                 return []
             case PartLost():
                 return self._on_lost(message.part, message.incarnation, message.reason, now)
@@ -138,10 +149,21 @@ class ManagerBrain:
         watch = self._watches.get(message.part)
         if watch is None or message.incarnation != watch.incarnation:
             return
-        if watch.heard_at is None or message.piece.serial > watch.piece.serial:
-            watch.piece, watch.moved_at = message.piece, now
-        watch.heard_at = now
+        if not watch.has_spoken or message.piece.serial > watch.piece.serial:
+            watch.piece = message.piece
+            watch.standstill.end(now)
+        else:  # of this, its host may have told a part already
+            waited_s = message.waited_s - watch.waited_s - watch.silence.waited_s
+            watch.standstill.waited_s += max(0.0, waited_s)
+        watch.has_spoken, watch.waited_s = True, message.waited_s
+        watch.silence.end(now)
         self._placing.hear(message.part)
+
+    def _excuse(self, message: PartStarved) -> None:
+        watch = self._watches.get(message.part)
+        if watch is not None and message.incarnation == watch.incarnation:
+            watch.silence.waited_s += message.waited_s
+            watch.standstill.waited_s += message.waited_s
 
     # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,19 +224,16 @@ class ManagerBrain:
         return [*effects, *self._start_due(now), *self._placing.tell(now)]
 
     def _why_dead(self, watch: Watch, now: float) -> str | None:
-        has_spoken = watch.heard_at is not None
-        heard_at = watch.started_at if watch.heard_at is None else watch.heard_at
-        silent_s = now - heard_at
-        if silent_s > self._patience.silence_s(has_spoken=has_spoken):
+        silent_s, still_s = watch.silence.lasts_s(now), watch.standstill.lasts_s(now)
+        if silent_s > self._patience.silence_s(has_spoken=watch.has_spoken):
             return f"no heartbeat for {silent_s:.0f} s"
-        still_s = now - watch.moved_at
-        if has_spoken and still_s > self._patience.standstill_s(watch.piece):
+        if watch.has_spoken and still_s > self._patience.standstill_s(watch.piece):
             return f"no sign of life for {still_s:.0f} s, in: {watch.piece.what}"
         return None
 
     def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
         """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
-        is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and watch.heard_at is None)
+        is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and not watch.has_spoken)
         is_over = is_over or watch.leaves_by is not None or watch.start_due_at is not None
         is_over = is_over and watch.incarnation > NEVER_BEGUN
         if not is_over or now - watch.told_at < RESEND_AFTER_S:
@@ -231,10 +250,11 @@ class ManagerBrain:
         effects: list[Effect] = []
         for start in self._startable(now):
             # What begins in the middle of a run knows nothing, as if another had been before it.
-            watch = self._watches.setdefault(start.part, Watch(incarnation=0, started_at=now))
+            watch = self._watches.setdefault(start.part, Watch.since(now, incarnation=0))
             watch.incarnation += 1
-            watch.started_at, watch.heard_at, watch.start_due_at = now, None, None
-            watch.piece, watch.moved_at = TURNING, now
+            watch.has_spoken, watch.start_due_at, watch.piece, watch.waited_s = False, None, TURNING, 0.0
+            watch.silence.end(now)
+            watch.standstill.end(now)
             effects.append(
                 StartPart(part=start.part, incarnation=watch.incarnation, hosts=start.hosts, relay=start.relay)
             )

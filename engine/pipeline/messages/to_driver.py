@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from engine.pipeline.messages.addresses import Address
-from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.messages.to_manager import PartLost, PartReported, PartStarved
 from engine.pipeline.packed import Floats
 from engine.pipeline.records import Trajectory
 from engine.policy.lineage import WeightsId
@@ -194,7 +194,8 @@ class RunBroken:
 
 
 # ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────
-# It also hears every part's `PartReported`, and `PartLost` of the environment's worker, which has no manager.
+# It also hears every part's `PartReported` and `PartStarved`, and `PartLost` of the environment's worker, which has no
+# manager.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +246,7 @@ ToDriver = (
     | PartFinished
     | RunBroken
     | PartReported
+    | PartStarved
     | PartLost
     | PartStarted
     | PartEnded

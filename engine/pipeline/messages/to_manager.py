@@ -38,6 +38,18 @@ class PartReported:
     beside: tuple[Piece, ...] = ()
     """What threads beside the loop are at, each always in the same place. It is no sign that the loop lives; to the
     driver it tells that something moves."""
+    waited_s: float = 0.0
+    """The time for which the loop's thread was runnable and had no core, since it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStarved:
+    """From the body that watches the processes: the host of a silent part says that its process exists, is runnable,
+    and got no core for so long since it was asked last."""
+
+    part: Address
+    incarnation: int
+    waited_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +102,13 @@ class HostsSeen:
 
 
 ToManager = (
-    ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ResizeOrdered | ReplicaLeft | HostsSeen
+    ReplicaReported
+    | PartReported
+    | PartStarved
+    | PartLost
+    | WeightsUpdated
+    | LeaveOrdered
+    | ResizeOrdered
+    | ReplicaLeft
+    | HostsSeen
 )

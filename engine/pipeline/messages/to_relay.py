@@ -76,6 +76,10 @@ class RelaySynced:
     wants_reply: bool
     seals: tuple[tuple[WeightsId, str], ...] = ()
     """The sha256 of what it holds, as far as they were taken."""
+    waits_s: float = 0.0
+    """The longest that its process waited for a core of late."""
+    process: object = None
+    """By which bodies on one host know each other's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,14 @@ class DeltaMade:
     """None: it would not have been smaller."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreAwaited:
+    """The process of this relay, or of a silent one on its host, has waited for a core since it was last asked."""
+
+    host: int
+    waited_s: float
+
+
 ToRelay = (
     WeightsOffered
     | RelaysPlaced
@@ -177,4 +189,5 @@ ToRelay = (
     | FetchFailed
     | WeightsSealed
     | DeltaMade
+    | CoreAwaited
 )

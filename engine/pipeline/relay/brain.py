@@ -23,6 +23,7 @@ from engine.pipeline.messages.to_relay import (
     ChunkHashed,
     ChunksWanted,
     ClaimSeen,
+    CoreAwaited,
     DeltaMade,
     FetchFailed,
     RelaysPlaced,
@@ -60,12 +61,14 @@ class RelayBrain:
         incarnation: int = 0,
         anchor_every: int = ANCHOR_EVERY,
         reach: object = None,
+        process: object = None,
         cut: Callable[[int, int], int] = chunk_bytes_for,
     ) -> None:
         """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's.
-        `cut`: the bytes of a chunk, of a version of so many bytes for so many relays."""
+        `process`: how those on its host know its process. `cut`: a chunk's bytes, of a version of so many bytes for
+        so many relays."""
         self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
-        self._incarnation, self._cut = incarnation, cut
+        self._incarnation, self._process, self._cut = incarnation, process, cut
         self._awake = AwakeTime(absent_after_s=DEAD_AFTER_S / 2)
         self._shelf = Shelf(anchor_every=anchor_every)
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
@@ -77,7 +80,7 @@ class RelayBrain:
         """Replica → incarnation."""
         self._serial = 0
         self._told: object = None
-        self._claimed_at = float("-inf")
+        self._claimed_at = self._now = float("-inf")
 
     @property
     def newest(self) -> WeightsId:
@@ -103,8 +106,17 @@ class RelayBrain:
     def num_buried(self) -> int:
         return self._members.num_buried
 
+    @property
+    def host(self) -> int:
+        return self._members.host
+
+    @property
+    def silent(self) -> dict[int, object]:
+        """The neighbours that missed a beat → their processes, as they told."""
+        return {host: self._peers[host].process for host in self._members.silent(self._now) if host in self._peers}
+
     def handle(self, message: Message, now: float) -> list[Effect]:
-        now = self._awake.at(now)
+        now = self._now = self._awake.at(now)
         self._members.notice_time(now)
         before = self.newest
         effects = [*self._on(message, now), *self._give_up_what_differs()]
@@ -128,6 +140,9 @@ class RelayBrain:
                 return self._on_offered(message, now)
             case ClaimSeen():
                 self._members.agree(message.claim, message.incarnation, now)
+                return []
+            case CoreAwaited():
+                self._members.excuse(message.host, message.waited_s, now)
                 return []
             case RelaysPlaced():
                 self._members.place(message.relays)
@@ -183,7 +198,12 @@ class RelayBrain:
 
     def _on_synced(self, message: RelaySynced, now: float) -> list[Effect]:
         is_news = self._members.hear(
-            message.host, incarnation=message.incarnation, claim=message.claim, now=now, serial=message.serial
+            message.host,
+            incarnation=message.incarnation,
+            claim=message.claim,
+            now=now,
+            serial=message.serial,
+            waits_s=message.waits_s,
         )
         if not is_news:
             return []
@@ -227,6 +247,8 @@ class RelayBrain:
             released=self._shelf.released,
             wants_reply=wants_reply,
             seals=self._seals.own,
+            waits_s=self._members.waits_s,
+            process=self._process,
         )
         return Send(to=relay_address(host), message=message)
 

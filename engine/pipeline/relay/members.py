@@ -1,13 +1,15 @@
 """The members of the chain, as one relay sees them: those alive, the one that leads, and its neighbours.
 
-    alive ──DEAD_AFTER_S of silence──▶ dead ──anything heard──▶ alive
+    alive ──DEAD_AFTER_S of silence, and what it usually waits for a core──▶ dead ──anything heard──▶ alive
     nobody alive before me ──▶ make the next claim that is mine ──▶ (alone: the trainer must agree) ──▶ lead
 
 Invariants:
 - a claim to the lead belongs to one incarnation of one host, so two relays can never lead by the same one; the highest
   that was heard of counts;
-- one missed heartbeat never makes anybody dead, and a relay that was away itself (frozen, busy) blames nobody for the
-  silence of that time;
+- one missed heartbeat never makes anybody dead, and a relay that was away itself (frozen, busy, starved) blames nobody
+  for the silence of that time;
+- a relay that waits for a core is not silent: on this host that is seen, and of another one a relay tells how long its
+  waits are. One that is stopped or gone waits for none;
 - only the neighbours are watched: the cost of a relay does not grow with the length of the chain;
 - a relay that hears no other one leads only if the trainer says so: cut off, it changes nothing;
 - a new incarnation knows nothing: it never leads by a claim of an earlier one.
@@ -26,6 +28,12 @@ DEAD_AFTER_S: Final = 3.0
 FIRST_BEAT_WITHIN_S: Final = 30.0
 # Those who are skipped are asked now and then: a cable that was repaired says nothing by itself.
 PROBE_EVERY_S: Final = 2.0
+# Both ends of a beat's way may wait as long as its sender did at its last turns, and the next wait may be longer.
+SLOWER_THAN_TOLD: Final = 3.0
+# Of what its waits were, a relay has forgotten half after some ten seconds of turns.
+WAITS_FADE: Final = 0.98
+# A relay that is stopped after such waits is missed at last; by then the manager has replaced it.
+LONGEST_WAIT_S: Final = 10.0
 NO_CLAIM: Final = -1
 
 
@@ -34,6 +42,8 @@ class Peer:
     incarnation: int
     serial: int
     heard_at: float
+    waits_s: float = 0.0
+    """For a core, at the longest of late, as it tells."""
 
 
 class Members:
@@ -48,6 +58,8 @@ class Members:
         self._led_since = float("-inf")
         self._peers: dict[int, Peer] = {}
         self._dead: set[int] = set()
+        self.waits_s = 0.0
+        """Of this relay for a core, at the longest of late."""
         self.num_buried = 0
         """Times that a neighbour was declared dead."""
         self._watched: dict[int, float] = {}
@@ -108,16 +120,41 @@ class Members:
         if self._started_at is None:
             self._started_at = now
 
-    def hear(self, host: int, *, incarnation: int, claim: int, now: float, serial: int | None = None) -> bool:
+    def excuse(self, host: int, waited_s: float, now: float) -> None:
+        """A relay waited for a core for so long. While it was this one, nobody could be heard."""
+        if host == self.host:
+            self.waits_s = max(min(waited_s, LONGEST_WAIT_S), self.waits_s * WAITS_FADE)
+        for each in self._peers if host == self.host else [host]:
+            if each in self._peers:
+                self._peers[each].heard_at = min(now, self._peers[each].heard_at + waited_s)
+            if each in self._watched:
+                self._watched[each] = min(now, self._watched[each] + waited_s)
+
+    def silent(self, now: float) -> list[int]:
+        """Neighbours that missed a beat, and are not dead yet."""
+        neighbours = [host for host in (self.upstream, self.downstream) if host in self._peers]
+        return [host for host in neighbours if now - self._heard_at(host) > 2 * BEAT_EVERY_S]
+
+    def hear(
+        self,
+        host: int,
+        *,
+        incarnation: int,
+        claim: int,
+        now: float,
+        serial: int | None = None,
+        waits_s: float | None = None,
+    ) -> bool:
         """False: this is old news. Messages without a serial number are taken as they come."""
         peer = self._peers.get(host)
         if peer is None or incarnation > peer.incarnation:
-            self._peers[host] = Peer(incarnation=incarnation, serial=serial or 0, heard_at=now)
+            peer = self._peers[host] = Peer(incarnation=incarnation, serial=serial or 0, heard_at=now)
         elif incarnation < peer.incarnation or (serial is not None and serial <= peer.serial):
             return False
         else:
             peer.heard_at = now
             peer.serial = peer.serial if serial is None else serial
+        peer.waits_s = peer.waits_s if waits_s is None else waits_s
         self._dead.discard(host)
         self._adopt(claim, now)
         return True
@@ -173,7 +210,10 @@ class Members:
 
     def _due_at(self, host: int) -> float:
         due = max(self._heard_at(host), self._watched[host]) + DEAD_AFTER_S
-        return due if host in self._peers else max(due, self._since_start + FIRST_BEAT_WITHIN_S)
+        peer = self._peers.get(host)
+        if peer is None:
+            return max(due, self._since_start + FIRST_BEAT_WITHIN_S)
+        return due + SLOWER_THAN_TOLD * peer.waits_s
 
     def _heard_at(self, host: int) -> float:
         peer = self._peers.get(host)

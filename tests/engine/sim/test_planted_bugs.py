@@ -341,7 +341,7 @@ def believes_whoever_beats(patch: pytest.MonkeyPatch) -> None:
 
     def trusting(self: ManagerBrain, message: PartReported, now: float) -> None:
         hear(self, message, now)
-        self._watches[message.part].moved_at = now
+        self._watches[message.part].standstill.end(now)
 
     patch.setattr(ManagerBrain, "_hear", trusting)
 

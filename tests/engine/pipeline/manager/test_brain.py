@@ -15,6 +15,7 @@ from engine.pipeline.messages.to_manager import (
     LeaveOrdered,
     PartLost,
     PartReported,
+    PartStarved,
     ReplicaLeft,
     ReplicaReported,
     ResizeOrdered,
@@ -320,3 +321,58 @@ def test_one_that_is_wanted_again_while_it_leaves_leaves_first() -> None:
     effects = brain.handle(ReplicaLeft(replica=1, incarnation=0), 3.0)
     assert of(effects, StartPart) == [StartPart(part=SECOND, incarnation=1)]
     assert of(effects, ResizeReported) == [ResizeReported(replicas=2)]
+
+
+# ── starved hosts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def starved(waited_s: float, part: Address = FIRST, incarnation: int = 0) -> PartStarved:
+    """A second's news of its host."""
+    return PartStarved(part=part, incarnation=incarnation, waited_s=waited_s)
+
+
+def with_second(brain: ManagerBrain, now: float, *, since: float, host_says: float) -> list[Effect]:
+    """Silence of both replicas; the host of the first one says each second for how long its process waited."""
+    done: list[Effect] = []
+    while since < now:
+        since += 1.0
+        done += brain.handle(alive(SECOND, serial=int(since)), since)
+        done += brain.handle(starved(host_says), since) if host_says else []
+        done += brain.handle(Tick(), since)
+    return done
+
+
+def test_part_that_waits_for_a_core_is_not_replaced() -> None:
+    brain = manager()
+    brain.handle(alive(), 0.0)
+    assert with_second(brain, 600.0, since=0.0, host_says=1.0) == []
+    assert with_second(brain, 618.0, since=600.0, host_says=0.0) == [], "its silence begins when it could run"
+    assert of(with_second(brain, 625.0, since=618.0, host_says=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
+
+
+def test_stopped_part_is_replaced_as_fast_as_ever() -> None:
+    brain = manager()
+    brain.handle(alive(), 0.0)
+    assert with_second(brain, 20.0, since=0.0, host_says=0.0) == []
+    assert of(with_second(brain, 21.0, since=20.0, host_says=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
+
+
+def test_starvation_of_an_earlier_incarnation_excuses_nobody() -> None:
+    brain = manager()
+    brain.handle(lost(), 0.0)
+    brain.handle(alive(incarnation=1), 1.0)
+    effects: list[Effect] = []
+    for second in range(2, 23):
+        effects += brain.handle(starved(1.0, incarnation=0), float(second)) + brain.handle(Tick(), float(second))
+    assert EndPart(part=FIRST, incarnation=1) in of(effects, EndPart)
+
+
+def test_loop_that_waits_for_a_core_does_not_stand_still() -> None:
+    """Its heartbeats come, its loop gets a twentieth of a core."""
+    brain, waited_s = manager(num_replicas=1), 0.0
+    for second in range(300):
+        waited_s += 0.95
+        beat = replace(alive(serial=1, what="decode", expects_s=1.0), waited_s=waited_s)
+        assert brain.handle(beat, float(second)) + brain.handle(Tick(), float(second)) == []
+    stuck = [replace(beat, waited_s=waited_s)]
+    assert of(until(brain, 325.0, since=299.0, beats=stuck), EndPart) == [EndPart(part=FIRST, incarnation=0)]

@@ -11,7 +11,7 @@ from functools import partial
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
 from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
 from engine.pipeline.messages.message import Message, Tick
-from engine.pipeline.messages.to_relay import VersionComing, WeightsOffered
+from engine.pipeline.messages.to_relay import CoreAwaited, VersionComing, WeightsOffered
 from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.plan import Plan
 from engine.pipeline.relay.brain import RelayBrain
@@ -63,6 +63,7 @@ class Relay:
     incarnation: int
     is_alive: bool = True
     is_frozen: bool = False
+    starved_since: float | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
     newest: WeightsId = NO_WEIGHTS
 
@@ -83,6 +84,8 @@ class RelayWorld:
         self._seed, self._num_relays, self._anchor_every, self._chunk_s = seed, num_relays, anchor_every, chunk_s
         self._network = Chance(seed, "network")
         self.cut: set[frozenset[Address]] = set()
+        self.is_one_host = True
+        """So that bodies see each other's processes."""
         self.relays: dict[int, Relay] = {}
         self.masters: dict[int, tuple[int, int]] = {}
         self.num_chunks_carried = 0
@@ -147,6 +150,18 @@ class RelayWorld:
         for do in waiting:
             do()
 
+    def starve(self, host: int) -> None:
+        """It does nothing, and its process waits for a core."""
+        self.freeze(host)
+        self.relays[host].starved_since = self.kernel.now
+
+    def give_a_core(self, host: int) -> None:
+        relay = self.relays[host]
+        assert relay.starved_since is not None
+        waited_s, relay.starved_since = self.kernel.now - relay.starved_since, None
+        relay.waiting.insert(0, lambda: self._handle(host, relay, CoreAwaited(host=host, waited_s=waited_s)))
+        self.thaw(host)
+
     def heal(self) -> None:
         self.faults = Faults()
         self.cut.clear()
@@ -162,6 +177,10 @@ class RelayWorld:
 
     def everyone_has(self, version: WeightsId) -> bool:
         return all(relay.brain.newest == version for relay in self.live)
+
+    @property
+    def num_buried(self) -> int:
+        return sum(relay.brain.num_buried for relay in self.relays.values())
 
     @property
     def leaders(self) -> list[int]:
@@ -191,8 +210,15 @@ class RelayWorld:
     def _tick(self, host: int, relay: Relay) -> None:
         if relay.is_alive:
             if not relay.is_frozen:
+                self._look_at_silent(host, relay)
                 self._handle(host, relay, Tick())
             self.kernel.after(TICK_S, partial(self._tick, host, relay))
+
+    def _look_at_silent(self, host: int, relay: Relay) -> None:
+        self._handle(host, relay, CoreAwaited(host=host, waited_s=0.0))
+        for silent in relay.brain.silent if self.is_one_host else ():
+            if self.relays[silent].starved_since is not None:
+                self._handle(host, relay, CoreAwaited(host=silent, waited_s=TICK_S))
 
     def _handle(self, host: int, relay: Relay, message: Message) -> None:
         if not relay.is_alive:
