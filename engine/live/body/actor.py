@@ -21,6 +21,7 @@ from engine.live.body.handed import Handed
 from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
+from engine.live.process.core_waits import ProcessNamed, ProcessSeen, look_at, own_process
 from engine.live.process.kernel_kills import HostKills, KillTeller
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address
@@ -34,12 +35,19 @@ log = logging.getLogger(__name__)
 # One thread each: messages keep their order, and a waiting poll never holds up a delivery.
 CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
 
-Collected = Upward | LinesSaid | HostKills
+Collected = Upward | LinesSaid | HostKills | ProcessNamed
 
 
-def besides(lines: LineKeeper, kills: KillTeller) -> list[tuple[Address, LinesSaid | HostKills]]:
-    """What an actor tells the driver beside its messages: its log, and what befell its host."""
-    return [(DRIVER, said) for said in (kills.news(), lines.take()) if said is not None]
+class Besides:
+    """What an actor tells the driver beside its messages: its process, its log, and what befell its host."""
+
+    def __init__(self, lines: LineKeeper) -> None:
+        self._lines, self._kills = lines, KillTeller()
+        self._process: ProcessNamed | None = ProcessNamed(process=own_process())
+
+    def take(self) -> list[tuple[Address, LinesSaid | HostKills | ProcessNamed]]:
+        process, self._process = self._process, None
+        return [(DRIVER, said) for said in (process, self._kills.news(), self._lines.take()) if said is not None]
 
 
 class BodyActor:
@@ -53,8 +61,9 @@ class BodyActor:
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
         log_to(fmt="%(levelname)s %(message)s", form=log_form())
-        self._lines, self._kills = LineKeeper(str(part)), KillTeller()
-        logging.getLogger().addHandler(self._lines)
+        lines = LineKeeper(str(part))
+        self._besides = Besides(lines)
+        logging.getLogger().addHandler(lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())
         self._handed = Handed[tuple[Address, Collected]]()
         self._part = part
@@ -103,7 +112,12 @@ class BodyActor:
 
     def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._loop.outbox.collect(timeout_s)]
-        return [*besides(self._lines, self._kills), *collected]  # before what may be this actor's last word
+        return [*self._besides.take(), *collected]  # before what may be this actor's last word
+
+    @ray.method(concurrency_group="inbox")
+    def look_at(self, process: str) -> ProcessSeen | None:
+        """Of this host, for the driver, which may be on another one."""
+        return look_at(process)
 
     def _send(self, to: Address, message: Message) -> None:
         peer = self._peers.get(to)

@@ -1,5 +1,5 @@
-"""A part's heartbeat: every second, to the manager, that its process lives, what its loop is at, and what is done
-beside it.
+"""A part's heartbeat: every second, to the manager, that its process lives, what its loop is at, for how long it had no
+core, and what is done beside it.
 
 Invariant: it holds nothing that the loop may hold for long, so however long a piece of work takes, the next one comes.
 """
@@ -31,7 +31,11 @@ class Heartbeat:
         while True:
             signs = self._loop.signs
             report = PartReported(
-                part=self._part, incarnation=self._incarnation, piece=signs.piece, beside=signs.beside
+                part=self._part,
+                incarnation=self._incarnation,
+                piece=signs.piece,
+                beside=signs.beside,
+                waited_s=self._loop.waited_s,
             )
             self._loop.outbox.put(MANAGER, report)
             if self._stopping.wait(self._every_s):

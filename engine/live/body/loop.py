@@ -23,6 +23,7 @@ from threading import Event, Thread
 from typing import Any, Final, Protocol
 
 from engine.live.body.recording import Recording
+from engine.live.process.core_waits import thread_waited_s
 from engine.live.process.memory import is_out_of_memory, out_of_memory, told
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
@@ -122,6 +123,11 @@ class Loop:
         self.signs = Signs()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def waited_s(self) -> float:
+        """The time in which its thread could run and had no core."""
+        return thread_waited_s(self._thread.native_id or 0)
 
     def deliver(self, message: Message) -> None:
         self._inbox.put(message)

@@ -25,7 +25,7 @@ from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.packed import Packed
 
-_OPAQUE: Final = frozenset({"payload", "state", "reach"})
+_OPAQUE: Final = frozenset({"payload", "state", "reach", "process"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

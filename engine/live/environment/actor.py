@@ -23,12 +23,12 @@ import ray
 
 from engine.environments.port import GraderError
 from engine.live.assets.job_assets import JobAssets
-from engine.live.body.actor import Collected, besides
+from engine.live.body.actor import Besides, Collected
 from engine.live.body.handed import Handed
 from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
-from engine.live.process.kernel_kills import KillTeller
+from engine.live.process.core_waits import ProcessSeen, look_at
 from engine.live.process.memory import is_out_of_memory
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address, environment_address
@@ -50,8 +50,9 @@ class EnvironmentActor:
     ) -> None:
         log_to(fmt="%(levelname)s %(message)s", form=log_form())
         self._part = str(environment_address(worker))
-        self._lines, self._kills = LineKeeper(self._part), KillTeller()
-        logging.getLogger().addHandler(self._lines)
+        lines = LineKeeper(self._part)
+        self._besides = Besides(lines)
+        logging.getLogger().addHandler(lines)
         log.info("part=%s host=%s pid=%d", self._part, socket.gethostname(), os.getpid())
         self._spec, self._data_folder, self._assets = spec, data_folder, assets
         self._peers: dict[Address, Any] = {}
@@ -79,7 +80,12 @@ class EnvironmentActor:
 
     def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._outbox.collect(timeout_s)]
-        return [*besides(self._lines, self._kills), *collected]
+        return [*self._besides.take(), *collected]
+
+    @ray.method(concurrency_group="inbox")
+    def look_at(self, process: str) -> ProcessSeen | None:
+        """Of this host, for the driver, which may be on another one."""
+        return look_at(process)
 
     def _until_it_fails(self, loop: Callable[[], None]) -> None:
         try:

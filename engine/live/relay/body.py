@@ -14,9 +14,11 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_native_id
 from typing import Any, Final
 
 from engine.live.body.loop import BodyCall
+from engine.live.process.core_waits import Looks, look_at, own_process, thread_waited_s
 from engine.live.relay.assembly import Assembly, all_here
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.relay.memory import RelayMemory
@@ -40,6 +42,7 @@ from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
+    CoreAwaited,
     DeltaMade,
     FetchFailed,
     WeightsHashed,
@@ -96,7 +99,8 @@ class RelayBody:
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self._expected: dict[BufferId, int] = {}
         """Buffers that workers are making → the arrival that each is for."""
-        self.brain = brain(reach=None if self._listener is None else self._listener.reach)
+        self._looks, self._waited_s = Looks(), thread_waited_s(get_native_id())
+        self.brain = brain(reach=None if self._listener is None else self._listener.reach, process=own_process())
 
     def start(self) -> list[Message]:
         return []
@@ -105,7 +109,13 @@ class RelayBody:
         return []
 
     def measure(self, now: float) -> list[Message]:
-        return []
+        """The waits for a core of this loop and of silent neighbours on this host."""
+        before, self._waited_s = self._waited_s, thread_waited_s(get_native_id())
+        waits = {self.brain.host: max(0.0, self._waited_s - before)}
+        silent = self.brain.silent
+        self._looks.keep_only(lambda host: host in silent)
+        waits |= {host: self._looks.waited_s(host, look_at(str(process or ""))) for host, process in silent.items()}
+        return [CoreAwaited(host=host, waited_s=waited_s) for host, waited_s in waits.items()]
 
     def view(self) -> RelayView:
         return RelayView(

@@ -10,5 +10,6 @@ wiring        actors created, introduced to each other, replaced
 node_probe    the command of a look at every node: `python -m engine.live.run.node_probe`
 node_look     what a node finds when it looks at itself
 found_assets  the models and data sets that lie on a node
+starved_parts silent parts, whose hosts are asked whether they could run
 supervisor    polls of every actor, and a body for the manager's brain
 """

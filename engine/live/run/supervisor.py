@@ -7,7 +7,7 @@
 Invariants:
 - every wait has an end: a dead actor fails the poll on it at once, and the brains hear the time;
 - an actor out of reach is not a dead one: it is polled again, what a lost answer held comes once more, and whether it
-  was silent for too long is the brains' to say;
+  was silent for too long is the brains' to say, who are told whether it could run;
 - a message of one brain to the other, or to itself, is heard after the effects that came with it;
 - a round has one time, however long it takes: whose answer lies unheard meanwhile was not silent;
 - an announcement that the driver's brain makes of a report is recorded before the report.
@@ -28,8 +28,10 @@ from engine.live.body.loop import BodyFailed, Brain
 from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
+from engine.live.process.core_waits import ProcessNamed
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
+from engine.live.run.starved_parts import StarvedParts
 from engine.live.run.wiring import Network
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import (
@@ -83,6 +85,7 @@ class Supervisor:
         self._network, self._recorder, self._listen = network, recorder, listen
         self._incarnations = dict.fromkeys(network.addresses, 0)
         self._kills = KernelKills()
+        self._starved = StarvedParts(network.actor)
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._out_of_reach: list[tuple[Address, int]] = []
         self._got: dict[Address, int] = {}
@@ -138,6 +141,9 @@ class Supervisor:
             if self._now >= tick_at:
                 self._reach_again()
                 self._look_at_hosts()
+                for starved in self._starved.news(self._now):
+                    self._tell(MANAGER, starved)
+                    self._tell(DRIVER, starved)
                 self._tell(MANAGER, Tick())
                 self._tell(DRIVER, Tick())
                 tick_at = self._now + TICK_S
@@ -186,6 +192,7 @@ class Supervisor:
             try:
                 collected: list[tuple[Address, Collected]]
                 self._got[address], collected = ray.get(poll)
+                self._starved.hear(address, self._now)
             except ActorUnavailableError as error:  # while a connection is made anew; it lives, as far as Ray knows
                 log.warning("out of reach part=%s: %s", address, _reason(error))
                 self._out_of_reach.append((address, incarnation))
@@ -206,6 +213,8 @@ class Supervisor:
                 self._recorder.on_lines(message)
             case HostKills():
                 self._kills.hear(str(address), message)
+            case ProcessNamed():
+                self._starved.introduce(address, incarnation, message)
             # The next fails likewise.
             case BodyFailed(failure_class="config" | "memory" | "data" | "infrastructure" as failure_class):
                 self._tell(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
@@ -255,6 +264,7 @@ class Supervisor:
                 self._network.send(effect.to, effect.message)
             case EndPart():
                 self._network.end(effect.part)
+                self._starved.forget(effect.part)
                 self._forget_load(effect.part)
                 return [(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))]
             case StartPart():

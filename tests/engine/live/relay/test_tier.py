@@ -2,13 +2,16 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from engine.live.weights.offered_bytes import map_version
 from engine.live.weights.segments import FOLDER, PREFIX, sweep
+from engine.pipeline.relay.members import DEAD_AFTER_S
 from engine.weights.hashes import verify_weights
+from tests.engine.live.process.starving import starved
 from tests.engine.live.relay.tier import Tier, wait_until
 
 pytestmark = pytest.mark.ray
@@ -52,6 +55,19 @@ def test_a_frozen_relay_stops_nobody_and_catches_up(tier: Tier) -> None:
         wait_until(lambda: tier.everyone_has(newest, but=second))
     finally:
         os.kill(frozen, signal.SIGCONT)
+    wait_until(lambda: tier.everyone_has(newest))
+    assert tier.view(master).leads
+
+
+@pytest.mark.long
+def test_starved_relay_is_not_buried(tier: Tier) -> None:
+    master, second, *_ = tier.settle()
+    others = [host for host in tier.live if host != second]
+    before = [tier.view(host).num_buried for host in others]
+    with starved(tier.view(second).pid):
+        time.sleep(4 * DEAD_AFTER_S)
+        assert [tier.view(host).num_buried for host in others] == before
+    newest = tier.publish()
     wait_until(lambda: tier.everyone_has(newest))
     assert tier.view(master).leads
 
