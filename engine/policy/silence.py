@@ -21,5 +21,9 @@ class Silence:
     def end(self, now: float) -> None:
         self.since, self.waited_s = now, 0.0
 
+    def excuse(self, waited_s: float, now: float) -> None:
+        """At most all of it: what the judge slept through is no silence either, and counts once."""
+        self.waited_s += min(waited_s, self.lasts_s(now))
+
     def lasts_s(self, now: float) -> float:
         return max(0.0, now - self.since - self.waited_s)

@@ -116,7 +116,7 @@ class DriverBrain:
                 return []
             case PartStarved():
                 for environment in self._environments:
-                    environment.excuse(message)
+                    environment.excuse(message, now)
                 return []
             case PartLost():
                 return [effect for environment in self._environments for effect in environment.on_lost(message, now)]

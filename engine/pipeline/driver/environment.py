@@ -28,9 +28,9 @@ class EnvironmentWatch:
             self._silence.end(now)
             self._has_spoken = True
 
-    def excuse(self, starved: PartStarved) -> None:
+    def excuse(self, starved: PartStarved, now: float) -> None:
         if starved.part == self._part and starved.incarnation == self._incarnation:
-            self._silence.waited_s += starved.waited_s
+            self._silence.excuse(starved.waited_s, now)
 
     def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
         is_of_another = lost.part != self._part or lost.incarnation != self._incarnation

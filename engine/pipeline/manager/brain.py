@@ -125,7 +125,7 @@ class ManagerBrain:
                 self._hear(message, now)
                 return []
             case PartStarved():
-                self._excuse(message)
+                self._excuse(message, now)
                 return []
             case PartLost():
                 return self._on_lost(message.part, message.incarnation, message.reason, now)
@@ -154,16 +154,16 @@ class ManagerBrain:
             watch.standstill.end(now)
         else:  # of this, its host may have told a part already
             waited_s = message.waited_s - watch.waited_s - watch.silence.waited_s
-            watch.standstill.waited_s += max(0.0, waited_s)
+            watch.standstill.excuse(max(0.0, waited_s), now)
         watch.has_spoken, watch.waited_s = True, message.waited_s
         watch.silence.end(now)
         self._placing.hear(message.part)
 
-    def _excuse(self, message: PartStarved) -> None:
+    def _excuse(self, message: PartStarved, now: float) -> None:
         watch = self._watches.get(message.part)
         if watch is not None and message.incarnation == watch.incarnation:
-            watch.silence.waited_s += message.waited_s
-            watch.standstill.waited_s += message.waited_s
+            watch.silence.excuse(message.waited_s, now)
+            watch.standstill.excuse(message.waited_s, now)
 
     # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,12 +24,13 @@ def running(program: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def starved(pid: int) -> Iterator[None]:
+def starved(pid: int, *, num_busy: int = 1) -> Iterator[None]:
     """Every thread of it gets next to nothing."""
     core = min(os.sched_getaffinity(0))
     everywhere = os.sched_getaffinity(pid)
-    with running(SPIN) as busy:
-        os.sched_setaffinity(busy, {core})
+    with contextlib.ExitStack() as busy:
+        for _ in range(num_busy):
+            os.sched_setaffinity(busy.enter_context(running(SPIN)), {core})
         for tid in _threads(pid):
             os.sched_setaffinity(tid, {core})
             os.sched_setscheduler(tid, os.SCHED_IDLE, os.sched_param(0))

@@ -5,7 +5,9 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from engine.policy.recovery import Patience
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
 from engine.spec.facts import CheckpointSaved, Evaluated, FaultDetected, RunFinished, StepTrained
 from engine.spec.job import JobSpec
+from tests.engine.live.process.starving import starved
 from tests.engine.live.run.blows import Blows
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
@@ -128,6 +131,27 @@ def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
     silent = {fault.component.partition("/")[0]: fault.message for fault in sink.of(FaultDetected)}
     assert {"rollout", "relay", "environment"} <= silent.keys()
     assert all(int(message.split()[-2]) >= 8 for message in silent.values() if message.startswith("no ")), silent
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["RolloutActor", "EnvironmentActor"])
+def test_starved_part_is_waited_for(kind: str, tmp_path: Path, processes_of: ProcessesOf) -> None:
+    """It lacks a core for five times as long as it may be silent; without it no sample ends."""
+    patience = Patience(silent_s=6.0)
+    with ExitStack() as starvation:
+
+        def starve() -> None:
+            starvation.enter_context(starved(processes_of(kind)[0].pid, num_busy=4))
+            Timer(5 * patience.silent_s, starvation.close).start()
+
+        sink = Blows({4: starve})
+        finished = run(
+            spec(steps=30, rollout={"max_batch": 16, "max_new_tokens": 40}), tmp_path, sink, patience=patience
+        )
+    adds_up(finished, sink, steps=30)
+    assert [
+        fault for fault in sink.of(FaultDetected) if "heartbeat" in fault.message or "answer" in fault.message
+    ] == []
 
 
 @pytest.mark.soak
