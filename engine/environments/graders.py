@@ -2,12 +2,14 @@
 
     the sandbox did not start           `GraderError`, the platform's
     the text that is judged broke it    `SpoiltByText`: such a text is worth nothing
+    the host had no core for it         `GraderError`, the platform's
     everything else                     `GraderError`, never a reward of 0
 
 A text that could make its judge fail, and had no reward for it, would choose when it is judged.
 
 Invariant: a text is blamed only where every call has a process of its own: that raised, crashed, or used up its memory
-or its time of the processor. Time that passed while others had the processor is nobody's.
+or its time of the processor. Time that passed while others had the processor is nobody's: a call that never got enough
+of it has no verdict, and is the platform's to ask again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +18,13 @@ from typing import Final
 
 from engine.environments.port import Blame, FailureKind, GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, TimedOut
+from engine.environments.sandbox.host_speed import host_scale
+from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, Starved, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _INSIDE = Path(__file__).parent / "sandbox" / "inside"
 MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; one that hangs must not hold the others up for a minute
-CPU_SHARE: Final = 1 / 12  # of a call's time: a text's own limit comes first wherever it has that much of a processor
+CPU_SHARE: Final = 1 / 2  # of a call's own time, so that a text's own limit comes first
 
 
 def inside_file(name: str) -> str:
@@ -39,7 +42,7 @@ class SpoiltByText(Exception):
 class SandboxedGrader:
     """Functions of one file, called in warm sandboxed processes. For any number of threads.
 
-    `timeout_s` bounds a call with its wait for a free process, `call_s` the call alone.
+    `timeout_s` bounds a call's own time.
     """
 
     def __init__(
@@ -47,7 +50,6 @@ class SandboxedGrader:
         *,
         main: str,
         timeout_s: float,
-        call_s: float | None = None,
         memory_bytes: int = 512 << 20,
         packages: Sequence[str] = (),
         beside: Mapping[str, str] | None = None,
@@ -57,14 +59,14 @@ class SandboxedGrader:
     ) -> None:
         """`beside`: further files, which `main` may import. `most`: processes, where calls wait for some that sleep."""
         require_bubblewrap()
-        self._timeout_s, self._call_s = timeout_s, call_s
+        self._timeout_s = timeout_s
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
         files = {"main.py": main, **(beside or {})}
         self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=forks, size=size, most=most)
 
     def call(self, function: str, *arguments: object) -> object:
         try:
-            return self._pool.call(function, *arguments, deadline_s=self._timeout_s, call_s=self._call_s)
+            return self._pool.call(function, *arguments, deadline_s=self._timeout_s)
         except CallFailed as error:
             raise grader_error(function, error) from error
 
@@ -94,7 +96,8 @@ class TextJudge:
     def judge(self, *arguments: object) -> object:
         """Raises `SpoiltByText` or `GraderError`."""
         try:
-            return self._pool.call(self._function, *arguments, self._cpu_s, deadline_s=self._timeout_s)
+            cpu_s = self._cpu_s * host_scale()
+            return self._pool.call(self._function, *arguments, cpu_s, deadline_s=self._timeout_s)
         except CallFailed as error:
             is_its_own = error.has_raised or isinstance(error.outcome, OutOfMemory)
             if is_its_own:
@@ -107,6 +110,6 @@ def grader_error(what: str, error: CallFailed) -> GraderError:
     outcome = error.outcome
     hopeless = outcome is None or isinstance(outcome, OutOfMemory)
     hopeless = hopeless or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
-    kind: FailureKind = "timeout" if isinstance(outcome, TimedOut) else "error"
-    blame: Blame = "infrastructure" if isinstance(outcome, Refused) else "reward"
+    kind: FailureKind = "timeout" if isinstance(outcome, TimedOut | Starved) else "error"
+    blame: Blame = "infrastructure" if isinstance(outcome, Refused | Starved) else "reward"
     return GraderError(f"{what}: {error}", retryable=not hopeless, kind=kind, blame=blame)

@@ -28,7 +28,8 @@ from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Message, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.params import HELD_OUT_SHARE, DataParams
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Finished, Limits, Refused
+from engine.environments.sandbox.excuses import room_in
+from engine.environments.sandbox.outcome import Finished, Limits, Refused, Starved
 from engine.environments.sandbox.run import run_python
 from engine.environments.search import Corpus
 from engine.environments.splits import check_asked, split_of_text
@@ -196,9 +197,9 @@ class SandboxedPython:
         self._room = threading.BoundedSemaphore(NUM_PYTHONS)
 
     def run(self, program: str) -> str:
-        with self._room:
+        with room_in(self._room):
             outcome = run_python(program, limits=self._limits)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Refused | Starved):
             raise GraderError(f"tools: {outcome}", blame="infrastructure")
         shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for how it ended
         if isinstance(outcome, Finished) and outcome.exit_code == 0:

@@ -8,21 +8,24 @@ An answer of the data set is either Python (each top-level assertion or call is 
 
 Invariants:
 - the program never shares a process with the tests, and never sees them or an expected value;
-- the reward is 1 if all tests pass, else 0; a program that crashes, exits, does not load, or runs out of its time or
-  memory has failed: if it had no reward then, a model that finds no answer would write an endless loop;
-- tests that are themselves broken are a `GraderError`; so is a sandbox that did not start, which is ours.
+- the reward is 1 if all tests pass, else 0; a program that crashes, exits, does not load, or runs out of its own time
+  or memory has failed: if it had no reward then, a model that finds no answer would write an endless loop;
+- a program's own time (`own_time.py`) is what it computed or slept, without waits for room or a core, and without its
+  tests' time;
+- tests that are themselves broken are a `GraderError`; a sandbox that did not start, or had no core, is ours.
 """
 
 import json
 import re
 import threading
-import time
 from typing import Final
 
 from engine.environments.graders import grader_error, inside_file
 from engine.environments.port import GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, TimedOut
+from engine.environments.sandbox.excuses import room_in
+from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, Starved, TimedOut
+from engine.environments.sandbox.own_time import OwnTime
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
 
@@ -31,10 +34,9 @@ NUM_TESTERS: Final = 4
 
 
 class UnitTests:
-    def __init__(self, *, timeout_s: float, patience_s: float) -> None:
-        """`timeout_s` for the tests of one program, `patience_s` until there is room to begin."""
+    def __init__(self, *, timeout_s: float) -> None:
+        """`timeout_s`: a program's own time, for all of its tests; the tests have as much."""
         require_bubblewrap()
-        self._patience_s = patience_s
         self._room = threading.BoundedSemaphore(NUM_TESTERS)
         self._timeout_s = timeout_s
         self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1))
@@ -44,38 +46,37 @@ class UnitTests:
     def verdict(self, due: str, said: str) -> Verdict:
         program = program_of(said)
         cases = _cases(due)
-        if not self._room.acquire(timeout=self._patience_s):
-            raise GraderError(f"unit_tests: no sandbox was free within {self._patience_s:g} s")
-        try:
+        with room_in(self._room):
             return self._of_tests(due, program) if cases is None else self._of_cases(cases, program)
-        finally:
-            self._room.release()
 
     def _of_cases(self, cases: list[tuple[str, str]], program: str) -> Verdict:
         passed, failure = 0, ""
-        deadline = time.monotonic() + self._timeout_s
+        spent_s = 0.0
         for at, (given, expected) in enumerate(cases, start=1):
-            outcome = run_python(program, stdin=given, limits=self._limits)
-            if isinstance(outcome, Refused):
+            own = self._own_time()
+            own.own_s = spent_s
+            outcome = run_python(program, stdin=given, limits=self._limits, own=own)
+            if isinstance(outcome, Refused | Starved):
                 raise GraderError(f"unit_tests: case {at} {outcome}", blame="infrastructure")
             right = isinstance(outcome, Finished) and outcome.exit_code == 0
             right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)
             passed += right
             failure = failure or ("" if right else f"case {at}: {outcome}")
-            if time.monotonic() > deadline:
+            spent_s = own.own_s
+            if not own.left_s:
                 return _verdict(passed, len(cases), failure or f"they took longer than {self._timeout_s:g} s")
         return _verdict(passed, len(cases), failure)
 
     def _of_tests(self, tests: str, program: str) -> Verdict:
         files = {name: inside_file(name) for name in ("values.py",)}
         files |= {"main.py": inside_file("solution.py"), "solution.py": program}
-        deadline = time.monotonic() + self._timeout_s
+        own = self._own_time()
         try:
             solution = Worker(files=files, limits=self._limits, cpu_s=self._limits.cpu_s)
         except CallFailed as error:
             raise grader_error("unit_tests", error) from error
         try:
-            loaded = _asked_of(solution, "load_solution", deadline=deadline)
+            loaded = _asked_of(solution, "load_solution", own=own)
             names = loaded.get("names")
             if not isinstance(names, list):
                 return _verdict(0, 1, f"it did not load: {loaded.get('raised')}")
@@ -86,11 +87,10 @@ class UnitTests:
                 num_asked += 1
                 assert isinstance(question, dict)
                 given = (question["call"], question["arguments"], question["keywords"])
-                return _asked_of(solution, "call_solution", *given, deadline=deadline)
+                return _asked_of(solution, "call_solution", *given, own=own)
 
-            left = max(deadline - time.monotonic(), 0.0)
             try:
-                ran = self._tests.call("run_tests", tests, names, deadline_s=left, ask=ask)
+                ran = self._tests.call("run_tests", tests, names, deadline_s=self._timeout_s, ask=ask)
             except CallFailed as error:
                 if num_asked and isinstance(error.outcome, TimedOut | OutOfMemory):  # by what the program did
                     return _verdict(0, 1, f"the tests {error.outcome}")
@@ -104,6 +104,9 @@ class UnitTests:
         finally:
             solution.close()
 
+    def _own_time(self) -> OwnTime:
+        return OwnTime.scaled(self._limits.wall_s, self._limits.cpu_s)
+
 
 def program_of(said: str) -> str:
     """The last block of code, or all of it where there is none."""
@@ -111,13 +114,16 @@ def program_of(said: str) -> str:
     return str(blocks[-1]) if blocks else said
 
 
-def _asked_of(solution: Worker, function: str, *arguments: object, deadline: float) -> dict[str, object]:
-    """The program's answer; that it crashed, left or never ended is an answer too, and one that fails the test."""
+def _asked_of(solution: Worker, function: str, *arguments: object, own: OwnTime) -> dict[str, object]:
+    """The program's answer; that it crashed, left or never ended is an answer too, and one that fails the test. That
+    the host had no core for it is none: a `GraderError`."""
     if not solution.is_alive:
         return {"raised": ["SystemExit", "the program has ended"]}
     try:
-        answer = solution.call(function, *arguments, deadline=deadline)
+        answer = solution.call(function, *arguments, own=own)
     except CallFailed as error:
+        if isinstance(error.outcome, Starved):
+            raise grader_error("unit_tests", error) from error
         if error.outcome is not None:
             return {"raised": ["SystemExit", f"the program {error.outcome}"]}
         return {"raised": ["RuntimeError", str(error).splitlines()[-1]]}

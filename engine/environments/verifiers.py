@@ -57,7 +57,7 @@ def _made(name: str, tolerance: float, timeout_s: float, test_timeout_s: float) 
         case "numeric":
             return lambda due, said: numeric(due, said, tolerance)
         case "unit_tests":
-            return UnitTests(timeout_s=min(test_timeout_s, timeout_s), patience_s=timeout_s).verdict
+            return UnitTests(timeout_s=min(test_timeout_s, timeout_s)).verdict
         case "regex":
             pattern = _verifying("matches", "patterns.py", timeout_s)
             return lambda due, said: _judged(pattern, due, said, "found", "not found", "a pattern")

@@ -1,7 +1,7 @@
-"""One sandboxed process tree: its pipes, its deadline, its end.
+"""One sandboxed process tree: its pipes, its time, its end.
 
 Invariants:
-- whoever waits here waits at most until the deadline they gave, whatever the child does with its pipes;
+- whoever waits here waits until the patience that they gave is over, whatever the child does with its pipes;
 - `end` leaves no process of the tree alive: the kill goes to the outermost process, and everything below dies with it;
 - output is kept up to its limit, read and dropped beyond it, and a flood ends the child.
 """
@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
@@ -28,8 +27,11 @@ from engine.environments.sandbox.outcome import (
     Output,
     Refused,
     SandboxUnavailable,
+    Starved,
     TimedOut,
 )
+from engine.environments.sandbox.own_time import Ending, OwnTime
+from engine.environments.sandbox.process_times import Descendants, TreeTimes, times_of
 from engine.environments.sandbox.python_tree import python_tree
 from engine.environments.sandbox.seccomp import filter_program
 from engine.environments.sandbox.starting import (
@@ -39,10 +41,12 @@ from engine.environments.sandbox.starting import (
     resource_limits,
     spawned,
 )
+from engine.environments.sandbox.watch import Deadline, Patience, Watch
 
 FLOOD_FACTOR: Final = 128
 """A child that writes this many times what is kept of its output (8 MiB by default) is ended."""
 REAP_S: Final = 1.0
+LAST_WORDS_S: Final = 0.1
 _CHUNK: Final = 1 << 16
 
 
@@ -63,7 +67,6 @@ class Child:
         packages: Sequence[str] = (),
     ) -> None:
         self.limits = limits
-        self.began_at = time.monotonic()
         self.answers = bytearray()
         self.flooded = False
         self._group: MemoryGroup | None = None
@@ -137,6 +140,7 @@ class Child:
                 group=self._group,
             )
         self._process = spawned(command, stdin=stdin, stdout=stdout, stderr=stderr, inherited=inherited)
+        self._descendants = Descendants(self._process.pid)
         self._listen({"stdout": ours_out, "stderr": ours_err, "status": ours_status, "answers": ours_answers})
 
     def _listen(self, ours: Mapping[str, int]) -> None:
@@ -145,9 +149,12 @@ class Child:
             if fd >= 0:
                 self._selector.register(fd, selectors.EVENT_READ, name)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def watch(self, own: OwnTime, *, before: TreeTimes | None = None) -> Watch:
+        self._descendants.grows()
+        return Watch(own, self._times, before=before)
+
+    def _times(self) -> TreeTimes:
+        return times_of(self._descendants() if self._group is None else self._group.pids())
 
     @property
     def has_ended(self) -> bool:
@@ -168,33 +175,32 @@ class Child:
             self._kept[name].clear()
             self._seen[name] = 0
 
-    def pump(self, until: Callable[[], bool], deadline: float) -> bool:
-        """Moves bytes until that holds (true), or the deadline passes or the child has ended or floods (false)."""
+    def pump(self, until: Callable[[], bool], patience: Patience) -> bool:
+        """Moves bytes until that holds (true), or patience is over or the child has ended or floods (false)."""
         while not until():
-            left = deadline - time.monotonic()
-            if left <= 0 or self.flooded or self._is_out_of_memory or self.has_ended:
+            if self.flooded or self._is_out_of_memory or self.has_ended or patience.is_over():
                 return False
-            for key, _ in self._selector.select(left):
+            for key, _ in self._selector.select(max(patience.wait_s(), 0.0)):
                 if key.data == "write":
                     self._write(key.fd)
                 else:
                     self._read(key.fd, key.data)
         return True
 
-    def end(self, *, until: float = 0.0) -> Outcome:
-        """The outcome of a process that ended by itself until then; one that still runs is ended here."""
-        code = self._reap(0.0 if self.flooded or self._is_out_of_memory else until)
+    def end(self, watch: Watch | None = None) -> Outcome:
+        """The outcome of a process that ends by itself while its watch lasts; one that still runs is ended here."""
+        code = self._reap(watch if watch and not (self.flooded or self._is_out_of_memory) else Deadline(0.0))
         ended_by_us = code is None
         if ended_by_us:
             self._process.kill()
-            code = self._reap(time.monotonic() + REAP_S)
-        self.pump(lambda: False, time.monotonic() + 0.1)  # what was written last
+            code = self._reap(Deadline(REAP_S))
+        self.pump(lambda: False, Deadline(LAST_WORDS_S))
         output = self._output()
         self._close()
         if self._group is not None:
             self._is_out_of_memory |= self._group.was_exceeded()
         self._forget()
-        return self._outcome(None if ended_by_us else code, output)
+        return self._outcome(None if ended_by_us else code, output, watch.ending if watch is not None else None)
 
     # ── pipes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -247,11 +253,13 @@ class Child:
             if kept is not None:
                 kept.remove()
 
-    def _reap(self, deadline: float) -> int | None:
-        try:
-            return self._process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            return None
+    def _reap(self, patience: Patience) -> int | None:
+        while True:
+            try:
+                return self._process.wait(max(patience.wait_s(), 0.0))
+            except subprocess.TimeoutExpired:
+                if patience.is_over():
+                    return None
 
     def _close(self) -> None:
         open_ends = {key.fd for key in self._selector.get_map().values()}
@@ -269,15 +277,19 @@ class Child:
             stderr_truncated=self._seen["stderr"] > len(self._kept["stderr"]),
         )
 
-    def _outcome(self, code: int | None, output: Output) -> Outcome:
-        """`code` is none where it had to be ended."""
+    def _outcome(self, code: int | None, output: Output, ending: Ending | None) -> Outcome:
+        """`code` is none where it had to be ended, mostly because of that."""
         limits = self.limits
         if self._is_out_of_memory or (b"m" in self._status and code not in (0, None)):
             return OutOfMemory(limit_bytes=limits.memory_bytes, output=output)
         if self.flooded:
             return Killed(reason=f"it wrote more than {FLOOD_FACTOR * limits.output_bytes} bytes", output=output)
+        if code is None and ending == "starved":
+            return Starved(output=output)
         if code is None:
-            return TimedOut(clock="wall", limit_s=limits.wall_s, output=output)
+            is_cpu = ending == "cpu"
+            limit_s = limits.cpu_s if is_cpu else limits.wall_s
+            return TimedOut(clock="cpu" if is_cpu else "wall", limit_s=limit_s, output=output)
         if not self._status.startswith(b"r"):
             return Refused(reason=output.stderr.strip()[-500:] or f"exit code {code}")
         if code == 128 + signal.SIGXCPU:
@@ -285,4 +297,4 @@ class Child:
         number = code - 128 if code > 128 else -code  # bubblewrap passes a signal on as 128 and its number
         if number in signal.valid_signals() and number > 0:
             return Killed(reason=f"signal {signal.Signals(number).name}", output=output)
-        return Finished(exit_code=code, output=output, wall_s=time.monotonic() - self.began_at)
+        return Finished(exit_code=code, output=output)

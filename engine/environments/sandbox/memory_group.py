@@ -57,6 +57,12 @@ class MemoryGroup:
             os.close(watched)
         return alarm
 
+    def pids(self) -> list[int]:
+        """Of all that is in it."""
+        with suppress(OSError):
+            return [int(line) for line in (self.folder / "cgroup.procs").read_text().split()]
+        return []
+
     def was_exceeded(self) -> bool:
         text = (self.folder / ("memory.events" if self._is_v2 else "memory.oom_control")).read_text()
         return re.search(r"^oom_kill [1-9]", text, re.MULTILINE) is not None

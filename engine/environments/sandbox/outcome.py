@@ -1,13 +1,11 @@
 """Limits of a sandboxed run, and everything that may come of it.
 
-Invariant: whatever the code inside does, its run ends as exactly one of these, within the deadline and `GRACE_S`.
+Invariant: whatever the code inside does, its run ends as exactly one of these. Its limits are its own time's
+(`own_time.py`): a busy host makes it end later, and never as something else, but for `Starved`, which is no verdict.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
-
-GRACE_S: Final = 2.0
-"""The seconds that killing a process tree and reading its last output may take beyond the deadline."""
+from typing import Literal
 
 
 class SandboxUnavailable(ValueError):
@@ -17,8 +15,9 @@ class SandboxUnavailable(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     wall_s: float = 10.0
+    """Of the whole tree, computing or asleep; what it waits for a core does not count."""
     cpu_s: int = 10
-    """Of each process; the wall clock bounds them all."""
+    """Of each process by the kernel, of the whole tree when it is looked at. Both are of the reference's seconds."""
     memory_bytes: int = 512 << 20
     """Of the whole tree where a control group counts it; and of each process, with room for libraries."""
     disk_bytes: int = 64 << 20
@@ -43,7 +42,6 @@ class Output:
 class Finished:
     exit_code: int
     output: Output
-    wall_s: float
 
     def __str__(self) -> str:
         return f"ended with exit code {self.exit_code}"
@@ -57,6 +55,16 @@ class TimedOut:
 
     def __str__(self) -> str:
         return f"took longer than {self.limit_s:g} s" + (" of processor time" if self.clock == "cpu" else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starved:
+    """The host had no core for it: no verdict, and nobody's fault but the host's."""
+
+    output: Output = Output()
+
+    def __str__(self) -> str:
+        return "waited too long for a core of this host, which is too busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +97,4 @@ class Refused:
         return f"the sandbox did not start: {self.reason}"
 
 
-Outcome = Finished | TimedOut | OutOfMemory | Killed | Refused
+Outcome = Finished | TimedOut | Starved | OutOfMemory | Killed | Refused

@@ -1,21 +1,31 @@
-"""One Python script run in a fresh sandbox, to its end or its deadline."""
+"""One Python script run in a fresh sandbox, to its end or the end of its time."""
 
 from collections.abc import Mapping
 
 from engine.environments.sandbox.child import Child
 from engine.environments.sandbox.outcome import Limits, Outcome, Refused, SandboxUnavailable
+from engine.environments.sandbox.own_time import OwnTime
+from engine.environments.sandbox.watch import NEW_BORN
 
 DEFAULT_LIMITS = Limits()
 
 
 def run_python(
-    code: str, *, stdin: str = "", files: Mapping[str, str] | None = None, limits: Limits = DEFAULT_LIMITS
+    code: str,
+    *,
+    stdin: str = "",
+    files: Mapping[str, str] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    own: OwnTime | None = None,
 ) -> Outcome:
-    """`files` lie beside the script, in /box, and cannot be written; /tmp can."""
+    """`files` lie beside the script, in /box, and cannot be written; /tmp can. `own`: its time, if others share it."""
+    own = own or OwnTime.scaled(limits.wall_s, limits.cpu_s)
     try:
         child = Child(files={"main.py": code, **(files or {})}, limits=limits, stdin=stdin.encode())
     except SandboxUnavailable as error:
         return Refused(reason=str(error))
-    deadline = child.began_at + limits.wall_s
-    child.pump(lambda: child.has_ended, deadline)
-    return child.end(until=deadline)
+    watch = child.watch(own, before=NEW_BORN)
+    child.pump(lambda: child.has_ended, watch)
+    outcome = child.end(watch)
+    watch.finish()
+    return outcome

@@ -63,6 +63,8 @@ _DENIED: Final = {
     # other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438, "process_madvise": 440,
     "kcmp": 312, "move_pages": 279, "migrate_pages": 256,
+    # its own share of the cores: who is last everywhere could say of any host that it is too busy
+    "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314,
     # file systems and namespaces
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "setns": 308, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,

@@ -5,6 +5,7 @@ Invariant: where the kernel allows it, addresses are not drawn by chance in what
 """
 
 import ctypes
+import math
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from engine.environments.sandbox.host_speed import host_scale
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 
 ROOM_FOR_LIBRARIES: Final = 256 << 20
@@ -62,8 +64,9 @@ def resource_limits(limits: Limits, num_processes: int) -> list[tuple[str, int, 
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_SIGPENDING": limits.num_open_files,
     }
+    cpu_s = math.ceil(limits.cpu_s * host_scale())
     # One second between the signal that says why and the one that cannot be caught.
-    return [("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
+    return [("RLIMIT_CPU", cpu_s, cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
 
 
 @cache

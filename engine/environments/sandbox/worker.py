@@ -4,8 +4,9 @@
     pool.call("respond", prompt, turns, deadline_s=60)
 
 Invariants:
-- a call ends within its deadline, waiting for a free worker included, with a value or with `CallFailed`; only where a
-  process has to be started first may that take `START_S` more;
+- a call ends with a value or with `CallFailed` when its own time is over (`own_time.py`): waiting for a core, for a
+  free worker, for a new one to start and for answers to what it asks does not count;
+- whoever waits for a free worker fails only if all those before it hang, as they do, or starve;
 - a worker that failed in any way is never asked again: the next call gets a fresh one;
 - what main.py prints cannot be taken for an answer: those have a pipe of their own and repeat the request's nonce.
 """
@@ -16,20 +17,32 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from engine.environments.sandbox.child import Child
+from engine.environments.sandbox.excuses import excused
 from engine.environments.sandbox.inside.frames import HEADER, MAX_BYTES, packed
-from engine.environments.sandbox.outcome import Finished, Limits, Outcome, Refused, SandboxUnavailable, TimedOut
+from engine.environments.sandbox.outcome import (
+    Finished,
+    Limits,
+    Outcome,
+    Refused,
+    SandboxUnavailable,
+    Starved,
+    TimedOut,
+)
+from engine.environments.sandbox.own_time import OwnTime, patience_s
+from engine.environments.sandbox.watch import Watch
 
 START_S: Final = 60.0
-"""For bubblewrap (milliseconds) and the imports of what runs inside (seconds, for the large mathematical packages)."""
+"""Of its own time: for bubblewrap (milliseconds) and the imports of what runs inside (seconds, for mathematics)."""
 HASTE_S: Final = 1.0
 """Longer than a burst of answers that are computed in milliseconds waits for one another."""
 LIFELONG_CPU_S: Final = 10_000_000
-"""A warm process has no bound on its processor time over its life; each call has its deadline."""
+"""A warm process has no bound on its processor time over its life; each call has its own time."""
 
 Ask = Callable[[object], object]
 
@@ -61,22 +74,21 @@ class Worker:
             )
         except SandboxUnavailable as error:
             raise CallFailed(str(error), outcome=Refused(reason=str(error))) from error
-        self.call("is_ready", deadline=time.monotonic() + START_S)
+        with excused():
+            self.call("is_ready", own=OwnTime.scaled(START_S))
 
     @property
     def is_alive(self) -> bool:
         return self._child is not None
 
-    def call(self, function: str, *arguments: object, deadline: float, ask: Ask | None = None) -> object:
-        """`deadline` is a time of the monotonic clock; `ask` answers what the function asks while it runs."""
+    def call(self, function: str, *arguments: object, own: OwnTime, ask: Ask | None = None) -> object:
+        """`own`: the time that it has, and keeps of later calls; `ask` answers what the function asks while it runs."""
         child = self._require_child()
         nonce = secrets.token_hex(16)
         child.forget_output()
         child.send(packed({"nonce": nonce, "call": function, "arguments": arguments}))
         while True:
-            message = self._next_message(child, deadline)
-            if message.get("nonce") != nonce:
-                continue  # left over from an earlier call, or forged by something that does not know this one's nonce
+            message = self._message_with(nonce, child, own)
             if "ask" in message and ask is not None:
                 child.send(packed({"told": self._told(ask, message["ask"])}))
             elif "value" in message:
@@ -101,32 +113,40 @@ class Worker:
             raise CallFailed("the sandboxed process has ended")
         return self._child
 
-    def _next_message(self, child: Child, deadline: float) -> dict[str, object]:
-        while True:
-            # A stream of nonsense never lacks a header, so the clock is looked at, too.
-            if not self._has(child, HEADER.size, deadline) or time.monotonic() > deadline:
-                raise self._failed(child, deadline)
-            (length,) = HEADER.unpack_from(child.answers)
-            if length > MAX_BYTES:
-                raise self._failed(child, deadline, "it announced a message that is too long")
-            whole = HEADER.size + length
-            if not self._has(child, whole, deadline):
-                raise self._failed(child, deadline)
-            body = bytes(child.answers[HEADER.size : whole])
-            del child.answers[:whole]
-            try:
-                message = json.loads(body)
-            except (ValueError, RecursionError) as error:
-                raise self._failed(child, deadline, "it sent something that is no message") from error
-            if isinstance(message, dict):
-                return message
+    def _message_with(self, nonce: str, child: Child, own: OwnTime) -> dict[str, object]:
+        watch = child.watch(own)
+        try:
+            while True:
+                message = self._next_message(child, watch)
+                if isinstance(message, dict) and message.get("nonce") == nonce:
+                    return message
+                # Left over from an earlier call, or forged by something that does not know this one's nonce; a stream
+                # of that never lacks a message, so that the time is looked at here, too.
+                if watch.is_over():
+                    raise self._failed(child, watch)
+        finally:
+            watch.finish()
 
-    def _has(self, child: Child, num_bytes: int, deadline: float) -> bool:
-        return child.pump(lambda: len(child.answers) >= num_bytes, deadline)
+    def _next_message(self, child: Child, watch: Watch) -> object:
+        self._await(HEADER.size, child, watch)
+        (length,) = HEADER.unpack_from(child.answers)
+        if length > MAX_BYTES:
+            raise self._failed(child, watch, "it announced a message that is too long")
+        self._await(HEADER.size + length, child, watch)
+        body = bytes(child.answers[HEADER.size : HEADER.size + length])
+        del child.answers[: HEADER.size + length]
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._failed(child, watch, "it sent something that is no message") from error
 
-    def _failed(self, child: Child, deadline: float, reason: str = "") -> CallFailed:
+    def _await(self, num_bytes: int, child: Child, watch: Watch) -> None:
+        if not child.pump(lambda: len(child.answers) >= num_bytes, watch):
+            raise self._failed(child, watch)
+
+    def _failed(self, child: Child, watch: Watch, reason: str = "") -> CallFailed:
         self._child = None
-        outcome = child.end(until=0.0 if reason else deadline)
+        outcome = child.end(None if reason else watch)
         if isinstance(outcome, TimedOut) and outcome.clock == "wall" and not reason:
             reason = "it did not answer in time"
         said = outcome.output.stderr.strip()[-500:] if isinstance(outcome, Finished) else ""
@@ -149,6 +169,9 @@ class WorkerPool:
     ) -> None:
         """`forks`: every call in a copy of the warm process, so that none can change what the next one meets."""
         self._start = partial(Worker, files=files, limits=limits, packages=packages, forks=forks)
+        self._moved_at = float("-inf")
+        """When a call last ended that did not hang."""
+        self._last_hang: tuple[float, Outcome] | None = None
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(size):
             self._free.put(None)
@@ -158,43 +181,40 @@ class WorkerPool:
             self._further.put(None)
         weakref.finalize(self, _close_all, self._free)
 
-    def call(
-        self,
-        function: str,
-        *arguments: object,
-        deadline_s: float,
-        call_s: float | None = None,
-        ask: Ask | None = None,
-    ) -> object:
-        """`deadline_s` bounds all of it, `call_s` what the function itself may take."""
-        deadline = time.monotonic() + deadline_s
-        worker = self._free_within(deadline_s)
+    def call(self, function: str, *arguments: object, deadline_s: float, ask: Ask | None = None) -> object:
+        """`deadline_s`: of the call's own time."""
+        own = OwnTime.scaled(deadline_s)
+        worker = self._free_worker(own)
         try:
             if worker is None:
-                began = time.monotonic()
                 worker = self._start()
-                deadline += time.monotonic() - began
-            if call_s is not None:
-                deadline = min(deadline, time.monotonic() + call_s)
-            return worker.call(function, *arguments, deadline=deadline, ask=ask)
+            value = worker.call(function, *arguments, own=own, ask=ask)
+            self._moved_at = time.monotonic()
+            return value
+        except CallFailed as error:
+            if isinstance(error.outcome, TimedOut):
+                self._last_hang = time.monotonic(), error.outcome
+            elif not isinstance(error.outcome, Starved):
+                self._moved_at = time.monotonic()
+            raise
         finally:
             self._free.put(worker if worker is not None and worker.is_alive else None)
 
-    def _free_within(self, deadline_s: float) -> Worker | None:
+    @excused()
+    def _free_worker(self, own: OwnTime) -> Worker | None:
         """None: one has to be made."""
-        haste_s = min(HASTE_S, deadline_s)
-        try:
-            return self._free.get(timeout=haste_s)
-        except queue.Empty:
-            pass
-        try:
-            return self._further.get_nowait()
-        except queue.Empty:
-            pass
-        try:
-            return self._free.get(timeout=deadline_s - haste_s)
-        except queue.Empty:
-            raise CallFailed(f"no sandboxed process was free within {deadline_s:g} s") from None
+        began = time.monotonic()
+        while True:
+            with suppress(queue.Empty):
+                return self._free.get(timeout=HASTE_S)
+            with suppress(queue.Empty):
+                return self._further.get_nowait()
+            in_vain_s = time.monotonic() - max(began, self._moved_at)
+            hang = self._last_hang
+            if hang is not None and hang[0] > began and in_vain_s > own.limit_s:
+                raise CallFailed("no sandboxed process was free: the calls before this one hang", outcome=hang[1])
+            if in_vain_s > own.limit_s + patience_s(own.limit_s):
+                raise CallFailed("no sandboxed process was free", outcome=Starved())
 
 
 def _close_all(free: "queue.LifoQueue[Worker | None]") -> None:

@@ -252,7 +252,7 @@ except Exception:
 
 
 def judged(programs: Sequence[str], *, timeout_s: float, due: str = TESTS) -> dict[str, float]:
-    tests = UnitTests(timeout_s=timeout_s, patience_s=60.0)
+    tests = UnitTests(timeout_s=timeout_s)
     with ThreadPoolExecutor(4) as threads:
         verdicts = threads.map(lambda program: tests.verdict(due, program), programs)
         return {program: verdict.reward for program, verdict in zip(programs, verdicts, strict=True)}

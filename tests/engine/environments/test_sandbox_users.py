@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from engine.environments.sandbox.child import Child
+from engine.environments.sandbox.watch import Deadline
 from tests.engine.environments.sandboxed import copy_for_anybody, marked, sandbox
 
 __all__ = ["sandbox"]
@@ -36,6 +36,7 @@ import json, os, sys, time
 from pathlib import Path
 from engine.environments.sandbox import child, python_tree
 from engine.environments.sandbox.outcome import Limits
+from engine.environments.sandbox.watch import Deadline
 child.parent_of_groups = lambda: None
 told = json.load(sys.stdin)
 if told["is_closed"]:
@@ -54,7 +55,7 @@ def users():
 
 limits = Limits(disk_bytes=int(told["mark"]), wall_s=60)
 running = child.Child(files={"main.py": "print(1, flush=True)\\nimport time\\ntime.sleep(60)"}, limits=limits)
-began = running.pump(lambda: running.has_printed, time.monotonic() + 60)
+began = running.pump(lambda: running.has_printed, Deadline(60))
 during = users()
 outcome = running.end()
 until = time.monotonic() + 30
@@ -71,7 +72,7 @@ def test_a_sandbox_of_root_is_a_user_of_its_own() -> None:
     for _ in range(2):
         limits = marked(wall_s=60)
         running = Child(files={"main.py": "print(1, flush=True)\nimport time\ntime.sleep(60)"}, limits=limits)
-        running.pump(lambda: running.has_printed, time.monotonic() + 60)  # noqa: B023 - called at once
+        running.pump(lambda: running.has_printed, Deadline(60))  # noqa: B023 - called at once
         users.append(users_of(str(limits.disk_bytes)))
         running.end()
     assert all(0 not in found and len(found) == 1 for found in users) and users[0] != users[1]

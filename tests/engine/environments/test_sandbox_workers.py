@@ -1,7 +1,6 @@
 """Warm sandboxes: calls with deadlines, what a hostile one cannot do to the next, and programs against their tests."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -9,7 +8,8 @@ import pytest
 
 from engine.environments.graders import SandboxedGrader
 from engine.environments.port import GraderError
-from engine.environments.sandbox.outcome import GRACE_S, Finished, Limits, OutOfMemory, TimedOut
+from engine.environments.sandbox.excuses import Excuse, excusing
+from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 from engine.environments.unit_tests import UnitTests, program_of
 from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox
@@ -66,9 +66,7 @@ def test_a_call_that_hangs_ends_at_its_deadline_and_the_next_gets_a_fresh_proces
     limits = marked()
     workers = pool("def f(hangs):\n    while hangs: pass\n    return 'fine'", limits=limits)
     assert workers.call("f", False, deadline_s=20) == "fine"
-    began = time.monotonic()
     assert isinstance(failure(workers, "f", True, deadline_s=0.3).outcome, TimedOut)
-    assert time.monotonic() - began < 0.3 + GRACE_S
     assert all_have_ended(limits)
     assert workers.call("f", False, deadline_s=20) == "fine"
 
@@ -83,17 +81,27 @@ def test_a_process_that_leaves_or_runs_out_of_memory_is_told_apart() -> None:
     assert workers.call("fine", deadline_s=20) == 1
 
 
-def test_a_waiting_call_gives_up_when_no_process_comes_free() -> None:
-    workers = pool("import time\ndef nap(s):\n    time.sleep(s)\n    return s")
-    workers.call("nap", 0, deadline_s=20)
-    with ThreadPoolExecutor() as threads:
-        long = threads.submit(workers.call, "nap", 0.6, deadline_s=20)
-        while not long.running():
-            pass
-        waiting = [threads.submit(failure, workers, "nap", 0, deadline_s=0.05) for _ in range(2)]
-        reasons = [str(call.result()) for call in waiting]
-        assert long.result() == 0.6
-    assert any("no sandboxed process was free" in reason for reason in reasons)
+def test_waiting_for_a_free_process_spends_no_time_of_a_call() -> None:
+    workers, excuse, begun = pool(SLEEPER), Excuse(), threading.Event()
+
+    def wake(question: object) -> bool:
+        begun.set()
+        while excuse.seconds() < 0.2:  # far beyond the other call's time
+            threading.Event().wait(0.01)
+        return True
+
+    with ThreadPoolExecutor() as threads, excusing(excuse):
+        asleep = threads.submit(workers.call, "sleep", deadline_s=0.05, ask=wake)
+        assert begun.wait(60)
+        assert workers.call("quick", deadline_s=0.05) == 1
+        assert asleep.result() is True
+
+
+def test_waiting_behind_calls_that_hang_fails_as_they_do() -> None:
+    workers = pool("def f():\n    while True: pass")
+    with ThreadPoolExecutor(5) as threads:
+        failed = threads.map(lambda _: failure(workers, "f", deadline_s=0.3), range(5))
+        assert all(isinstance(each.outcome, TimedOut) for each in failed)
 
 
 def test_calls_do_not_wait_for_those_that_sleep_while_there_may_be_more_processes() -> None:
@@ -171,7 +179,7 @@ def test_no_answer_can_change_how_the_next_is_judged() -> None:
 
 
 def test_a_grader_that_hangs_is_retryable_and_one_that_raises_is_not() -> None:
-    grader = SandboxedGrader(main="def f(x):\n    while x > 1: pass\n    return 1 / x", timeout_s=20, call_s=0.3)
+    grader = SandboxedGrader(main="def f(x):\n    while x > 1: pass\n    return 1 / x", timeout_s=0.3)
     for argument, kind, retryable in ((2, "timeout", True), (0, "error", False)):
         with pytest.raises(GraderError) as caught:
             grader.call("f", argument)
@@ -179,7 +187,7 @@ def test_a_grader_that_hangs_is_retryable_and_one_that_raises_is_not() -> None:
 
 
 def test_a_program_that_passes_all_tests_is_worth_one() -> None:
-    judged = UnitTests(timeout_s=20, patience_s=20)
+    judged = UnitTests(timeout_s=20)
     verdict = judged.verdict(TESTS, f"Here it is:\n```python\n{ADD}```\nIt adds.")
     assert (verdict.reward, verdict.remark) == (1.0, "passed all 4 tests")
     assert judged.verdict("def check(f):\n    assert f(2, 2) == 4\ncheck(add)", ADD).reward == 1.0
@@ -218,7 +226,7 @@ CHEATS = [
 
 @pytest.mark.parametrize("cheats", [CHEATS[:9], CHEATS[9:18], CHEATS[18:]], ids=["first", "second", "third"])
 def test_no_cheat_is_paid(cheats: list[str]) -> None:
-    judged = UnitTests(timeout_s=5, patience_s=20)
+    judged = UnitTests(timeout_s=5)
     rewards = {}
     for cheat in cheats:
         rewards[cheat] = judged.verdict(TESTS, cheat).reward
@@ -228,12 +236,12 @@ def test_no_cheat_is_paid(cheats: list[str]) -> None:
 
 def test_a_program_that_hangs_or_hoards_has_failed() -> None:
     for timeout_s, body in ((1, "while True: pass"), (20, "return bytearray(1 << 40)")):
-        verdict = UnitTests(timeout_s=timeout_s, patience_s=20).verdict(TESTS, f"def add(a, b):\n    {body}")
+        verdict = UnitTests(timeout_s=timeout_s).verdict(TESTS, f"def add(a, b):\n    {body}")
         assert verdict.reward == 0.0 and verdict.trusted
 
 
 def test_tests_that_are_broken_are_the_graders_error() -> None:
-    judged = UnitTests(timeout_s=20, patience_s=20)
+    judged = UnitTests(timeout_s=20)
     for tests in ("assert add(1, 2", "import nothing_of_that_name", "x = 1", "assert add(lambda: 1, 2)", '[{"in": 1}]'):
         with pytest.raises(GraderError) as caught:
             judged.verdict(tests, ADD)
@@ -241,7 +249,7 @@ def test_tests_that_are_broken_are_the_graders_error() -> None:
 
 
 def test_programs_are_judged_by_what_they_print_for_an_input() -> None:
-    judged = UnitTests(timeout_s=20, patience_s=20)
+    judged = UnitTests(timeout_s=20)
     cases = '[{"input": "3\\n", "output": "6"}, {"input": "-1\\n", "output": "-2\\n"}]'
     assert judged.verdict(cases, "print(int(input()) * 2)").reward == 1.0
     half = judged.verdict(cases, "print(6)")
