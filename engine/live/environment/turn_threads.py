@@ -8,6 +8,7 @@ Invariants:
 - one thread answers a burst of quick ones: to wake one for each would cost more than the answers; an ask that nobody
   took up within HASTE_S gets a thread of its own;
 - every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
+- its waits for a core, or for a free process, are added to that (`excuses.py`): a busy host is nobody's fault here;
 - a reason is never a reward of 0, says whose fault it is, and shows what was asked;
 - what is answered has passed the border (border.py): no word of an environment is more than the engine can take;
 - a time for which the whole process stood still (frozen, suspended) is not held against the environment;
@@ -20,11 +21,15 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from engine.environments.border import shown, sound, sound_text
 from engine.environments.port import Blame, Environment, FailureKind, GraderError, Observation, Prompt, Verdict
+from engine.environments.sandbox.excuses import Excuse, excusing
+from engine.environments.sandbox.host_speed import host_scale
 from engine.live.environment.turns import Answer, Ask, AskId, Said
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
@@ -48,6 +53,7 @@ class Pending:
     id: AskId
     ask: Ask
     asked_at: float
+    excuse: Excuse = field(default_factory=Excuse)
     is_begun: bool = False
     is_over: bool = False
 
@@ -64,8 +70,9 @@ class TurnThreads:
         self._line: deque[Pending] = deque()
         self._has_work = threading.Condition(self._lock)
         self._is_called = False  # a thread that will look at the line
-        self._unanswered: deque[Pending] = deque()
-        """In the order of their deadlines; some have been answered since."""
+        self._unanswered: list[tuple[float, int, Pending]] = []
+        """A heap by their deadlines, with a number where they are equal; some have been answered since."""
+        self._numbers = count()
         self._has_asks = threading.Condition(self._lock)
         self._looks_at = float("inf")
         self._awake = AwakeTime()
@@ -94,7 +101,7 @@ class TurnThreads:
         pending = Pending(id=id, ask=ask, asked_at=self._now())
         self._pending[id] = pending
         self._line.append(pending)
-        self._unanswered.append(pending)
+        self._await(pending)
         if self._num_idle == self._num_threads and not self._is_called:
             self._call(1)
         if pending.asked_at + HASTE_S < self._looks_at:
@@ -157,7 +164,8 @@ class TurnThreads:
         while True:
             tries_left -= 1
             try:
-                return self._asked(pending.ask)
+                with excusing(pending.excuse):
+                    return self._asked(pending.ask)
             except Exception as error:  # noqa: BLE001 - a customer's code; whatever it raises is no reward of 0
                 if not tries_left or pending.is_over or not getattr(error, "retryable", False):
                     return _failure(error, pending.ask)
@@ -211,14 +219,22 @@ class TurnThreads:
 
     def _overdue(self, now: float) -> list[Pending]:
         overdue: list[Pending] = []
-        while self._unanswered and (self._unanswered[0].is_over or self._next_deadline() <= now):
-            pending = self._unanswered.popleft()
-            if not pending.is_over:
+        while self._unanswered and (self._unanswered[0][-1].is_over or self._next_deadline() <= now):
+            _, _, pending = heappop(self._unanswered)
+            if not pending.is_over and self._deadline_of(pending) <= now:
                 overdue.append(pending)
+            elif not pending.is_over:
+                self._await(pending)
         return overdue
 
+    def _await(self, pending: Pending) -> None:
+        heappush(self._unanswered, (self._deadline_of(pending), next(self._numbers), pending))
+
+    def _deadline_of(self, pending: Pending) -> float:
+        return pending.asked_at + self._timeout_s * host_scale() + pending.excuse.seconds()
+
     def _next_deadline(self) -> float:
-        return self._unanswered[0].asked_at + self._timeout_s if self._unanswered else float("inf")
+        return self._unanswered[0][0] if self._unanswered else float("inf")
 
     def _help(self, now: float) -> float:
         """Threads for those that have waited in the line for long. When to look again."""

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import pytest
 
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
+from engine.environments.sandbox.excuses import excused
 from engine.live.environment import turn_threads
 from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, TurnThreads
 from engine.live.environment.turns import Answer, Ask
@@ -43,6 +44,9 @@ class Scripted:
         match turns[-1].text:
             case "wait":
                 self.gate.wait(60)
+            case "queue":
+                with excused():
+                    self.gate.wait(60)
             case "raise":
                 raise ZeroDivisionError("of course")
             case "flaky":
@@ -113,6 +117,17 @@ def test_a_hung_grader_is_given_up_in_time_and_its_late_answer_is_dropped() -> N
     asking.environment.gate.set()
     asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1
+
+
+def test_waits_that_are_excused_extend_the_deadline_of_an_answer() -> None:
+    asking = Asking(timeout_s=0.05)
+    asking.threads.ask(ask(0, "queue"))
+    asking.environment.begun.acquire(timeout=30)
+    asking.threads.ask(ask(1, "wait"))
+    assert asking.next()[1].id[0].sample == 1, "given up, though it came later"
+    asking.environment.gate.set()
+    _, answer = asking.next()
+    assert (answer.id[0].sample, answer.said) == (0, RIGHT)
 
 
 def test_a_time_for_which_the_whole_process_stood_still_is_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
