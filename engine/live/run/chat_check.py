@@ -20,11 +20,12 @@ from typing import Final
 
 from engine.environments.port import Prompt
 from engine.environments.registry import has_questions, observed_as, read_questions, told_tools
+from engine.environments.sandbox.host_speed import host_scale
 from engine.inference.port import SequenceRequest
 from engine.inference.requests import Limits, check_request
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
-from engine.live.run.model_check import DEAF, TEMPLATE_S
+from engine.live.run.model_check import DEAF, TEMPLATE_CPU_S
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot
@@ -90,12 +91,13 @@ def _num_bytes(asked: Prompt) -> int:
 
 @contextmanager
 def soon_over() -> Iterator[None]:
-    """The alarm ends the process: what is stuck in C would not hear of an exception."""
-    signal.alarm(TEMPLATE_S)
+    """The signal ends the process: what is stuck in C would not hear of an exception. A template cannot sleep, so that
+    processor time is all it takes, on a busy host too."""
+    signal.setitimer(signal.ITIMER_PROF, TEMPLATE_CPU_S * host_scale())
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @contextmanager

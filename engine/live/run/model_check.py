@@ -25,7 +25,7 @@ from engine.spec.job import JobSpec
 REFUSED: Final = 3
 LOOK_UP_EVERY_S: Final = 1.0
 TOLD_LETTERS: Final = 500
-TEMPLATE_S: Final = 60  # Qwen3's takes a five-thousandth of a second for as much
+TEMPLATE_CPU_S: Final = 60  # Qwen3's takes a five-thousandth of a second for as much
 DEAF: Final = (
     "environment.params: calls: tool_call needs a chat template that tells the model of its tools; use marks, or a "
     "model that has one, with model.chat other than plain"
@@ -64,8 +64,10 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
             raise
     if child.returncode == REFUSED:
         raise ValueError(told.strip())
-    if child.returncode == -signal.SIGALRM:
-        raise ValueError(f"the chat template must be done with one conversation within {TEMPLATE_S} s")
+    if child.returncode == -signal.SIGPROF:
+        raise ValueError(
+            f"the chat template must be done with one conversation within {TEMPLATE_CPU_S} s of processor time"
+        )
     if child.returncode:
         raise RuntimeError(f"the check of the model ended with {child.returncode}: {noise.strip()[-TOLD_LETTERS:]}")
 
