@@ -2,7 +2,7 @@
 
 import pytest
 from celery import Celery
-from celery.fixups.django import DjangoWorkerFixup
+from celery.fixups.django import DjangoWorkerFixup  # type: ignore[attr-defined]  # the stubs lack it
 from django.core import checks
 
 from backend.api.models import BackgroundTime
