@@ -52,11 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        _mark_further_cells(item)
-        _check_heavy_mark(item)
-        _set_timeout(item)
-        marks = {mark.name for mark in item.iter_markers()} & RECORDED_MARKS
-        item.user_properties.append(("marks", sorted(marks)))
+        marks = _mark_further_cells(item)
+        _check_heavy_mark(item, marks)
+        _set_timeout(item, marks)
+        item.user_properties.append(("marks", sorted(marks & RECORDED_MARKS)))
     groups = {item: group_of(item.nodeid, item.config.rootpath) for item in items}
     num_tests = Counter(groups.values())
     items.sort(key=lambda item: _place_of(groups[item], num_tests))
@@ -67,37 +66,47 @@ def _place_of(group: str, num_tests: Counter[str]) -> tuple[bool, int, str]:
     return group != HEAVY_GROUP, -num_tests[group], group
 
 
-def _mark_further_cells(item: pytest.Item) -> None:
+def _mark_further_cells(item: pytest.Item) -> set[str]:
     """`@pytest.mark.long_except("name")`: of a parametrized test the named cells stay in the gate, of a class the named
-    tests."""
-    names = {name for mark in item.iter_markers("long_except") for name in mark.args}
-    own = {getattr(item, "originalname", item.name), getattr(getattr(item, "callspec", None), "id", "")}
-    if names and not names & own:
-        item.add_marker("long")
+    tests. Returns the names of all marks."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if "long_except" in marks:
+        names = {name for mark in item.iter_markers("long_except") for name in mark.args}
+        own = {getattr(item, "originalname", item.name), getattr(getattr(item, "callspec", None), "id", "")}
+        if not names & own:
+            item.add_marker("long")
+            marks.add("long")
+    return marks
 
 
-def _check_heavy_mark(item: pytest.Item) -> None:
-    heavy = {mark.name for mark in item.iter_markers()} & HEAVY_MARKS
+def _check_heavy_mark(item: pytest.Item, marks: set[str]) -> None:
+    heavy = marks & HEAVY_MARKS
     if heavy and not names_heavy_mark(item.path):
         raise pytest.UsageError(f"{item.nodeid} is marked {heavy}, and its own file does not say so")
 
 
-def _set_timeout(item: pytest.Item) -> None:
-    if item.get_closest_marker("timeout") or item.get_closest_marker("soak"):
+def _set_timeout(item: pytest.Item, marks: set[str]) -> None:
+    if marks & {"timeout", "soak"}:
         return
     limit = TIMEOUT_S
-    if item.get_closest_marker("long"):
+    if "long" in marks:
         limit = LONG_TIMEOUT_S
-    elif item.get_closest_marker("proof"):
+    elif "proof" in marks:
         limit = PROOF_TIMEOUT_S
     item.add_marker(pytest.mark.timeout(limit * scale()))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Imports and thousands of collected tests live until the end: the collector need not walk them again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Imports and thousands of collected tests live until the end: the garbage collector need not walk them, neither
+    again and again while they grow nor afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

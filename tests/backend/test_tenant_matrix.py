@@ -4,6 +4,7 @@ The routes come from the routers themselves, so one without a row in tenant_worl
 and what one who may is answered. What everybody else must be answered follows from the scope that the route asks for.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -67,40 +68,35 @@ def _routes() -> list[Route]:
 ROUTES: Final = _routes()
 
 
-def both_halves(covering: Sequence[str], everybody: Sequence[str]) -> pytest.MarkDecorator:
-    """The gate asks as the covering callers; the long tests as all others."""
-    others = tuple(actor for actor in everybody if actor not in covering)
-    cells = [pytest.param(covering, id="covering"), pytest.param(others, id="others", marks=pytest.mark.long)]
-    return pytest.mark.parametrize("actors", cells)
-
-
 def test_every_route_has_a_row_and_every_row_a_route() -> None:
     assert {route.key for route in ROUTES} == set(ROWS)
 
 
 COVERING: Final = ("anonymous", OUTSIDER, "viewer", "single key")
-"""Nobody, another team, who may only read, and who has just the right that is needed."""
+"""Of the gate: nobody, another team, who may only read, and who has just the right that is needed."""
 
 
 @pytest.mark.proof
-@both_halves(COVERING, ACTORS)
+def test_covering_callers_are_answered_by_their_rights() -> None:
+    assert_no_complaints(_complaints(make_world(NOW), ROUTES, COVERING))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("noun", sorted({route.noun for route in ROUTES}))
-def test_each_caller_is_answered_by_its_rights(noun: str, actors: Sequence[str]) -> None:
-    """The routes of a noun in one world, which costs half as much as all that is asked of one route: what an answer did
-    is taken back."""
-    world = make_world(NOW)
-    wrong = [
-        f"{route.key}, {complaint}"
-        for route in ROUTES
-        if route.noun == noun
-        for complaint in _complaints(world, route, actors)
-    ]
+def test_each_caller_is_answered_by_its_rights(noun: str) -> None:
+    routes = [route for route in ROUTES if route.noun == noun]
+    assert_no_complaints(_complaints(make_world(NOW), routes, [actor for actor in ACTORS if actor not in COVERING]))
+
+
+def assert_no_complaints(complaints: Iterable[str]) -> None:
+    wrong = list(complaints)
     assert not wrong, "\n".join(wrong)
 
 
-def _complaints(world: World, route: Route, actors: Iterable[str]) -> Iterator[str]:
-    wanted = ROWS[route.key]
-    for actor in actors:
+def _complaints(world: World, routes: Iterable[Route], actors: Sequence[str]) -> Iterator[str]:
+    """All in one world: what an answer did is taken back."""
+    for route, actor in itertools.product(routes, actors):
+        wanted = ROWS[route.key]
         with transaction.atomic():
             before = _num_done(world)
             answer = _ask(world, route, wanted, actor)
@@ -109,7 +105,7 @@ def _complaints(world: World, route: Route, actors: Iterable[str]) -> Iterator[s
                 complaint = "what is refused changes nothing"
             transaction.set_rollback(True)
         if complaint:
-            yield f"{actor}: {answer.status_code}, {complaint}: {answer.content[:200]!r}"
+            yield f"{route.key}, {actor}: {answer.status_code}, {complaint}: {answer.content[:200]!r}"
 
 
 def _ask(world: World, route: Route, wanted: Row, actor: str) -> Any:
@@ -177,11 +173,11 @@ def test_a_socket_tells_of_a_job_only_whom_its_team_knows(actor: str, watch: Cal
     world = make_world(NOW)
     job = world.ids["job_id"]
     watcher = watch(world.people[actor], {"watch": job})
+    answer = watcher.hear_until(lambda frame: "job" in frame)[-1]  # the hub may tell all to pull before
     if actor in (OUTSIDER, "key of one who left"):
-        assert watcher.hear() == {"error": "not_found", "job": job}
-        return
-    frames = watcher.hear_until(lambda frame: "job" in frame)
-    assert frames[-1]["job"] == job and "error" not in frames[-1]
+        assert answer == {"error": "not_found", "job": job}
+    else:
+        assert answer["job"] == job and "error" not in answer
 
 
 @pytest.mark.django_db(transaction=True)
@@ -225,26 +221,28 @@ def _noun_of(pattern: URLPattern) -> str:
     return str(pattern.pattern).partition("/")[0]
 
 
+VISITORS: Final = ("anonymous", OUTSIDER, *sorted(EVERYBODY))
+COVERING_VISITORS: Final = ("anonymous", OUTSIDER, "viewer", "owner")
+
+
 @pytest.mark.proof
-@both_halves(("anonymous", OUTSIDER, "viewer", "owner"), ("anonymous", OUTSIDER, *sorted(EVERYBODY)))
+def test_covering_visitors_are_shown_what_is_theirs() -> None:
+    assert_no_complaints(_page_complaints(make_world(NOW), PATTERNS, COVERING_VISITORS))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("noun", sorted({_noun_of(pattern) for pattern in PATTERNS}))
-def test_each_visitor_is_shown_what_is_theirs(noun: str, actors: Sequence[str]) -> None:
-    world = make_world(NOW)
-    wrong = [
-        f"{pattern.name}, {complaint}"
-        for pattern in PATTERNS
-        if _noun_of(pattern) == noun
-        for complaint in _page_complaints(world, pattern, actors)
-    ]
-    assert not wrong, "\n".join(wrong)
+def test_each_visitor_is_shown_what_is_theirs(noun: str) -> None:
+    patterns = [pattern for pattern in PATTERNS if _noun_of(pattern) == noun]
+    others = [visitor for visitor in VISITORS if visitor not in COVERING_VISITORS]
+    assert_no_complaints(_page_complaints(make_world(NOW), patterns, others))
 
 
-def _page_complaints(world: World, pattern: URLPattern, visitors: Iterable[str]) -> Iterator[str]:
-    assert pattern.name is not None
-    page = PAGES[pattern.name]
-    parameters = {parameter: world.ids[parameter] for parameter in pattern.pattern.converters}
-    address = reverse(pattern.name, kwargs=parameters)
-    for visitor in visitors:
+def _page_complaints(world: World, patterns: Iterable[URLPattern], visitors: Sequence[str]) -> Iterator[str]:
+    for pattern, visitor in itertools.product(patterns, visitors):
+        page = PAGES[str(pattern.name)]
+        parameters = {parameter: world.ids[parameter] for parameter in pattern.pattern.converters}
+        address = reverse(str(pattern.name), kwargs=parameters)
         with transaction.atomic():
             browser = Client(raise_request_exception=False)
             if visitor != "anonymous":
@@ -257,7 +255,7 @@ def _page_complaints(world: World, pattern: URLPattern, visitors: Iterable[str])
                 complaint = "something was done all the same"
             transaction.set_rollback(True)
         if complaint:
-            yield f"{visitor}: {answer.status_code} {complaint}"
+            yield f"{pattern.name}, {visitor}: {answer.status_code} {complaint}"
 
 
 def _num_done(world: World) -> int:

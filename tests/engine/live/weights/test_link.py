@@ -121,11 +121,11 @@ class Pair:
             self._loops[to].deliver(message)
 
     def _build(self, host: int) -> Body:
-        def brain(reach: Reach) -> RelayBrain:
+        def brain(reach: Reach, process: object) -> RelayBrain:
             if host == 1:
                 self.wire = LyingWire(reach, lies=self._lies)
                 reach = self.wire.reach
-            return RelayBrain(host=host, hosts=(0, 1), reach=reach, cut=lambda *size: CHUNK_BYTES)
+            return RelayBrain(host=host, hosts=(0, 1), reach=reach, process=process, cut=lambda *size: CHUNK_BYTES)
 
         return RelayBody(
             brain=brain,
