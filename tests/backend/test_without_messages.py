@@ -47,7 +47,7 @@ class Beat:
             background.validate_waiting()
             background.schedule_all_pools()
             background.dispatch_outbox()
-            reconcile(self.ray_of, self.now)
+            reconcile(self.ray_of, self.now, lambda: True)
             sweep_zombies(self.ray_of, self.now)
             job.refresh_from_db()
             if job.state == state:
@@ -124,7 +124,7 @@ def test_what_is_cancelled_is_stopped_and_the_outbox_is_empty_in_the_end(beat: B
     cancel_job(job.pk, actor="user:1", now=beat.now())
     for _ in range(8):  # a driver that does not listen
         beat.passed += timedelta(seconds=5)
-        reconcile(beat.ray_of, beat.now)
+        reconcile(beat.ray_of, beat.now, lambda: True)
     assert attempt.submission_id in beat.ray.stopped
     beat.ray.known[attempt.submission_id] = SubmissionStatus.STOPPED
     beat.tick(job, "cancelled")

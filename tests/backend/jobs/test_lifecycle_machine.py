@@ -200,7 +200,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 5, 25, 130, 500, 1_000]))
     def wait(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
-        reconcile(self.ray, lambda: self.now)
+        reconcile(self.ray, lambda: self.now, lambda: True)
 
     # ── what always holds ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,7 +264,7 @@ class Lifecycle(RuleBasedStateMachine):
                 if attempt is not None and is_alive and job.state != JobState.PAUSED:
                     outcome = {"pausing": "paused", "stopping": "cancelled"}.get(job.state, "succeeded")
                     self.say_as(attempt, {"type": "run_finished", "outcome": outcome})
-            reconcile(self.ray, lambda: self.now)
+            reconcile(self.ray, lambda: self.now, lambda: True)
         left = Job.objects.filter(pk__in=self.known).exclude(state__in=TERMINAL_STATES)
         raise AssertionError(f"these never end: {list(left.values('state', 'reason', 'message', 'not_before'))}")
 

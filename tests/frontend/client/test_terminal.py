@@ -70,6 +70,7 @@ def test_colours_are_used_and_can_be_turned_off(shell: Shell, world: World) -> N
     assert "\x1b" not in in_a_terminal(shell, "list", "--json")[1]
 
 
+@pytest.mark.long
 def test_watch_draws_the_prompts_of_an_evaluation(shell: Shell, world: World) -> None:
     job = running(world, steps_done=0, training={"steps": 0}, evaluation={"prompts": 40})
     Job.objects.filter(pk=job.pk).update(answered=17)

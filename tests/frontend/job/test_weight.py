@@ -4,6 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import pytest
 from django.db import transaction
 from django.test import Client
 
@@ -38,6 +39,7 @@ def noisy(job: Job, rng: random.Random) -> None:
         Job.objects.filter(pk=job.pk).update(step=NUM_STEPS)
 
 
+@pytest.mark.long
 def test_the_document_and_its_first_data_are_small_on_the_wire(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=2, training={"steps": 5_000})
     noisy(job, random.Random(5))
