@@ -166,6 +166,7 @@ def test_the_page_needs_no_other_host() -> None:
     assert "openapi.json" in page and "cdn." not in page and "https://" not in page
 
 
+@pytest.mark.long
 def test_every_route_and_shape_is_told_on_the_page_with_the_scope_that_it_asks_for(document: dict[str, Any]) -> None:
     page = Client().get("/api/v1/docs").content.decode()
     places = re.findall(r' id="([^"]+)"', page)

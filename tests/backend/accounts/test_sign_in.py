@@ -82,6 +82,7 @@ def test_a_forged_header_is_no_other_address(client: Client, settings: Any, monk
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.long
 def test_of_64_at_once_no_more_try_a_password_than_the_limit_allows(
     in_own_connection: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_every_answer_says_what_it_is_and_is_not_guessed_at(browser: Client) -> 
         assert "utf-8" in charset or not kind.startswith("text/"), path
 
 
+@pytest.mark.long
 def test_no_answer_can_be_framed_or_given_another_base_or_plugin(browser: Client) -> None:
     for path in EVERYTHING:
         policy = dict(part.split(" ", 1) for part in browser.get(path)["Content-Security-Policy"].split("; "))

@@ -32,6 +32,7 @@ def write_lines(job: Job, *texts: str) -> None:
         store_lines(locked, 1, told, cursor=next_cursor(locked), now=now)
 
 
+@pytest.mark.long
 def test_login_asks_without_an_echo_and_keeps_the_key_to_the_user(
     newcomer: Shell, server: Server, key: str, key_of: Callable[..., str], world: World
 ) -> None:

@@ -76,7 +76,6 @@ def test_what_is_exported_reads_back_point_by_point(shell: Shell, world: World, 
     assert told["means"] == 0 and Path(told["path"]).exists()
 
 
-@pytest.mark.long_except("mlflow", "wandb")
 @pytest.mark.long_except("tensorboard")
 def test_the_spec_is_there_as_parameters_and_the_outcome_too(
     client: Laminar, world: World, tmp_path: Path, tracker: str

@@ -55,6 +55,7 @@ def test_axes_are_named_below_the_lowest_panels_alone(found: dict[str, Any]) -> 
     assert "title" not in layout["xaxis1"] and layout["xaxis2"]["title"] == {"text": "GPUs"}
 
 
+@pytest.mark.long
 def test_each_schedule_is_named_once_however_many_panels(found: dict[str, Any]) -> None:
     shown = [trace["name"] for trace in figures(found)[0].data if trace["showlegend"]]
     assert sorted(shown) == ["inflight", "laminar", "paper", "sync"]
