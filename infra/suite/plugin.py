@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 import pytest
+from _pytest.runner import runtestprotocol
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -26,6 +27,8 @@ RECORD: Final = "LAMINAR_TEST_RECORD"
 """The file that takes one line for each phase of each test."""
 LONG: Final = "LAMINAR_TEST_LONG"
 """Set for long runs: Hypothesis draws by chance there, and longer timeouts hold."""
+WARM: Final = "LAMINAR_TEST_WARM"
+"""Set where tests are timed: each runs once before it counts, so that it fills no caches that others use too."""
 TIMEOUT_S: Final = 120.0
 PROOF_TIMEOUT_S: Final = 240.0
 LONG_TIMEOUT_S: Final = 900.0
@@ -125,6 +128,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     cost = _METER.lap()
     item.user_properties.append((COST, (cost.wall_s, cost.cpu_s)))  # the report of a later phase holds the earlier ones
     return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    if os.environ.get(WARM) and isinstance(item, pytest.Function):
+        runtestprotocol(item, log=False, nextitem=item)  # fixtures of its module stay
+        item._initrequest()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -4,7 +4,7 @@ Invariants:
 - a test that fails beside the others and once more alone is red; one that passes alone is unsteady, and more than
   `MOST_UNSTEADY` of those are red;
 - an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, one that uses the
-  processor for over `TOO_SLOW_CPU_S` both times is red;
+  processor for over `TOO_SLOW_CPU_S` both times is red (alone it runs twice, and the first time fills the caches);
 - a run that exceeds its time budget, or whose pytest breaks off, is red.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from infra.suite import results
 from infra.suite.commands import OVER_BUDGET, run_pytest
-from infra.suite.plugin import RECORD
+from infra.suite.plugin import RECORD, WARM
 from infra.suite.results import Result
 
 CHOICE: Final = {"gate": "not long and not soak", "long": "long and not soak"}
@@ -47,12 +47,12 @@ class Run:
     """Of every call of pytest: the databases are there already (`databases.py`)."""
     num_workers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
-    def pytest(self, name: str, arguments: Sequence[str]) -> tuple[int, list[Result]]:
+    def pytest(self, name: str, arguments: Sequence[str], **more: str) -> tuple[int, list[Result]]:
         record = self.folder / f"{name}.jsonl"
         left_s = BUDGET_S[self.suite] - (time.monotonic() - self.started_at)
         code = run_pytest(
             ["-m", CHOICE[self.suite], *self.options, *arguments],
-            environment={**self.environment, RECORD: str(record)},
+            environment={**self.environment, RECORD: str(record), **more},
             record=record,
             last_resort_s=LAST_RESORT_S[self.suite] * self.scale,
             budget_s=max(left_s, LEAST_S),
@@ -108,7 +108,7 @@ def _retry(run: Run, failed: Sequence[Result], verdict: Verdict) -> None:
 def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
     chosen = sorted(slow, key=lambda result: -result.seconds)[:MOST_TIMED_AGAIN]
     print(f"\nUnmarked tests over {results.SLOW_AFTER_S:.0f} s again, alone ({len(chosen)}):", flush=True)
-    _, again = run.pytest("slow", [result.nodeid for result in chosen])
+    _, again = run.pytest("slow", [result.nodeid for result in chosen], **{WARM: "1"})
     beside = {result.nodeid: result for result in chosen}
     best = [_better(result, beside[result.nodeid]) for result in again if result.outcome == "passed"]
     verdict.slow = [result for result in best if result.seconds > results.SLOW_AFTER_S * run.scale]
@@ -119,5 +119,4 @@ def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
 
 
 def _better(alone: Result, beside: Result) -> Result:
-    """The first test of a process fills the caches of all; which one that is differs between the two runs."""
     return replace(alone, seconds=min(alone.seconds, beside.seconds), cpu_s=min(alone.cpu_s, beside.cpu_s))

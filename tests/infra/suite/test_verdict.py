@@ -142,6 +142,9 @@ def test_slow_test_is_named_and_one_that_burns_cpu_is_red(run: Run, monkeypatch:
 def test_burns(): burn()
 def test_sleeps(): time.sleep(0.5)
 def test_pays_for_an_import(): import heavy
+@pytest.fixture(scope="module")
+def burned(): burn()
+def test_pays_for_the_module(burned): pass
 def test_slow_beside_others():
     seen = pathlib.Path("slow")
     if not seen.exists():

@@ -27,6 +27,7 @@ TINY = Extent(
     groups_per_step=4,
     num_splits=1,
 )
+pytestmark = pytest.mark.long
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -36,7 +37,6 @@ def found() -> dict[str, Any]:
     return told
 
 
-@pytest.mark.long
 def test_every_row_that_fits_is_a_point_and_no_other_is(found: dict[str, Any]) -> None:
     speed_up = figures(found)[0]
     points = sorted(
@@ -48,14 +48,12 @@ def test_every_row_that_fits_is_a_point_and_no_other_is(found: dict[str, Any]) -
     assert {trace["xaxis"] for trace in speed_up.data} == {"x", "x2"}, "a panel for each workload"
 
 
-@pytest.mark.long
 def test_axes_are_named_below_the_lowest_panels_alone(found: dict[str, Any]) -> None:
     layout = figures(found)[0].layout
     assert layout["yaxis1"]["domain"] > layout["yaxis2"]["domain"], "math above tools"
     assert "title" not in layout["xaxis1"] and layout["xaxis2"]["title"] == {"text": "GPUs"}
 
 
-@pytest.mark.long
 def test_each_schedule_is_named_once_however_many_panels(found: dict[str, Any]) -> None:
     shown = [trace["name"] for trace in figures(found)[0].data if trace["showlegend"]]
     assert sorted(shown) == ["inflight", "laminar", "paper", "sync"]
@@ -80,7 +78,6 @@ def test_the_page_asks_for_nothing_and_says_which_constants(found: dict[str, Any
     assert found["program"]["constants"]["commit"] in written
 
 
-@pytest.mark.long
 def test_the_command_writes_page_and_pictures(
     tmp_path: Path, found: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
