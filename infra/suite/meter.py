@@ -1,7 +1,7 @@
-"""What one test costs: wall and CPU seconds of its process and of the children it reaped.
+"""Cost of one test: wall and CPU seconds of its process and of the children that it reaped.
 
-Imports and fixtures of the session are no test's cost: whichever test comes first would pay for all. A busy machine
-lengthens wall seconds and hardly any CPU seconds, so that a limit belongs on these.
+Imports and session fixtures are excluded: the first test that needs them would pay for all. A busy machine adds wall
+seconds and hardly any CPU seconds, so limits apply to CPU seconds.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""What an answer took that is nobody's fault: waiting for a core, for a free process, for a new one to start.
+"""Excused time of a call: waits for a core, for a free worker process, or for a new one to start.
 
-Whoever asks under a deadline of their own opens an excuse for their thread, and adds its seconds to the deadline.
+A caller with its own deadline opens an `Excuse` for its thread and extends the deadline by the excused seconds.
 
-Invariant: what is excused as a whole (`excused`) is not excused again for what was waited within it.
+Invariant: a span that is excused as a whole (`excused`) counts once; waits inside it add nothing.
 """
 
 import time
@@ -53,7 +53,7 @@ def excusing(excuse: Excuse) -> Iterator[None]:
 
 @contextmanager
 def excused() -> Iterator[None]:
-    """All that passes within."""
+    """Excuses the whole span."""
     excuse = _of_this_thread.get()
     if excuse is None:
         yield
@@ -64,7 +64,7 @@ def excused() -> Iterator[None]:
 
 @contextmanager
 def room_in(room: BoundedSemaphore) -> Iterator[None]:
-    """Waits without a bound: whoever is in there has one."""
+    """Acquires without a timeout: the calls that hold the semaphore have one."""
     with excused():
         room.acquire()
     try:

@@ -1,10 +1,10 @@
-"""The time of untrusted code that is its own, and what ends it: the one place that decides.
+"""Own time of untrusted code, and the limits that end a call. The only place that decides.
 
     elapsed  =  own (it computed, or it slept)  +  waited (for a core, or for us)
 
-    processor time at its limit    TimedOut("cpu")   the code's: worth 0
-    own time at its limit          TimedOut("wall")  the code's: it computed or slept for so long
-    waited beyond all patience     Starved           nobody's: no verdict, asked again elsewhere
+    CPU time at its limit          TimedOut("cpu")   the code's fault: reward 0
+    own time at its limit          TimedOut("wall")  the code's fault: it computed or slept too long
+    waited beyond the patience     Starved           no verdict; retried elsewhere
 
 Invariants:
 - own time never grows slower than processor time: code that fills the cores itself and then waits for them waits for

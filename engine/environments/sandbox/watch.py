@@ -1,8 +1,8 @@
-"""Looks at a sandbox while it works, and keeps its own time (`own_time.py`).
+"""Samples a sandbox's processes while a call runs, and adds up its own time (`own_time.py`).
 
     begun ── first look ── look ── look ── … ── finish        each LOOK_S apart
 
-A short call is never looked at: it costs nothing, and counts as a glance.
+A call that ends before the first look is not sampled, and counts as a glance.
 """
 
 import time
@@ -28,7 +28,7 @@ class Patience(Protocol):
 
 
 class Deadline:
-    """By the wall clock: only for what judges nobody."""
+    """A wall-clock deadline, for steps whose timeout yields no verdict."""
 
     def __init__(self, seconds: float) -> None:
         self._ends_at = time.monotonic() + seconds
@@ -61,7 +61,7 @@ class Watch:
         return self._own.ending is not None
 
     def finish(self) -> None:
-        """The sandbox has answered, or waits for us."""
+        """The sandbox has responded, or is blocked on us."""
         self._own.add_glance(time.monotonic() - self._seen_at)
 
     def _look(self) -> None:

@@ -39,7 +39,7 @@ Collected = Upward | LinesSaid | HostKills | ProcessNamed
 
 
 class Besides:
-    """What an actor tells the driver beside its messages: its process, its log, and what befell its host."""
+    """What an actor sends the driver along with messages: its process, log lines, OOM kills on its host."""
 
     def __init__(self, lines: LineKeeper) -> None:
         self._lines, self._kills = lines, KillTeller()

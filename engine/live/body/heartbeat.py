@@ -1,5 +1,5 @@
-"""A part's heartbeat: every second, to the manager, that its process lives, what its loop is at, for how long it had no
-core, and what is done beside it.
+"""A part's heartbeat to the manager, every second: its process is alive, the loop's current piece of work, the loop's
+waits for a core, and work on other threads.
 
 Invariant: it holds nothing that the loop may hold for long, so however long a piece of work takes, the next one comes.
 """

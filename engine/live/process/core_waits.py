@@ -1,4 +1,4 @@
-"""What the host says of a process: does it wait for a core, or is it stopped, asleep or gone?
+"""Scheduler statistics of a process: is it waiting for a core, or stopped, asleep or gone?
 
     /proc/PID/task/TID/stat       R runnable, S and D asleep, T stopped
     /proc/PID/task/TID/schedstat  ns on a core, ns in which it was runnable without one, turns on a core

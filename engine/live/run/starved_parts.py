@@ -1,4 +1,4 @@
-"""Silent parts, of which their hosts are asked whether they could run at all.
+"""Asks the hosts of silent parts whether the part's process was waiting for a core.
 
     a part answers no poll ──SILENT_AFTER_S──▶ its host looks at its process, every second
                                                 ├─▶ runnable, no core: the brains are told for how long
@@ -6,7 +6,7 @@
 
 Invariants:
 - this host is asked without a process in between, any other one through an actor there that still answers;
-- no question is waited for.
+- a question to another host never blocks the supervisor.
 """
 
 import logging

@@ -61,7 +61,7 @@ class Watch:
 
     incarnation: int
     silence: Silence
-    """Since it was heard, or else started."""
+    """Since the last heartbeat, or since the start."""
     standstill: Silence
     """Since a sign of life in its work."""
     has_spoken: bool = False

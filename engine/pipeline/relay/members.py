@@ -43,7 +43,7 @@ class Peer:
     serial: int
     heard_at: float
     waits_s: float = 0.0
-    """For a core, at the longest of late, as it tells."""
+    """Longest recent wait for a core, as the peer reports it."""
 
 
 class Members:
@@ -59,7 +59,7 @@ class Members:
         self._peers: dict[int, Peer] = {}
         self._dead: set[int] = set()
         self.waits_s = 0.0
-        """Of this relay for a core, at the longest of late."""
+        """Longest recent wait of this relay for a core."""
         self.num_buried = 0
         """Times that a neighbour was declared dead."""
         self._watched: dict[int, float] = {}
@@ -121,7 +121,7 @@ class Members:
             self._started_at = now
 
     def excuse(self, host: int, waited_s: float, now: float) -> None:
-        """A relay waited for a core for so long. While it was this one, nobody could be heard."""
+        """Subtracts a wait for a core from the relay's silence; this relay's own wait, from every peer's silence."""
         if host == self.host:
             self.waits_s = max(min(waited_s, LONGEST_WAIT_S), self.waits_s * WAITS_FADE)
         for each in self._peers if host == self.host else [host]:

@@ -49,7 +49,7 @@ class World:
         self.job.refresh_from_db()
 
     def round_with_beat(self, turns: int | None) -> None:
-        """One round, in which the driver beats after the jobs were read and Ray was asked."""
+        """One round; a heartbeat arrives after the round has read the jobs and queried Ray."""
         ReconcileLease.objects.update(listened_at=self.now)
         looks = count()
 

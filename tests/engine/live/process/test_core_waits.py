@@ -118,6 +118,6 @@ def test_first_look_knows_of_no_wait() -> None:
     assert looks.waited_s("part", ProcessSeen(at=0.0, threads=queued)) == 0.0
     assert looks.waited_s("part", ProcessSeen(at=1.0, threads=queued)) == 1.0
     assert looks.waited_s("part", None) == 0.0
-    assert looks.waited_s("part", ProcessSeen(at=9.0, threads=queued)) == 0.0, "its looks begin anew"
+    assert looks.waited_s("part", ProcessSeen(at=9.0, threads=queued)) == 0.0, "sampling starts over"
     looks.keep_only(lambda part: False)
     assert looks.waited_s("part", ProcessSeen(at=10.0, threads=queued)) == 0.0
