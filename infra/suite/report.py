@@ -1,7 +1,8 @@
 """What a run prints at its end, and what it leaves in `.laminar/` for whoever asks later.
 
-`tested.json` (`tested-long.json`) is the record of the last whole run; `unsteady.jsonl` collects unsteady tests over
-all runs. The last lines that are printed name what is red.
+`tested.json` (`tested-long.json`) is the record of the last whole run, `tested.jsonl` (`tested-long.jsonl`) holds what
+each of its tests took; `unsteady.jsonl` collects unsteady tests over all runs. The last lines that are printed name
+what is red.
 """
 
 import json
@@ -42,8 +43,16 @@ def write_record(run: Run, verdict: Verdict, *, minutes: float) -> set[str]:
             "scale": run.scale,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        RECORDS[run.suite].write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        file = RECORDS[run.suite]
+        file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        with file.with_suffix(".jsonl").open("w", encoding="utf-8") as out:
+            out.writelines(json.dumps(_cost_of(result)) + "\n" for result in verdict.tests)
     return repeated
+
+
+def _cost_of(result: Result) -> dict[str, object]:
+    seconds, cpu_s = round(result.seconds, 3), round(result.cpu_s, 3)
+    return {"nodeid": result.nodeid, "outcome": result.outcome, "seconds": seconds, "cpu_s": cpu_s}
 
 
 def _append_unsteady(file: Path, unsteady: Iterable[Result], *, commit: str) -> set[str]:

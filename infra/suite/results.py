@@ -110,12 +110,15 @@ def skips(results: Iterable[Result]) -> Counter[str]:
 def time_table(results: Sequence[Result]) -> str:
     """In the form in which CONTRIBUTING.md keeps it: the workers run side by side, so rooms add up to more than the
     whole run took."""
-    seconds: dict[str, list[float]] = {}
+    rooms: dict[str, list[Result]] = {}
     for result in results:
-        seconds.setdefault(result.room, []).append(result.seconds)
-    longest_first = sorted(seconds.items(), key=lambda row: -sum(row[1]))
-    rows = [f"| `{room}` | {len(spent)} | {sum(spent):.0f} |" for room, spent in longest_first]
-    return "\n".join(["| room | tests | seconds |", "|---|---|---|", *rows])
+        rooms.setdefault(result.room, []).append(result)
+    longest_first = sorted(rooms.items(), key=lambda row: -sum(result.seconds for result in row[1]))
+    rows = [
+        f"| `{room}` | {len(tests)} | {sum(t.seconds for t in tests):.0f} | {sum(t.cpu_s for t in tests):.0f} |"
+        for room, tests in longest_first
+    ]
+    return "\n".join(["| room | tests | seconds | CPU-seconds |", "|---|---|---|---|", *rows])
 
 
 def slowest(results: Iterable[Result]) -> list[Result]:
