@@ -71,7 +71,7 @@ def _page_of_torch(work: Work) -> Iterator[None]:
     """Where the build finds torch's wheel."""
     handler = partial(_Silent, directory=str(work.torch))
     with ThreadingHTTPServer(("127.0.0.1", WHEEL_PORT), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield
         server.shutdown()
 

@@ -23,7 +23,7 @@ class Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=[0.02]).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -58,7 +58,7 @@ def dashboard() -> Iterator[Dashboard]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     told.url = f"http://127.0.0.1:{server.server_port}"
     yield told
     server.shutdown()

@@ -1,34 +1,80 @@
-"""The rollout engine that is vLLM: its tests run in vLLM's own environment; how that is found is tested here."""
+"""The rollout engine that is vLLM: its tests run in vLLM's own environment; how that is found is tested here.
 
+Invariants:
+- every test and every class of `tests/vllm` is a test here, by name: one that fails is tried again without the others;
+- all that were asked for run in one process: starting vLLM takes longer than most of them.
+"""
+
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from engine.inference.vllm.interpreter import find_vllm_python
+from infra.suite.speed import scale
 
 ROOT = Path(__file__).resolve().parents[3]
-WITHIN_S = 900
+FOLDER = ROOT / "tests" / "vllm"
+WITHIN_S = 840.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Two threads wait for each other, spinning, over matrices as small as those of these tests: three times the work."""
 
 
-@pytest.mark.long
-@pytest.mark.vllm
-def test_vllm_passes_its_tests_in_its_own_environment(vllm_python: Path) -> None:
+def _names() -> Iterator[str]:
+    """Read from the text: the modules import vLLM, which this environment does not have."""
+    for file in sorted(FOLDER.glob("*_in_vllm.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.startswith(("test_", "Test")):
+                yield f"{file.stem}::{node.name}"
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    vllm_python: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+    """For each name that this run asks for: what went wrong in each of its cases, empty for one that passed."""
+    wanted = [item.callspec.params["name"] for item in request.session.items if "outcomes" in _fixtures_of(item)]
+    file = tmp_path_factory.mktemp("vllm") / "outcomes.xml"
+    asked = [f"tests/vllm/{name.replace('::', '.py::', 1)}" for name in wanted]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "PYTHON", "RAY_"))}
     done = subprocess.run(
-        [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", "tests/vllm"],
+        [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", f"--junit-xml={file}", *asked],
         cwd=ROOT,
         env={**kept, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=WITHIN_S * scale(),
     )
     print(done.stdout[-8_000:], done.stderr[-2_000:])
-    assert done.returncode == 0
+    assert file.is_file(), f"vLLM's pytest ended with {done.returncode}"
+    found: dict[str, list[str]] = {}
+    for case in ElementTree.parse(file).iter("testcase"):  # our own pytest has written it
+        module, _, class_name = case.attrib["classname"].removeprefix("tests.vllm.").partition(".")
+        name = f"{module}::{class_name or case.attrib['name'].partition('[')[0]}"
+        found.setdefault(name, []).append(_fault_of(case))
+    return found
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
+def _fault_of(case: ElementTree.Element) -> str:
+    faults = [part for part in case if part.tag in ("failure", "error")]
+    return "\n".join(f"{case.attrib['name']}\n{part.text or part.attrib.get('message')}" for part in faults)
+
+
+@pytest.mark.long
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", list(_names()))
+def test_vllm_passes_in_its_own_environment(name: str, outcomes: dict[str, list[str]]) -> None:
+    assert outcomes.get(name), "none of its cases ran"
+    assert not any(outcomes[name]), "\n".join(filter(None, outcomes[name]))
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_the_patient_example_keeps_what_the_server_says(tmp_path: Path) -> None:
 
     waits: list[float] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as busy:
-        threading.Thread(target=busy.serve_forever, daemon=True).start()
+        threading.Thread(target=busy.serve_forever, args=[0.02], daemon=True).start()
         url = f"http://127.0.0.1:{busy.server_address[1]}/"
         answer = loaded("patient").patiently(lambda: httpx.get(url), sleep=waits.append)
         busy.shutdown()

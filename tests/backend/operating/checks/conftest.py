@@ -38,7 +38,7 @@ def answering() -> Iterator[Answers]:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}"
 
     yield start
@@ -78,6 +78,6 @@ class _Smtp(StreamRequestHandler):
 def smtp_port() -> Iterator[int]:
     ThreadingTCPServer.daemon_threads = True
     with ThreadingTCPServer(("127.0.0.1", 0), _Smtp) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
