@@ -8,7 +8,8 @@ what is red.
 import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,10 @@ STATE: Final = ROOT / ".laminar"
 RECORDS: Final = {"gate": STATE / "tested.json", "long": STATE / "tested-long.json"}
 UNSTEADY: Final = STATE / "unsteady.jsonl"
 NUM_LINES: Final = 3
+"""Of each failure."""
+NUM_NAMED: Final = 4
+NUM_RED_FILES: Final = 15
+"""With what follows them fewer than twenty lines: those that a CI job shows."""
 
 
 def write_record(run: Run, verdict: Verdict, *, minutes: float) -> set[str]:
@@ -81,6 +86,8 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
     reasons = {result.nodeid: result.reason for result in tests} | verdict.reasons
     for name in verdict.red:
         print(f"RED {name}\n{_last_lines(reasons.get(name, ''))}".rstrip())
+    for line in red_files(verdict.red):
+        print(line)
     cpu = os.times()
     print(
         f"{'red' if verdict.red else 'green'}: {_count_passed(verdict)} passed, {len(verdict.red)} red, "
@@ -89,6 +96,15 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
+
+
+def red_files(red: Sequence[str]) -> list[str]:
+    """Where many tests are red: how many of which files. Few are named in the lines above."""
+    if len(red) <= NUM_NAMED:
+        return []
+    files = Counter(name.partition("::")[0] for name in red)
+    rows = [f"red {count}: {file}" for file, count in files.most_common(NUM_RED_FILES)]
+    return [*rows, f"and {len(files) - NUM_RED_FILES} files more"] if len(files) > NUM_RED_FILES else rows
 
 
 def _count_passed(verdict: Verdict) -> int:

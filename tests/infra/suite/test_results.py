@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.suite.report import red_files
 from infra.suite.results import (
     CRASHED,
     Result,
@@ -85,6 +86,13 @@ def test_room_is_the_folder_at_most_two_deep(nodeid: str, room: str) -> None:
 def test_time_table_adds_up_rooms_longest_first() -> None:
     tests = [result("tests/e2e/test_a.py::a"), result("tests/infra/test_a.py::a", seconds=2.6)]
     assert time_table(tests).splitlines()[2:] == ["| `infra` | 1 | 3 | 0 |", "| `e2e` | 1 | 1 | 0 |"]
+
+
+def test_many_red_tests_are_counted_by_file() -> None:
+    assert red_files(["a::b", "a::c", "d::e", "a sentence"]) == []
+    many = [f"tests/a.py::{n}" for n in range(3)] + [f"tests/{n}.py::a" for n in range(20)]
+    lines = red_files(many)
+    assert lines[0] == "red 3: tests/a.py" and lines[-1] == "and 6 files more" and len(lines) < 20
 
 
 def test_scale_is_how_much_slower_within_bounds() -> None:
