@@ -70,7 +70,11 @@ class OwnTime:
 
 
 class TreeWaits:
-    """From what the kernel counts, what a tree of processes used and waited between two looks."""
+    """From what the kernel counts, what a tree of processes used and waited between two looks.
+
+    A wait is counted by the kernel when it is over, all at once. What of it fell into the stretch in which it began was
+    taken for own time: it makes up for the next own time, and no more than one stretch of it.
+    """
 
     def __init__(self, before: TreeTimes | None) -> None:
         """None: nothing is known of it yet, so the first look tells nothing."""
@@ -79,6 +83,8 @@ class TreeWaits:
         """Of every thread that was seen what was last seen: one that a look missed does not wait anew."""
         self._pending_s: dict[int, float] = {}
         """Waits in progress, of which the kernel counts nothing yet."""
+        self._late_s: dict[int, float] = {}
+        """Told, and not counted yet."""
 
     def since(self, elapsed_s: float, now: TreeTimes) -> tuple[float, float]:
         """Processor time, and the longest wait of a thread."""
@@ -87,15 +93,20 @@ class TreeWaits:
         if before is None:
             return 0.0, 0.0
         pending_before, self._pending_s = self._pending_s, {}
-        waited_s = 0.0
+        waits_s: dict[int, float] = {}
         for thread, times in now.threads.items():
             earlier = known.get(thread, _UNBORN)
             pending_s = 0.0
             if times == earlier and times.is_runnable:
                 pending_s = self._pending_s[thread] = pending_before.get(thread, 0.0) + elapsed_s
             told_s = (times.waited_ns - earlier.waited_ns) / 1e9
-            waited_s = max(waited_s, told_s + pending_s - pending_before.get(thread, 0.0))
-        return max(now.cpu_s - before.cpu_s, 0.0), min(waited_s, elapsed_s)
+            waits_s[thread] = told_s + pending_s - pending_before.get(thread, 0.0) + self._late_s.get(thread, 0.0)
+        cpu_s = max(now.cpu_s - before.cpu_s, 0.0)
+        waited_s = max(min(max(waits_s.values(), default=0.0), elapsed_s - cpu_s), 0.0)
+        self._late_s = {
+            thread: min(wait_s - waited_s, elapsed_s) for thread, wait_s in waits_s.items() if wait_s > waited_s
+        }
+        return cpu_s, waited_s
 
 
 _UNBORN: Final = ThreadTimes(ran_ns=0, waited_ns=0, is_runnable=False)

@@ -72,6 +72,30 @@ def test_wait_that_ends_is_counted_once() -> None:
     assert own.waited_s == pytest.approx(4 * LOOK_S, abs=LOOK_S)
 
 
+@pytest.mark.parametrize("wait_s", [0.05, 0.13, 0.2, 0.31, 1.0])
+def test_code_that_computes_between_long_waits_has_no_more_than_it_computed(wait_s: float) -> None:
+    """Each wait begins in one stretch and is told of in another."""
+    run_s = 0.005
+    looks = []
+    for n in range(1, 2_000):
+        rounds, rest_s = divmod(n * LOOK_S, run_s + wait_s)
+        ran_s = rounds * run_s + min(rest_s, run_s)
+        told_s = rounds * wait_s if rest_s else (rounds - 1) * wait_s
+        looks.append(tree(ran_s, thread(ran_s, told_s)))
+    own = OwnTime(limit_s=1e6)
+    spent(own, looks)
+    assert own.own_s == pytest.approx(own.cpu_s, abs=2 * LOOK_S)
+
+
+def test_sleep_before_a_wait_stays_own_time() -> None:
+    slept, waited = 6 * LOOK_S, 2 * LOOK_S
+    asleep = [tree(0.0, thread(0.0, 0.0, is_runnable=False))] * 6
+    waiting = [tree(0.0, thread())] * 3
+    own = OwnTime(limit_s=1e6)
+    spent(own, [*asleep, *waiting, tree(0.001, thread(0.001, waited, is_runnable=False))])
+    assert own.own_s >= slept and own.waited_s <= waited + LOOK_S
+
+
 def test_code_that_crowds_the_cores_itself_waits_for_itself() -> None:
     """Eight threads on two cores: each waits three quarters of the time, and the tree uses both cores."""
     crowd = [tree(2 * n * LOOK_S, *[thread(n * LOOK_S / 4, n * LOOK_S * 3 / 4)] * 8) for n in range(1, 1_000)]
