@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,18 @@ VAGUE_NAMES = {"utils", "helpers", "misc", "common", "base_impl", "manager_utils
 WRITTEN_HERE = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".html", ".js", ".css", ".txt", ".sh", ""}
 
 
+@cache
 def source_files() -> list[Path]:
     return [path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py")) if "migrations" not in path.parts]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(path: Path) -> Iterator[tuple[str, int, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{path.relative_to(ROOT)}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1, node
 
@@ -36,7 +43,6 @@ def explains_itself(path: Path) -> bool:
     return "# Over budget:" in path.read_text()
 
 
-@pytest.mark.long
 def test_what_exceeds_the_budgets_carries_its_reason() -> None:
     files = {path: path.read_text().count("\n") for path in source_files()}
     lengths = {name: (length, path) for path in files for name, length, _ in functions(path)}
@@ -60,18 +66,16 @@ def test_no_module_has_a_vague_name() -> None:
     assert not [path for path in source_files() if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES]
 
 
-@pytest.mark.long
 def test_every_function_states_what_it_returns() -> None:
     bare = [name for path in source_files() for name, _, node in functions(path) if node.returns is None]
     assert not bare
 
 
-@pytest.mark.long
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in source_files()
-        if path.name not in {"__init__.py", "apps.py"} and not ast.get_docstring(ast.parse(path.read_text()))
+        if path.name not in {"__init__.py", "apps.py"} and not ast.get_docstring(parsed(path))
     ]
     assert not silent
 

@@ -1,7 +1,7 @@
 """A customer's own environment: a Python file, run in sandboxed processes that stay warm.
 
     def prompt(split, ordinal, seed, params) -> {"text": …, "facts": {…}}, or "messages" and "tools" instead of "text"
-    def respond(prompt, turns) -> as own_judge has it
+    def respond(prompt, turns), def conclude(prompt, turns) -> as own_judge has them
 
 Invariants:
 - the file never runs in an engine process, and is not even parsed in one;
@@ -51,6 +51,9 @@ class Custom:
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         return self._judge.respond(prompt, turns)
+
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        return self._judge.conclude(prompt, turns)
 
     def _asked(self, split: Split, ordinal: int) -> object:
         try:

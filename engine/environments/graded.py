@@ -31,3 +31,6 @@ class Graded:
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         return self._judge.respond(prompt, turns)
+
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        return self._judge.conclude(prompt, turns)

@@ -1,6 +1,7 @@
 """A customer's own `respond`, in sandboxed processes that stay warm.
 
     def respond(prompt, turns) -> {"observation": …, "role": …} or {"reward": …, "parts": {…}, "remark": …}
+    def conclude(prompt, turns) -> {"reward": …, "parts": {…}, "remark": …}     optional: of a truncated trajectory
 
 An observation may also say which "tool" the turn called, with which "arguments", and the "error" that it met: texts for
 whoever reads the trajectory.
@@ -10,15 +11,22 @@ timeout.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from engine.environments.border import MAX_REWARD, is_number, shown
 from engine.environments.graders import SandboxedGrader
-from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
+from engine.environments.port import UNFINISHED, GraderError, Observation, Prompt, Turn, Verdict
 
 NUM_GRADERS: Final = 2
 MOST_GRADERS: Final = 8
 """Where tools wait: six answers that sleep delay nobody, and eight times 512 MiB is what a host can spare."""
+_WITHOUT_CONCLUDE: Final = """
+
+if "conclude" not in globals():
+    def conclude(prompt, turns):
+        return None
+"""
 _OF_A_CALL: Final = ("tool", "arguments", "error")
 _OBSERVATION_KEYS: Final = frozenset({"observation", "role", *_OF_A_CALL})
 _VERDICT_KEYS: Final = frozenset({"reward", "parts", "remark", "trusted"})
@@ -30,16 +38,12 @@ class OwnJudge:
         if not code.strip():
             raise ValueError(f"{environment}: environment.code: a Python file that defines respond, got nothing")
         self._environment = environment
-        self._processes = SandboxedGrader(main=code, timeout_s=timeout_s, size=NUM_GRADERS, most=MOST_GRADERS)
+        self._processes = SandboxedGrader(
+            main=code + _WITHOUT_CONCLUDE, timeout_s=timeout_s, size=NUM_GRADERS, most=MOST_GRADERS
+        )
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
-        shown = {
-            "split": prompt.split,
-            "ordinal": prompt.ordinal,
-            "text": prompt.text,
-            "facts": dict(prompt.facts),
-        }
-        said = self._processes.call("respond", shown, [turn.text for turn in turns])
+        said = self._call("respond", prompt, turns)
         if isinstance(said, dict) and "observation" in said and set(said) <= _OBSERVATION_KEYS:
             text, role = said["observation"], said.get("role", "user")
             told = {name: said.get(name, "") for name in _OF_A_CALL}
@@ -50,6 +54,23 @@ class OwnJudge:
         raise self._wrong(
             'respond: {"observation": …, "role": "user" or "tool"} or {"reward": …, "parts": …, "remark": …}', said
         )
+
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        said = self._call("conclude", prompt, turns)
+        if said is None:
+            return replace(UNFINISHED, remark=f"{UNFINISHED.remark}; a function `conclude` would have judged it")
+        if isinstance(said, dict) and "reward" in said and set(said) <= _VERDICT_KEYS:
+            return self._verdict(said)
+        raise self._wrong('conclude: {"reward": …, "parts": …, "remark": …}', said)
+
+    def _call(self, function: str, prompt: Prompt, turns: Sequence[Turn]) -> object:
+        shown = {
+            "split": prompt.split,
+            "ordinal": prompt.ordinal,
+            "text": prompt.text,
+            "facts": dict(prompt.facts),
+        }
+        return self._processes.call(function, shown, [turn.text for turn in turns])
 
     def _verdict(self, said: Mapping[str, object]) -> Verdict:
         reward, parts, remark = said["reward"], said.get("parts", {}), said.get("remark", "")

@@ -6,14 +6,15 @@ what happened) or a `Verdict` (the end). A single-turn environment answers its f
 Invariants:
 - `prompt` is a pure function of (the environment's seed and parameters, split, ordinal); any process can rebuild it;
 - no prompt is in both splits, whatever the seed;
-- `respond` keeps no state between calls: it is given all turns so far, so a trajectory can move between hosts;
+- `respond` and `conclude` keep no state between calls: they are given all turns so far, so a trajectory can move
+  between hosts;
 - a grader that crashes or runs out of time raises `GraderError`; it never answers with reward 0, unless the text that
   it judged is what broke it: a model could otherwise choose to have no reward.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 Split = Literal["train", "held_out"]
 
@@ -95,3 +96,21 @@ class Environment(Protocol):
     def prompt(self, split: Split, ordinal: int) -> Prompt: ...
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict: ...
+
+
+@runtime_checkable
+class JudgesUnfinished(Protocol):
+    """An environment that judges a truncated trajectory. Without this, one has reward 0."""
+
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        """`respond` went on, and the model cannot: no tokens are left, or the observation does not fit its context."""
+        ...
+
+
+UNFINISHED: Final = Verdict(
+    reward=0.0, parts={}, trusted=True, remark="truncated before the environment reached a verdict"
+)
+
+
+def conclude(environment: Environment, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+    return environment.conclude(prompt, turns) if isinstance(environment, JudgesUnfinished) else UNFINISHED

@@ -81,6 +81,11 @@ class ToolSums:
             return self.observation(prompt, len(turns))
         return grade(terms, [turn.text for turn in turns])
 
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        """What was not said any more is wrong."""
+        unsaid = [""] * (self.num_turns - len(turns))
+        return grade(_terms_of(prompt), [*(turn.text for turn in turns), *unsaid])
+
     def observation(self, prompt: Prompt, num_turns: int) -> Observation:
         """The tool's words after so many turns, without its wait."""
         return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =", role="tool", tool="next_term")

@@ -11,7 +11,7 @@ the way that models with a chat template were taught (calls.py).
 Invariants:
 - a call that is wrong in any way is answered with what was wrong, and the trajectory goes on;
 - a tool that could not run for reasons of ours raises `GraderError`;
-- after `max_turns` turns the answer counts as wrong.
+- after `max_turns` turns, and of a truncated trajectory, the answer counts as wrong.
 """
 
 import random
@@ -112,7 +112,7 @@ class Tools:
         if call is None or (answer is not None and answer.start() < call.start):
             return self._verify(str(prompt.facts["answer"]), answer[1] if answer else said)
         if len(turns) == self._max_turns:
-            return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
+            return self.conclude(prompt, turns)
         self.waits.wait(prompt, len(turns) - 1)
         result, error = self._used(call)
         return Observation(
@@ -122,6 +122,9 @@ class Tools:
             arguments=call.argument,
             error=error,
         )
+
+    def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
 
     def _used(self, call: Call) -> tuple[str, str]:
         """What the model is told, and what went wrong."""

@@ -25,6 +25,10 @@ class Limits:
         return min(request.sampling.max_new_tokens, self.max_positions - len(request.prompt_ids))
 
 
+class TooLong(ValueError):
+    """It does not fit the model's positions or the KV cache."""
+
+
 class DrawKind(NamedTuple):
     """The way of a draw. Requests that differ in nothing of this are drawn alike."""
 
@@ -41,13 +45,14 @@ class DrawKind(NamedTuple):
 def check_request(request: SequenceRequest, limits: Limits) -> None:
     name, prompt = request.sequence_id, request.prompt_ids
     if not 1 <= len(prompt) < limits.max_positions:
-        raise ValueError(f"prompt_ids of {name!r}: from 1 to {limits.max_positions - 1} tokens, got {len(prompt)}")
+        refused = TooLong if prompt else ValueError
+        raise refused(f"prompt_ids of {name!r}: from 1 to {limits.max_positions - 1} tokens, got {len(prompt)}")
     if not 0 <= min(prompt) <= max(prompt) < limits.vocab_size:
         raise ValueError(f"prompt_ids of {name!r}: each from 0 to {limits.vocab_size - 1}")
     _check_sampling(request.sampling, name)
     room = limits.room(request)
     if len(prompt) + room > limits.kv_tokens:
-        raise ValueError(
+        raise TooLong(
             f"max_new_tokens of {name!r}: prompt and answer must fit the KV cache (kv_tokens), which holds "
             f"{limits.kv_tokens} tokens; got {len(prompt)} and up to {room}"
         )

@@ -193,6 +193,11 @@ class AlgorithmSpec(Strict):
         ge=0,
         le=131_072,
     )
+    mask_truncated: bool = Field(
+        False,
+        description="Nothing is learned from truncated trajectories, and no other is measured against them (overlong "
+        "filtering, as in DAPO).",
+    )
     correction: CorrectionSpec = Field(default_factory=CorrectionSpec)
     kl: KlSpec = Field(default_factory=KlSpec)
     critic: CriticSpec = Field(default_factory=CriticSpec)

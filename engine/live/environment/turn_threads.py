@@ -27,7 +27,16 @@ from itertools import count
 from typing import Final
 
 from engine.environments.border import shown, sound, sound_text
-from engine.environments.port import Blame, Environment, FailureKind, GraderError, Observation, Prompt, Verdict
+from engine.environments.port import (
+    Blame,
+    Environment,
+    FailureKind,
+    GraderError,
+    Observation,
+    Prompt,
+    Verdict,
+    conclude,
+)
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.host_speed import host_scale
 from engine.live.environment.turns import Answer, Ask, AskId, Said
@@ -174,6 +183,8 @@ class TurnThreads:
         said: Prompt | Observation | Verdict
         if ask.prompt is None:
             said = self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+        elif ask.is_truncated:
+            said = conclude(self._environment, ask.prompt, ask.turns)
         else:
             said = self._environment.respond(ask.prompt, ask.turns)
         passed = sound(said)

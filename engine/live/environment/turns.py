@@ -25,11 +25,14 @@ class Ask:
     prompt: Prompt | None
     """None: it is the prompt that is asked for."""
     turns: tuple[Turn, ...]
+    is_truncated: bool = False
+    """The model can say no more: a verdict is asked for."""
     said: str = field(init=False)
-    """A digest of the turns: it travels along, and nobody makes it again."""
+    """A digest of the turns, and of whether they are the last: it travels along, and nobody makes it again."""
 
     def __post_init__(self) -> None:
-        said = sha256("\0".join(turn.text for turn in self.turns).encode(errors="surrogatepass"))
+        texts = [turn.text for turn in self.turns] + ["truncated"] * self.is_truncated
+        said = sha256("\0".join(texts).encode(errors="surrogatepass"))
         object.__setattr__(self, "said", said.hexdigest()[:16])
 
     @property

@@ -14,7 +14,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
@@ -81,6 +81,8 @@ class Conversation:
     """Everything said after the prompt, for a person."""
     utterances: list[Utterance] = field(default_factory=list)
     was_cut: bool = False
+    is_truncated: bool = False
+    """The environment went on, and there was no room for another turn: its verdict is awaited."""
     environment_s: float = 0.0
 
     @property
@@ -94,7 +96,7 @@ class Conversation:
     @property
     def awaits_answer(self) -> bool:
         """Its last word was a turn, and no observation came after it."""
-        return len(self.turns) > len(self.observed) and self.partial is None
+        return self.is_truncated or (len(self.turns) > len(self.observed) and self.partial is None)
 
     def request(self, kv: KvPages | None = None) -> SequenceRequest:
         """The next turn, or the rest of one that was begun elsewhere."""
@@ -162,6 +164,11 @@ class Conversation:
                 is_own=own, start=start, num_letters=num_letters, first_token=first, num_tokens=num_tokens, **told
             )
         )
+
+    def copied(self) -> "Conversation":
+        """With lists of its own: what is added to one is not added to the other."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: [*value] for name, value in values.items() if isinstance(value, list)})
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

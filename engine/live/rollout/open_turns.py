@@ -54,7 +54,8 @@ class OpenTurns:
     def turns(self, conversations: Sequence[Conversation]) -> None:
         asks = []
         for each in conversations:
-            ask = Ask(by=self._by, key=each.key, prompt=each.prompt, turns=tuple(each.turns))
+            turns, truncated = tuple(each.turns), each.is_truncated
+            ask = Ask(by=self._by, key=each.key, prompt=each.prompt, turns=turns, is_truncated=truncated)
             self._turns[ask.id] = each
             asks.append(ask)
         self._keep(asks)

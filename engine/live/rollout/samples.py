@@ -8,16 +8,18 @@ Invariants:
 - a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
 - every sample started comes back as exactly one trajectory, judged or with the reason why not, unless it was taken
   out: then it is gone from here at once;
+- a conversation without room for another turn is truncated: its environment judges what was said, without the
+  observation that did not fit;
 - at most `max_batch` samples are open; those granted beyond that wait their turn.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from engine.environments.port import Observation, Prompt, Verdict
 from engine.inference.port import KvPages, KvRoom
+from engine.inference.requests import TooLong
 from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, of_the_words, sampling_of
 from engine.live.rollout.open_turns import OpenTurns
@@ -28,8 +30,6 @@ from engine.live.rollout.wording import Worded, Wording
 from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
-
-OUT_OF_TOKENS: Final = "It ran out of tokens before the environment reached a verdict."
 
 
 class Samples:
@@ -174,13 +174,12 @@ class Samples:
             case Observation() if conversation.may_go_on:
                 self._next_turn(conversation, answer.said, answer.seconds)
             case Observation():
-                conversation.was_cut = True
-                verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
-                self._ended.append(conversation.judged(verdict))
+                self._truncate(conversation)
             case Failure():
                 self._ended.append(conversation.failed(answer.said, seconds=answer.seconds))
 
     def _next_turn(self, conversation: Conversation, observation: Observation, seconds: float) -> None:
+        before = conversation.copied()
         conversation.observed.append(observation)
         try:
             worded = self._wording.went_on(
@@ -190,14 +189,27 @@ class Samples:
             self._ended.append(conversation.failed(of_the_words(error, conversation.prompt, observation.text)))
             return
         conversation.observe(worded, seconds=seconds)
-        self._submit(conversation)
+        self._submit(conversation, before=before)
 
-    def _submit(self, conversation: Conversation, pages: KvPages | None = None) -> None:
+    def _truncate(self, conversation: Conversation) -> None:
+        conversation.was_cut = conversation.is_truncated = True
+        self._open_turns.turns([conversation])
+
+    def _submit(
+        self, conversation: Conversation, pages: KvPages | None = None, *, before: Conversation | None = None
+    ) -> None:
+        """`before`: without its last observation."""
         slot = self._slots.of(conversation.weights)
         request = conversation.request(pages)
         try:
             slot.engine.submit([request])
-        except ValueError as error:  # this prompt does not fit the model; others do
+        except TooLong as error:
+            if conversation.turns:
+                self._truncate(before or conversation)
+            else:  # this prompt does not fit the model; others do
+                self._ended.append(conversation.failed(of_the_words(error, conversation.prompt)))
+            return
+        except ValueError as error:
             if pages is not None:  # or these are torn: then it goes on without them
                 self._submit(conversation)
                 return

@@ -8,9 +8,9 @@ Invariants:
 - what is told whole becomes the same conversation again, to the last bit of a log-prob.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def retold(progress: SampleProgress) -> Conversation | None:
         "versions": versions[:closed],
         "written": (tokens[:closed] >= 0).tolist(),
     }
-    return replace(rest, **{**_own_lists(rest), **of_tokens, "partial": partial})
+    return replace(rest.copied(), **of_tokens, partial=partial)
 
 
 def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_turn: int) -> bytes:
@@ -94,13 +94,7 @@ def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_
 def _bare(conversation: Conversation, partial: SequenceProgress | None) -> Conversation:
     kept = None if partial is None else replace(NOTHING_SAID, routes=partial.routes)
     bare = replace(conversation, response_ids=[], logprobs=[], versions=[], written=[], partial=kept)
-    return replace(bare, **_own_lists(bare))
-
-
-def _own_lists(conversation: Conversation) -> dict[str, Any]:
-    """A copy of each: the one that goes on adds to its own."""
-    values = {each.name: getattr(conversation, each.name) for each in fields(conversation)}
-    return {name: [*value] for name, value in values.items() if isinstance(value, list)}
+    return bare.copied()
 
 
 def _mark(conversation: Conversation, partial: SequenceProgress | None) -> int:

@@ -141,11 +141,9 @@ class Supervisor:
             if self._now >= tick_at:
                 self._reach_again()
                 self._look_at_hosts()
-                for starved in self._starved.news(self._now):
-                    self._tell(MANAGER, starved)
-                    self._tell(DRIVER, starved)
-                self._tell(MANAGER, Tick())
-                self._tell(DRIVER, Tick())
+                for message in (*self._starved.news(self._now), Tick()):
+                    self._tell(MANAGER, message)
+                    self._tell(DRIVER, message)
                 tick_at = self._now + TICK_S
         return self._ended
 
@@ -190,7 +188,6 @@ class Supervisor:
             if self._incarnations[address] != incarnation:
                 continue
             try:
-                collected: list[tuple[Address, Collected]]
                 self._got[address], collected = ray.get(poll)
                 self._starved.hear(address, self._now)
             except ActorUnavailableError as error:  # while a connection is made anew; it lives, as far as Ray knows

@@ -12,6 +12,8 @@ Invariants:
 - replicas that ever asked are told of every new version; one that misses the news asks again by itself.
 """
 
+# Over budget: every message to a relay is read here; what follows is decided elsewhere (members, shelf, transfer).
+
 from collections.abc import Callable, Sequence
 from typing import Final
 

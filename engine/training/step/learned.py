@@ -9,13 +9,14 @@ from engine.training.batch import Ints, TrainingBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Those that are trusted; none where they wrote nothing: then the step only looks at all of them."""
+    """Those that are trusted, less the truncated where these are masked; none where they wrote nothing: then the step
+    only looks at all of them."""
 
     members: Ints
     num_given: int
 
     @classmethod
-    def of(cls, given: TrainingBatch) -> "Learned":
-        trusted = np.flatnonzero(given.trusted_N)
-        members = trusted if given.num_written_N[trusted].any() else trusted[:0]
+    def of(cls, given: TrainingBatch, *, masks_truncated: bool = False) -> "Learned":
+        chosen = np.flatnonzero(given.trusted_N & ~given.cut_N if masks_truncated else given.trusted_N)
+        members = chosen if given.num_written_N[chosen].any() else chosen[:0]
         return cls(members=members, num_given=len(given))

@@ -84,7 +84,7 @@ class StepLoss:
     def begin(self, trajectories: Trajectories) -> "Step":
         given = TrainingBatch.of(trajectories)
         check_routes(given, self._route_format)
-        learned = Learned.of(given)
+        learned = Learned.of(given, masks_truncated=self._algorithm.mask_truncated)
         batch = given.only(learned.members) if len(learned.members) else given.without_rewards()
         lengths = batch.num_written_N.tolist()
         penalties = self._penalties(batch, lengths)

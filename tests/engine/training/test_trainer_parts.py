@@ -340,6 +340,17 @@ def test_a_reward_that_is_not_trusted_is_no_part_of_the_step(
     assert said["reward/mean"] == told["reward/mean"] and said["train/trained_tokens"] == told["train/trained_tokens"]
 
 
+def test_masked_truncated_trajectory_is_no_part_of_the_step(make_llama: MakeLlama) -> None:
+    batch = [replace(each, cut=index in (1, 6)) for index, each in enumerate(trajectories_of(0))]
+    whole = [each for each in batch if not each.cut]
+    masked, ((said, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(mask_truncated=True), 1, batch)
+    without, ((told, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(), 1, whole)
+    torch.testing.assert_close(masked, without, rtol=1e-4, atol=1e-6)
+    assert said["train/trained_tokens"] == told["train/trained_tokens"]
+    unmasked, _ = gradients_of_ranks(make_llama(), AlgorithmSpec(), 1, batch)
+    assert not torch.allclose(unmasked, masked)
+
+
 def test_a_trajectory_that_is_not_trusted_has_no_advantage(make_llama: MakeLlama) -> None:
     batch = trajectories_of(0)
     rewards = [*range(len(batch))]

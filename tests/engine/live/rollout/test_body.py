@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import processors
 
+from engine.environments.port import Observation, Prompt, Verdict, conclude
 from engine.environments.registry import make_environment
+from engine.environments.tool_sums import ToolSums
 from engine.inference.port import KvPages
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.body.loop import BodyCall
@@ -155,13 +157,18 @@ class Replica:
 
     def answer(self) -> None:
         while self.asks:
-            ask = self.asks.popleft()
-            if ask.prompt is None:
-                said = self.environment.prompt(ask.key.group.split, ask.key.group.ordinal)
-                self.hear(self.body.on_answers([Answer(id=ask.id, said=said)]))
-            else:
-                verdict = self.environment.respond(ask.prompt, ask.turns)
-                self.hear(self.body.on_answers([Answer(id=ask.id, said=verdict)]))
+            self.answer_one()
+
+    def answer_one(self) -> None:
+        ask = self.asks.popleft()
+        said: Prompt | Observation | Verdict
+        if ask.prompt is None:
+            said = self.environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+        elif ask.is_truncated:
+            said = conclude(self.environment, ask.prompt, ask.turns)
+        else:
+            said = self.environment.respond(ask.prompt, ask.turns)
+        self.hear(self.body.on_answers([Answer(id=ask.id, said=said)]))
 
     def hear(self, messages: list[Message]) -> None:
         for message in messages:
@@ -248,6 +255,48 @@ def test_a_text_begins_once_where_a_tokenizer_marks_the_beginning() -> None:
         said = zip(content.response_ids, content.written, strict=True)
         assert content.prompt_ids[0] == begins
         assert begins not in [token for token, written in said if not written]
+
+
+class Wordy(ToolSums):
+    """Its first observation does not fit the context of the demo model."""
+
+    def observation(self, prompt: Prompt, num_turns: int) -> Observation:
+        return Observation(text=" 1 + 2 =" * 200, role="tool")
+
+
+def test_conversation_that_outgrows_the_context_is_truncated_and_judged() -> None:
+    replica = Replica("tool_sums")
+    replica.environment = Wordy(seed=0, turns=2, waits="none")
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.finish()
+    assert {key.sample for key in replica.ended} == set(SAMPLES)
+    for trajectory in replica.ended.values():
+        assert trajectory.failure is None and trajectory.cut and trajectory.content is not None
+        assert "should be" in trajectory.content.remark, "its environment has judged it"
+        assert all(trajectory.content.written), "what did not fit is no part of it"
+
+
+def test_conversation_without_tokens_for_another_turn_is_judged_by_its_environment() -> None:
+    replica = Replica("tool_sums", max_new_tokens=1)
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.finish()
+    for trajectory in replica.ended.values():
+        assert trajectory.cut and trajectory.content is not None and "should be" in trajectory.content.remark
+
+
+def test_truncated_conversation_that_moves_is_judged_elsewhere() -> None:
+    source, host = Replica("tool_sums", max_new_tokens=1), Replica("tool_sums", number=1, max_new_tokens=1)
+    source.body.perform(StartSequences(tasks=(TASK,)))
+    source.answer()
+    source.steps(1)
+    for _ in SAMPLES:
+        source.answer_one()
+    assert [ask.is_truncated for ask in source.asks] == [True] * len(SAMPLES)
+    source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0))
+    host.take_over(source.handed[0])
+    host.finish()
+    assert {key.sample for key in host.ended} == set(SAMPLES)
+    assert all(each.cut and each.failure is None for each in host.ended.values())
 
 
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
