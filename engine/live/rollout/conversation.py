@@ -168,7 +168,8 @@ class Conversation:
     def copied(self) -> "Conversation":
         """With lists of its own: what is added to one is not added to the other."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: [*value] for name, value in values.items() if isinstance(value, list)})
+        lists: dict[str, Any] = {name: [*value] for name, value in values.items() if isinstance(value, list)}
+        return replace(self, **lists)
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

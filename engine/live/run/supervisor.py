@@ -91,10 +91,9 @@ class Supervisor:
         self._got: dict[Address, int] = {}
         """The number of the answer that each gave last."""
         self._ended: RunFinished | None = None
-        now, spec = time.monotonic(), network.spec
-        self._now = now
+        self._now = now = time.monotonic()
+        spec, watched = network.spec, dict.fromkeys(network.parts, 0)
         plan = Plan.from_spec(spec)
-        watched = dict.fromkeys(network.parts, 0)
         driven: dict[str, Any] = {
             "now": now,
             "num_replicas": network.num_replicas,
@@ -141,7 +140,8 @@ class Supervisor:
             if self._now >= tick_at:
                 self._reach_again()
                 self._look_at_hosts()
-                for message in (*self._starved.news(self._now), Tick()):
+                both: list[Message] = [*self._starved.news(self._now), Tick()]
+                for message in both:
                     self._tell(MANAGER, message)
                     self._tell(DRIVER, message)
                 tick_at = self._now + TICK_S

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -38,7 +39,8 @@ def outcomes(
     vllm_python: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
     """For each name that this run asks for: what went wrong in each of its cases, empty for one that passed."""
-    wanted = [item.callspec.params["name"] for item in request.session.items if "outcomes" in _fixtures_of(item)]
+    chosen: list[Any] = [item for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
+    wanted = [item.callspec.params["name"] for item in chosen]
     file = tmp_path_factory.mktemp("vllm") / "outcomes.xml"
     asked = [f"tests/vllm/{name.replace('::', '.py::', 1)}" for name in wanted]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "PYTHON", "RAY_"))}
@@ -58,10 +60,6 @@ def outcomes(
         name = f"{module}::{class_name or case.attrib['name'].partition('[')[0]}"
         found.setdefault(name, []).append(_fault_of(case))
     return found
-
-
-def _fixtures_of(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
 
 
 def _fault_of(case: ElementTree.Element) -> str:
