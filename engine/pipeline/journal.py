@@ -99,6 +99,8 @@ class StepTaken:
     groups: tuple[CompleteGroup, ...]
     """Empty where it lies so far back that its prompts would be generated again."""
     progress: DataProgress
+    failed: tuple[tuple[int, int], ...] = ()
+    """Ordinals of groups that are trained without some of their samples, and how many these are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

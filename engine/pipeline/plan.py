@@ -35,6 +35,10 @@ class Plan:
     max_batch: int
     num_spare: int = 0
     """Samples begun beyond the group's size; the first to come make the group."""
+    min_group: int | None = None
+    """Graded samples that a group may do with where others failed; None: all."""
+    replaces_failed: bool = False
+    """For each sample that fails another is begun, at most as many as the group has."""
     filters: bool = False
     """Groups without a signal are left out and replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S
@@ -69,6 +73,9 @@ class Plan:
             steps=spec.training.steps,
             groups_per_step=spec.training.prompts_per_step,
             group_size=spec.algorithm.group_size,
+            num_spare=spec.algorithm.groups.num_spare,
+            min_group=spec.algorithm.least_group,
+            replaces_failed=spec.algorithm.groups.on_failure == "replace",
             checkpoint_every=spec.training.checkpoint_every,
             evaluation_prompts=spec.evaluation.prompts,
             evaluate_every=spec.evaluation.every,

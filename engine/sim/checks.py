@@ -94,12 +94,13 @@ class Oracle:
         ordinals_before = {key.group.ordinal for key in before}
         for group in groups:
             samples = [trajectory.key.sample for trajectory in group.trajectories]
-            demand(len(set(samples)) == self._plan.group_size, f"group {group.key} is not whole: {samples}")
+            least, size = self._plan.min_group or self._plan.group_size, self._plan.group_size
+            demand(least <= len(samples) <= size, f"group {group.key} is not whole: {samples}")
             demand(group.key.ordinal not in ordinals_before, f"{group.key} is trained twice")
             for trajectory in group.trajectories:
                 self._on_train_one(step, trajectory, lineage)
         keys = frozenset(trajectory.key for group in groups for trajectory in group.trajectories)
-        demand(len(keys) == len(groups) * self._plan.group_size, f"step {step} has a sample twice")
+        demand(len(keys) == sum(len(each.trajectories) for each in groups), f"step {step} has a sample twice")
         self._check_batch(step, keys)
         self._trained.append(keys)
         self._now = (*self._now, len(self._trained) - 1)
@@ -253,11 +254,11 @@ class Oracle:
         demand(saved == self._now, f"paused after step {self.trained_steps}, written down are {[*self._saved_paths]}")
 
     def on_end(self) -> None:
-        steps, per_step = self._plan.steps, self._plan.groups_per_step * self._plan.group_size
+        steps, num_trained = self._plan.steps, sum(len(self._trained[serial]) for serial in self._now)
         last = max(steps, self._start_step)
         demand(self.trained_steps == last, f"ended after {self.trained_steps} of {steps} steps")
         demand(len(self._now) == last - self._start_step, f"{len(self._now)} steps from {self._start_step} to {last}")
-        demand(self.ledger.get("trained") == len(self._now) * per_step, f"the ledger says {self.ledger}")
+        demand(self.ledger.get("trained") == num_trained, f"the ledger says {self.ledger}, trained are {num_trained}")
         due = [step for step in range(self._start_step, last + 1) if self._plan.evaluates(step)]
         versions = {report.weights.version for report in self.evaluated}
         excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean

@@ -22,7 +22,8 @@ def plan_of(seed: int, schedule: ScheduleName, *, is_capped: bool = False) -> Pl
     cap = chance.whole(0, 3) if chance.happens(0.3) else None
     steps = chance.whole(2, 7)
     num_replicas = num_replicas_of(seed)
-    slots = Chance(seed, "slots")
+    slots, failures = Chance(seed, "slots"), Chance(seed, "failures")
+    groups_per_step, group_size = chance.whole(1, 6), chance.whole(2, 5)
     weight_slots = slots.whole(1 + is_capped, 3) if schedule == "laminar" else 1
     age_cap = slots.whole(1, 3) if is_capped else None
     return Plan(
@@ -31,13 +32,15 @@ def plan_of(seed: int, schedule: ScheduleName, *, is_capped: bool = False) -> Pl
         ),
         weight_slots=weight_slots,
         steps=steps,
-        groups_per_step=chance.whole(1, 6),
-        group_size=chance.whole(2, 5),
+        groups_per_step=groups_per_step,
+        group_size=group_size,
         checkpoint_every=chance.whole(1, 6),
         evaluation_prompts=chance.whole(1, 6),
         evaluate_every=chance.whole(1, steps) if chance.happens(0.4) else 0,
         max_batch=chance.whole(1, 24),
         num_spare=chance.whole(1, 2) if chance.happens(0.15) else 0,
+        min_group=failures.whole(1, group_size) if failures.happens(0.6) else None,
+        replaces_failed=failures.happens(0.3),
         filters=chance.happens(0.2),
         sample_deadline_s=6 * costs_of(seed).token_s * costs_of(seed).max_tokens + 2 * costs_of(seed).longest_s,
         stream_every_s=1.0 if chance.happens(0.5) else 0.0,

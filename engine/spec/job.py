@@ -167,6 +167,30 @@ class TeacherSpec(Strict):
         return not self.source or _MODEL_NAME.fullmatch(self.source) is not None
 
 
+class GroupsSpec(Strict):
+    """Groups of which a sample has no verdict: its tool, its grader or its environment failed."""
+
+    on_failure: Literal["train_rest", "replace", "drop"] = Field(
+        "train_rest",
+        description="train_rest: the group is trained without it. replace: another sample is begun, at most as many as "
+        "the group has; then as train_rest. drop: the group is dropped.",
+    )
+    min_group: int | None = knob(
+        None,
+        "algorithm.groups.min_group",
+        "Samples with a verdict that a group needs; with fewer it is dropped. Empty: half of group_size, at least 2.",
+        ge=1,
+        le=256,
+    )
+    num_spare: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Samples begun beyond group_size; the first group_size with a verdict make the group, the others "
+        "are stopped. Hides the longest answers and favours short ones.",
+    )
+
+
 class AlgorithmSpec(Strict):
     name: AlgorithmName = Field("grpo", description="How rewards become gradients.")
     group_size: int = Field(8, ge=1, le=256, description="Samples of one prompt; their mean is the baseline.")
@@ -193,6 +217,7 @@ class AlgorithmSpec(Strict):
         ge=0,
         le=131_072,
     )
+    groups: GroupsSpec = Field(default_factory=GroupsSpec)
     mask_truncated: bool = Field(
         False,
         description="Nothing is learned from truncated trajectories, and no other is measured against them (overlong "
@@ -208,6 +233,14 @@ class AlgorithmSpec(Strict):
         if self.group_size < 2 and self.learns_from_rewards and RECIPES[self.name].has_group_baseline:
             raise ValueError(f"group_size must be at least 2 for {self.name}: a group's mean is its baseline")
         return self
+
+    @property
+    def least_group(self) -> int:
+        """Graded samples that a group may do with where others failed."""
+        if self.groups.on_failure == "drop":
+            return self.group_size
+        least = max(2, self.group_size // 2) if self.groups.min_group is None else self.groups.min_group
+        return min(least, self.group_size)
 
     @property
     def clips(self) -> tuple[float, float]:

@@ -92,6 +92,11 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.overlong_tokens",
     ),
     **_of(
+        "Only where a group may go on without a sample (algorithm.groups.on_failure train_rest or replace).",
+        lambda spec: spec.algorithm.groups.on_failure != "drop",
+        "algorithm.groups.min_group",
+    ),
+    **_of(
         "Other than constant only in a job of more steps than its warm-up has.",
         lambda spec: spec.training.steps > max(spec.optimizer.warmup_steps, 1) or spec.only_evaluates,
         "optimizer.course",

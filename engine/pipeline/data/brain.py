@@ -4,7 +4,8 @@
 
 Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
-- groups reach the trainer whole, and step S always gets the same batch, however often it is asked for;
+- groups reach the trainer once all of their samples have ended, and step S always gets the same batch, however often
+  it is asked for;
 - every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
 - a time in which it was away itself (frozen, busy) ends no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
@@ -224,7 +225,7 @@ class DataBrain:
                 effects.append(_tell(FaultReported(component="data", message=waited, action="begun again elsewhere")))
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
-            effects.append(_tell(FaultReported(component="data", message=waited, action="the group was given up")))
+            effects.append(_tell(FaultReported(component="data", message=waited, action="the samples were given up")))
             effects += self._judge_grader(waited, "reward")
         return effects
 

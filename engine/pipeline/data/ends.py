@@ -33,9 +33,11 @@ class EndedSamples:
         """So many of its samples had no verdict that it cannot be whole."""
         self._note_failures(group, "failed", "")
 
-    def replaced(self, group: OpenGroup) -> None:
-        """It is whole without those that failed, which the ledger does not count."""
-        self._note_failures(group, "replaced", "Its group is whole without it. ")
+    def done_without(self, group: OpenGroup) -> None:
+        """It went on without those that failed."""
+        is_whole = len(group.finished) >= group.num_needed
+        begin = "Another sample took its place. " if is_whole else "Its group went on without it. "
+        self._note_failures(group, "done without", begin)
 
     def _note_failures(self, group: OpenGroup, what: str, begin: str) -> None:
         for trajectory in group.taken:

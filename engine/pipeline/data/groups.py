@@ -5,7 +5,8 @@ Invariants:
 - each grant has a lease with a higher number than all before it, so that of two replicas that both think a group is
   theirs, one is told that it is not;
 - a sample is taken once, whoever delivers it and however often;
-- a group leaves the book whole (as many graded samples as it needs), or because so many failed that it cannot be.
+- a group leaves the book whole (as many graded samples as it needs), with those that are left once every sample has
+  come, or because so many failed that the rest is too small.
 """
 
 from collections import deque
@@ -21,9 +22,14 @@ from engine.policy.lineage import WeightsId
 class OpenGroup:
     key: GroupKey
     num_needed: int
+    num_least: int
+    """Graded samples that it may do with where others failed."""
+    num_replaceable: int = 0
+    """Failed samples that others will still be begun for."""
     missing: set[int]
     exact: WeightsId | None = None
     """Only these weights may answer: it is an evaluation's, or its samples go on from what these weights said."""
+    num_begun: int = 0
     taken: tuple[Trajectory, ...] = ()
     """All that came, graded or not."""
     # Who works on it is known only while data lives:
@@ -46,12 +52,14 @@ class OpenGroup:
         return [trajectory for trajectory in self.taken if not trajectory.failure]
 
     @property
-    def is_whole(self) -> bool:
-        return len(self.finished) >= self.num_needed
+    def is_enough(self) -> bool:
+        return len(self.finished) >= self.num_least
 
     @property
-    def is_hopeless(self) -> bool:
-        return len(self.finished) + len(self.missing) < self.num_needed
+    def has_ended(self) -> bool:
+        num_finished = len(self.finished)
+        is_hopeless = num_finished + len(self.missing) < self.num_least
+        return num_finished >= self.num_needed or is_hopeless or not self.missing
 
     def task(self, samples: Iterable[int] | None = None, *, is_handed_over: bool = False) -> GroupTask:
         wanted = sorted(self.missing if samples is None else samples)
@@ -73,12 +81,22 @@ class OpenGroup:
         self.missing.discard(sample)
         self.progress.pop(sample, None)
         self.taken = (*self.taken, trajectory)
+        if trajectory.failure and self.num_replaceable:
+            self.num_replaceable -= 1
+            self.missing.add(self.num_begun)
+            self.num_begun += 1
+            self.granted_at = float("-inf")  # its owner was not granted this one yet
 
 
 class GroupBook:
-    def __init__(self, *, num_samples: int, num_spare: int = 0) -> None:
-        """`num_spare` samples are begun beyond those that a group needs; the first to come make it whole."""
+    def __init__(
+        self, *, num_samples: int, num_spare: int = 0, num_least: int | None = None, replaces: bool = False
+    ) -> None:
+        """`num_spare` samples are begun beyond those that a group needs; the first to come make it whole. `num_least`:
+        graded samples that it may do with where others failed. `replaces`: for each that fails, another is begun, at
+        most as many as the group has."""
         self._num_samples, self._num_spare = num_samples, num_spare
+        self._num_least, self._replaces = num_samples if num_least is None else num_least, replaces
         self._open: dict[GroupKey, OpenGroup] = {}
         self._owned: dict[Owner, dict[GroupKey, OpenGroup]] = {}
         self._unowned: deque[GroupKey] = deque()
@@ -97,7 +115,15 @@ class GroupBook:
 
     def open(self, key: GroupKey, *, exact: WeightsId | None = None) -> OpenGroup:
         samples = set(range(self._num_samples + self._num_spare))
-        group = self._open[key] = OpenGroup(key=key, num_needed=self._num_samples, missing=samples, exact=exact)
+        group = self._open[key] = OpenGroup(
+            key=key,
+            num_needed=self._num_samples,
+            num_least=self._num_least,
+            num_replaceable=self._num_samples if self._replaces else 0,
+            missing=samples,
+            num_begun=len(samples),
+            exact=exact,
+        )
         self._unowned.append(key)
         return group
 
@@ -148,12 +174,12 @@ class GroupBook:
         return group is not None and key.sample in group.missing
 
     def take(self, trajectory: Trajectory) -> OpenGroup | None:
-        """The group, if this trajectory ended it (whole or hopeless); None otherwise, also for what is known."""
+        """The group, if this trajectory ended it; None otherwise, also for what is known."""
         group = self._open.get(trajectory.key.group)
         if group is None or trajectory.key.sample not in group.missing:
             return None
         group.take(trajectory)
-        if not (group.is_whole or group.is_hopeless):
+        if not group.has_ended:
             return None
         self.close(group)
         return group

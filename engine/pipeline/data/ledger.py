@@ -74,15 +74,18 @@ class Ledger:
         self.num_rolled_back = num_rolled_back
         """Samples that were trained into weights that are no more."""
 
-    def end(self, ordinal: int, end: End, *, num_samples: int) -> None:
+    def end(self, ordinal: int, end: End, *, num_samples: int, num_failed: int = 0) -> None:
+        """`num_failed`: of the samples, those that the group ended without."""
         self._ended.add(ordinal)
-        self._counts[end] += num_samples
+        self._counts[end] += num_samples - num_failed
+        self._counts["failed"] += num_failed
 
-    def take_back(self, ordinal: int, *, num_samples: int) -> None:
+    def take_back(self, ordinal: int, *, num_samples: int, num_failed: int = 0) -> None:
         """It was trained, and the trainer that knew it is dead."""
         self._ended.remove(ordinal)
-        self._counts["trained"] -= num_samples
-        self.num_rolled_back += num_samples
+        self._counts["trained"] -= num_samples - num_failed
+        self._counts["failed"] -= num_failed
+        self.num_rolled_back += num_samples - num_failed
 
     def has_ended(self, ordinal: int) -> bool:
         return ordinal in self._ended
@@ -97,10 +100,12 @@ class Ledger:
     def progress(self) -> DataProgress:
         return DataProgress(ended=self._ended.intervals(), ledger=tuple(sorted(self._counts.items())))
 
-    def progress_if_trained(self, ordinals: Sequence[int], *, num_samples: int) -> DataProgress:
+    def progress_if_trained(self, ordinals: Sequence[int], *, num_samples: int, num_failed: int = 0) -> DataProgress:
         """The progress for a checkpoint that is written once these prompts are trained."""
         ended = IntervalSet(self._ended.intervals())
         for ordinal in ordinals:
             ended.add(ordinal)
-        counts = {**self._counts, "trained": self._counts["trained"] + num_samples}
+        counts = dict(self._counts)
+        counts["trained"] += num_samples - num_failed
+        counts["failed"] += num_failed
         return DataProgress(ended=ended.intervals(), ledger=tuple(sorted(counts.items())))

@@ -36,13 +36,9 @@ class PromptPool:
 
     def replace_lost(self) -> None:
         """Groups that ended without being trained are made up for within their window."""
-        num_lost = sum(
-            count // self._state.plan.group_size
-            for end, count in self._state.counts().items()
-            if end in ("filtered", "dropped_stale", "failed")
-        )
+        num_lost = self._state.num_lost_groups
         if self._window is not None:
-            self._window.left += max(0, num_lost - self._num_ended)
+            self._window.left += num_lost - self._num_ended
         self._num_ended = num_lost
 
     @property

@@ -14,6 +14,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.data.ends import EndedSamples
@@ -51,7 +52,12 @@ class DataState:
     def __init__(self, plan: Plan, *, start_step: int = 0, progress: DataProgress | None = None) -> None:
         self.plan = plan
         self.ledger = Ledger(progress or DataProgress())
-        self.training = GroupBook(num_samples=plan.group_size, num_spare=plan.num_spare)
+        self.training = GroupBook(
+            num_samples=plan.group_size,
+            num_spare=plan.num_spare,
+            num_least=plan.min_group,
+            replaces=plan.replaces_failed,
+        )
         self.evaluations: list[Evaluation] = []
         self.ready: list[CompleteGroup] = []
         self._ready_ordinals: set[int] = set()
@@ -66,6 +72,8 @@ class DataState:
         self.reports: list[EvaluationReported | FaultReported] = []
         self.num_failed_groups = 0
         self.num_ended_groups = 0
+        self.num_lost_groups = 0
+        """Ended in any way but trained, since this process began."""
         self.num_filtered_in_a_row = 0
         self.ended = EndedSamples(group_size=plan.group_size, staleness=self.staleness)
         # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
@@ -151,17 +159,17 @@ class DataState:
             self._complete(group)
 
     def _complete(self, group: OpenGroup) -> None:
-        if not group.is_whole:
+        if not group.is_enough:
             self._end(group.key.ordinal, "failed")
             self.num_failed_groups += 1
             self.ended.failed(group)
             return
-        self.ended.replaced(group)
+        self.ended.done_without(group)
         in_order = tuple(sorted(group.finished, key=lambda finished: finished.key.sample))
         may_filter = self.num_filtered_in_a_row < MAX_FILTERED_STEPS * self.plan.groups_per_step
         rewards = [trajectory.reward for trajectory in in_order if trajectory.trusted]
         if self.plan.filters and may_filter and not has_signal(rewards):
-            self._end(group.key.ordinal, "filtered")
+            self._end(group.key.ordinal, "filtered", num_failed=self.plan.group_size - len(in_order))
             self.num_filtered_in_a_row += 1
             self.ended.filtered(group)
             return
@@ -178,18 +186,16 @@ class DataState:
         group = self.training.get(key)
         if group is not None:
             self.training.close(group)
-            self._end(key.ordinal, "failed")
-            self.num_failed_groups += 1
             self.ended.given_up(group, reason, newest=WeightsId(self.lineage.epoch, self.trained_version))
+            self._complete(group)
 
     def _drop(self, record: GroupsDropped) -> None:
-        dropped = set(record.ordinals)
-        for group in self.ready:
-            if group.key.ordinal in dropped:
-                self.ended.dropped(group)
-        self._keep_ready(group for group in self.ready if group.key.ordinal not in dropped)
-        for ordinal in record.ordinals:
-            self._end(ordinal, "dropped_stale")
+        ordinals = set(record.ordinals)
+        dropped = [group for group in self.ready if group.key.ordinal in ordinals]
+        self._keep_ready(group for group in self.ready if group.key.ordinal not in ordinals)
+        for group in dropped:
+            self.ended.dropped(group)
+            self._end(group.key.ordinal, "dropped_stale", num_failed=self._num_failed_of(group))
 
     def _make_batch(self, record: BatchMade) -> None:
         wanted = set(record.ordinals)
@@ -197,19 +203,26 @@ class DataState:
         chosen.sort(key=lambda group: group.key.ordinal)
         self._keep_ready(group for group in self.ready if group.key.ordinal not in wanted)
         num_samples = len(chosen) * self.plan.group_size
+        failed = tuple((group.key.ordinal, num) for group in chosen if (num := self._num_failed_of(group)))
+        num_failed = sum(num for _, num in failed)
         self.batch = StepTaken(
             step=record.step,
             ordinals=record.ordinals,
             groups=tuple(chosen),
-            progress=self.ledger.progress_if_trained(record.ordinals, num_samples=num_samples),
+            progress=self.ledger.progress_if_trained(record.ordinals, num_samples=num_samples, num_failed=num_failed),
+            failed=failed,
         )
         self.num_filtered_in_a_row = 0
+
+    def _num_failed_of(self, group: CompleteGroup) -> int:
+        return self.plan.group_size - len(group.trajectories)
 
     def _end_step(self, step: int) -> None:
         batch = self.batch
         assert batch is not None and batch.step == step, f"step {step} ended, which was not in training"
+        failed = dict(batch.failed)
         for ordinal in batch.ordinals:
-            self._end(ordinal, "trained")
+            self._end(ordinal, "trained", num_failed=failed.get(ordinal, 0))
         self.batch, self.trained_version = None, step
         self.history.append(batch)
         self._shorten_history()
@@ -222,13 +235,12 @@ class DataState:
         for at in range(len(self.history) - MAX_STEPS_KEPT):
             taken = self.history[at]
             if taken.groups:
-                self.history[at] = StepTaken(
-                    step=taken.step, ordinals=taken.ordinals, groups=(), progress=taken.progress
-                )
+                self.history[at] = replace(taken, groups=())
 
-    def _end(self, ordinal: int, end: End) -> None:
+    def _end(self, ordinal: int, end: End, *, num_failed: int = 0) -> None:
         self.num_ended_groups += 1
-        self.ledger.end(ordinal, end, num_samples=self.plan.group_size)
+        self.num_lost_groups += end != "trained"
+        self.ledger.end(ordinal, end, num_samples=self.plan.group_size, num_failed=num_failed)
 
     # ── a new trainer ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,8 +256,10 @@ class DataState:
         self.history = deque(taken for taken in self.history if taken.step <= record.step)
         if knows_all:
             for taken in lost:
+                failed = dict(taken.failed)
                 for ordinal in taken.ordinals:
-                    self.ledger.take_back(ordinal, num_samples=self.plan.group_size)
+                    num_failed = failed.get(ordinal, 0)
+                    self.ledger.take_back(ordinal, num_samples=self.plan.group_size, num_failed=num_failed)
         else:  # an older checkpoint than data expected: its own memory is the only one that fits
             num_trained = self.ledger.counts(num_open=0)["trained"] - dict(record.progress.ledger).get("trained", 0)
             self.ledger = Ledger(record.progress, num_rolled_back=self.ledger.num_rolled_back + max(0, num_trained))

@@ -72,7 +72,7 @@ def test_a_failed_sample_whose_group_is_whole_without_it_is_told_although_the_le
     data.sync(wants=0, finished=(broken(first), *graded))
     (read,) = told(data.handle(BatchWanted(step=2)))
     assert (read.trajectory.key, read.end) == (first.key, "failed")
-    assert read.reason == "Its group is whole without it. no sandbox" and data.counts["failed"] == 0
+    assert read.reason == "Another sample took its place. no sandbox" and data.counts["failed"] == 0
 
 
 def test_a_sample_that_never_ended_is_told_without_a_word_of_its_own() -> None:

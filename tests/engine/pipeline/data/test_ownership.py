@@ -83,7 +83,7 @@ def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up
     assert stuck.key not in [task.key for task in granted(data.sync(0, wants=8, groups=holding([stuck])))]
     assert stuck.key in [task.key for task in granted(data.sync(1, wants=8))]
     effects = data.wait(100.0)
-    assert "the group was given up" in [fault.action for fault in of(effects, FaultReported)]
+    assert "the samples were given up" in [fault.action for fault in of(effects, FaultReported)]
     assert data.counts["failed"] == 2
 
 
