@@ -149,7 +149,9 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         return group_of(nodeid, self.config.rootpath)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """The test that ended its worker counts as done: xdist would run it again in one worker after the other."""
+        """The test that ended its worker counts as done: xdist would run it again in one worker after the other.
+        Finished files are dropped: xdist would assign them again, and a worker that got nothing else would wait for
+        ever."""
         unfinished = [
             (unit, nodeid)
             for unit in self.assigned_work[node].values()
@@ -160,6 +162,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         if unfinished:
             unit, crashed = unfinished[0]
             unit[crashed] = True
+        units = self.assigned_work[node].items()
+        self.assigned_work[node] = {scope: unit for scope, unit in units if not all(unit.values())}
         super().remove_node(node)
         return crashed
 

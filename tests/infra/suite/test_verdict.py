@@ -95,6 +95,19 @@ def test_dead_worker_is_red_by_name_and_the_rest_runs(run: Run) -> None:
     assert {row.nodeid: row.outcome for row in verdict.tests}["test_dies.py::test_lives"] == "passed"
 
 
+@pytest.mark.proof
+def test_run_goes_on_after_a_worker_that_died_late(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then it has whole files behind it, which are not to be given to anybody again."""
+    monkeypatch.setitem(verdicts.BUDGET_S, "gate", 60)
+    monkeypatch.setattr(verdicts, "LEAST_S", 60)
+    passing = {f"fine_{n}": "@pytest.mark.parametrize('n', range(4))\ndef test_fine(n): pass" for n in range(6)}
+    verdict = judged(
+        run, **passing, dies="def test_dies(): os.kill(os.getpid(), signal.SIGKILL)\ndef test_lives(): pass"
+    )
+    assert verdict.red == ["pytest broke off with exit code -9", "test_dies.py::test_dies"]
+    assert sum(row.outcome == "passed" for row in verdict.tests) == 25
+
+
 @pytest.mark.long
 def test_broken_import_is_red_by_name(run: Run) -> None:
     verdict = judged(run, broken="import nothing_of_this_name", other="def test_fine(): pass")
