@@ -1,10 +1,15 @@
 """Data's actor: the brain decides, the body keeps its log.
 
-Invariant: the brain hears that records are kept only after they are on the disk; records that come close together
-share one wait for it.
+Invariants:
+- the brain hears that records are kept only after they are on the disk; records that come close together share one
+  wait for it;
+- a batch is put into Ray's object store once, and sent by reference however often its trainer asks.
 """
 
 from pathlib import Path
+from typing import Any
+
+import ray
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
@@ -14,9 +19,10 @@ from engine.live.data.recovery import read_journal
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import Record
-from engine.pipeline.messages.addresses import DATA
+from engine.pipeline.messages.addresses import DATA, Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import Persisted
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.policy.pace import SLOWEST_SYNC_S
@@ -81,11 +87,22 @@ class DataActor(BodyActor):
     ) -> None:
         self._spec, self._start_step, self._progress = spec, start_step, progress
         self._journal, self._incarnation = journal, incarnation
+        self._batch: tuple[int, int] | None = None
+        self._batch_ref: Any = None
         built_with = {"spec": spec.model_dump(mode="json"), "start_step": start_step, "progress": plain(progress)}
         # A later incarnation begins with a log, which its recording does not hold.
         super().__init__(
             part=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
         )
+
+    def _send(self, to: Address, message: Message) -> None:
+        if not isinstance(message, BatchReady):
+            super()._send(to, message)
+            return
+        batch = (message.epoch, message.step)
+        if self._batch != batch:
+            self._batch, self._batch_ref = batch, ray.put(message)
+        super()._send(to, self._batch_ref)
 
     def build(self) -> Body:
         recovered: Recovered | None = None

@@ -15,7 +15,7 @@ Invariants:
 # Over budget: every message to data is read here; what follows is decided elsewhere (state, assignment, commit).
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.environments.port import Blame
@@ -74,6 +74,8 @@ from engine.policy.sampling import oldest_first
 
 # After a recovery data listens first: in this time every replica has said at least once what it works on.
 LISTEN_S: Final = 3.0
+# A batch that its trainer still asks for was lost, or is on its way: it may be gigabytes. Doubles each time.
+BATCH_LOST_AFTER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,23 @@ class Recovered:
     snapshot: DataSnapshot | None
     records: Sequence[Record]
     serial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSent:
+    step: int
+    epoch: int
+    at: float
+    lost_after_s: float = BATCH_LOST_AFTER_S
+
+    @classmethod
+    def after(cls, before: "BatchSent | None", step: int, epoch: int, now: float) -> "BatchSent":
+        if before is None or (before.step, before.epoch) != (step, epoch):
+            return cls(step=step, epoch=epoch, at=now)
+        return replace(before, at=now, lost_after_s=2 * before.lost_after_s)
+
+    def is_lost(self, step: int, epoch: int, now: float) -> bool:
+        return (self.step, self.epoch) != (step, epoch) or now - self.at >= self.lost_after_s
 
 
 class DataBrain:
@@ -106,6 +125,7 @@ class DataBrain:
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
         self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
+        self._sent: BatchSent | None = None
         self._judged_by: tuple[int, Lineage] | None = None
         self._num_judged = 0
         self._listens = recovered is not None
@@ -149,7 +169,7 @@ class DataBrain:
                 raise TypeError(f"data does not take {type(message).__name__}")
         effects += self._count_answers(now)
         effects += self._finish_evaluations()
-        effects += self._make_batch()
+        effects += self._make_batch(now)
         effects += self._grants(now)
         return self._commit.after(effects)
 
@@ -238,7 +258,8 @@ class DataBrain:
         effects += self._follow(message.epoch, message.resumed)
         self._keep(message.checkpointed)
         if self._state.batch is not None and self._state.batch.step == message.step:
-            effects.append(self._send_batch())
+            if self._sent is None or self._sent.is_lost(message.step, message.epoch, now):
+                effects.append(self._send_batch(now))
         elif message.step == self._state.trained_version + 1:
             self._wanted_step = message.step
         return effects
@@ -285,7 +306,7 @@ class DataBrain:
         )
         return [_tell(fault), _tell(LedgerReported(counts=self._state.counts()))]
 
-    def _make_batch(self) -> list[Effect]:
+    def _make_batch(self, now: float) -> list[Effect]:
         if self._wanted_step is None:
             return []
         state = self._state
@@ -296,7 +317,7 @@ class DataBrain:
         ordinals = tuple(sorted(state.ready[position].key.ordinal for position in chosen))
         self._record(BatchMade(step=self._wanted_step, ordinals=ordinals))
         self._wanted_step = self._judged_by = None
-        return [self._send_batch()]
+        return [self._send_batch(now)]
 
     def _drop_what_is_stale(self) -> None:
         """What was ready before was judged then, unless the weights to train are others now: nothing is taken from
@@ -309,9 +330,10 @@ class DataBrain:
             self._record(GroupsDropped(ordinals=tuple(stale)))
         self._judged_by, self._num_judged = by, len(state.ready)
 
-    def _send_batch(self) -> Effect:
+    def _send_batch(self, now: float) -> Effect:
         state = self._state
         assert state.batch is not None
+        self._sent = BatchSent.after(self._sent, state.batch.step, state.lineage.epoch, now)
         buffer = BufferView(
             num_ready=len(state.ready),
             num_in_progress=len(state.training),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.environments.port import Blame
+from engine.pipeline.data.brain import BATCH_LOST_AFTER_S
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -164,6 +165,7 @@ def test_groups_reach_the_trainer_whole_and_a_step_always_gets_the_same_batch() 
     assert of(data.sync(wants=0, finished=samples[:3]), BatchReady) == []
     (batch,) = of(data.sync(wants=0, finished=samples[3:4]), BatchReady)
     assert [len(group.trajectories) for group in batch.groups] == [2, 2]
+    data.wait(BATCH_LOST_AFTER_S)
     assert data.batch(1) == [batch]
 
 
@@ -191,6 +193,19 @@ def test_stale_groups_are_dropped_with_a_reason_and_replaced() -> None:
     [ended] = of(data.handle(BatchWanted(step=3)), SamplesEnded)
     [read] = ended.to_read
     assert (ended.step, read.end, read.staleness) == (2, "dropped_stale", 1) and "1 versions old" in read.reason
+
+
+def test_batch_is_sent_once_however_often_it_is_asked_for() -> None:
+    data = DataWithDisk().past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    sent = of(data.sync(wants=0, finished=answers(granted(data.sync(wants=4)))), BatchReady)
+    for _ in range(4):
+        sent += of(data.handle(BatchWanted(step=1)), BatchReady)
+    assert len(sent) == 1
+    for wait_s, num_sent in ((2.0, 2), (2.0, 2), (2.0, 3)):
+        data.wait(wait_s)
+        sent += of(data.handle(BatchWanted(step=1)), BatchReady)
+        assert len(sent) == num_sent, "lost after 2 s, and then after 4 s"
 
 
 def test_a_group_without_a_signal_is_filtered_and_replaced() -> None:
