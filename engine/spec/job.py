@@ -172,13 +172,14 @@ class GroupsSpec(Strict):
 
     on_failure: Literal["train_rest", "replace", "drop"] = Field(
         "train_rest",
-        description="train_rest: the group is trained without it. replace: another sample is begun, at most as many as "
-        "the group has; then as train_rest. drop: the group is dropped.",
+        description="When a sample has no verdict: train_rest trains its group without that sample; replace starts "
+        "another one, at most as many as the group has, and then trains the rest; drop drops the group.",
     )
     min_group: int | None = knob(
         None,
         "algorithm.groups.min_group",
-        "Samples with a verdict that a group needs; with fewer it is dropped. Empty: half of group_size, at least 2.",
+        "Samples with a verdict that a group needs; with fewer the group is dropped. Empty: half of group_size, at "
+        "least 2.",
         ge=1,
         le=256,
     )
