@@ -34,7 +34,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def statements(top: ast.AST) -> Iterator[ast.AST]:
-    """All below it, and no expressions: these are most of a tree, and hold no function that has a name."""
+    """All statements below a node. Skips expressions, which are most of a tree and define no named function."""
     waiting = [top]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,7 @@
 """A customer's own `respond`, in sandboxed processes that stay warm.
 
     def respond(prompt, turns) -> {"observation": …, "role": …} or {"reward": …, "parts": {…}, "remark": …}
-    def conclude(prompt, turns) -> {"reward": …, "parts": {…}, "remark": …}     optional: of a truncated trajectory
+    def conclude(prompt, turns) -> {"reward": …, "parts": {…}, "remark": …}     optional: judges truncated trajectories
 
 An observation may also say which "tool" the turn called, with which "arguments", and the "error" that it met: texts for
 whoever reads the trajectory.
@@ -64,13 +64,13 @@ class OwnJudge:
         raise self._wrong('conclude: {"reward": …, "parts": …, "remark": …}', said)
 
     def _call(self, function: str, prompt: Prompt, turns: Sequence[Turn]) -> object:
-        shown = {
+        document = {
             "split": prompt.split,
             "ordinal": prompt.ordinal,
             "text": prompt.text,
             "facts": dict(prompt.facts),
         }
-        return self._processes.call(function, shown, [turn.text for turn in turns])
+        return self._processes.call(function, document, [turn.text for turn in turns])
 
     def _verdict(self, said: Mapping[str, object]) -> Verdict:
         reward, parts, remark = said["reward"], said.get("parts", {}), said.get("remark", "")

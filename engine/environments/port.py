@@ -100,10 +100,10 @@ class Environment(Protocol):
 
 @runtime_checkable
 class JudgesUnfinished(Protocol):
-    """An environment that judges a truncated trajectory. Without this, one has reward 0."""
+    """An environment that judges truncated trajectories. Other environments give them reward 0."""
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
-        """`respond` went on, and the model cannot: no tokens are left, or the observation does not fit its context."""
+        """Called when `respond` returned an observation and the model has no tokens or no context left for a turn."""
         ...
 
 

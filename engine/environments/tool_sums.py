@@ -82,7 +82,7 @@ class ToolSums:
         return grade(terms, [turn.text for turn in turns])
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
-        """What was not said any more is wrong."""
+        """Missing turns count as wrong."""
         unsaid = [""] * (self.num_turns - len(turns))
         return grade(_terms_of(prompt), [*(turn.text for turn in turns), *unsaid])
 

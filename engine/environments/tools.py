@@ -11,7 +11,7 @@ the way that models with a chat template were taught (calls.py).
 Invariants:
 - a call that is wrong in any way is answered with what was wrong, and the trajectory goes on;
 - a tool that could not run for reasons of ours raises `GraderError`;
-- after `max_turns` turns, and of a truncated trajectory, the answer counts as wrong.
+- after `max_turns` turns, or when truncated, the trajectory counts as wrong.
 """
 
 import random

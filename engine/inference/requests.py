@@ -26,7 +26,7 @@ class Limits:
 
 
 class TooLong(ValueError):
-    """It does not fit the model's positions or the KV cache."""
+    """The request exceeds the model's positions or the KV cache."""
 
 
 class DrawKind(NamedTuple):

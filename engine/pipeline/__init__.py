@@ -8,7 +8,7 @@ journal    the records that data logs to survive its death
 reading    how much a person may read of a trajectory
 
 messages/  messages, a module for each receiver
-data/      prompts out, whole groups in, batches
+data/      prompts out, complete groups in, batches
 rollout/   a replica
 trainer/   one step after another
 relay/     weights on their way

@@ -100,7 +100,7 @@ class StepTaken:
     """Empty where it lies so far back that its prompts would be generated again."""
     progress: DataProgress
     failed: tuple[tuple[int, int], ...] = ()
-    """Ordinals of groups that are trained without some of their samples, and how many these are."""
+    """Groups with failed samples: their ordinals, and the number of failed samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

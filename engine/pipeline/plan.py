@@ -14,7 +14,7 @@ from engine.spec.slots import num_weight_slots
 SAMPLE_DEADLINE_S: Final = 3_600.0
 # As many turns of a sample may each take as long as a turn may; what has more takes less for most.
 LONG_TURNS: Final = 8
-# A group whose second owner does not end it either is given up.
+# Samples that their second owner does not end either are given up.
 OWNERS_IN_VAIN: Final = 2
 LOOKS_PER_DEADLINE: Final = 8
 # A lost replica costs at most what its samples said in twice this time; telling it costs a copy of their tokens.
@@ -36,13 +36,13 @@ class Plan:
     num_spare: int = 0
     """Samples begun beyond the group's size; the first to come make the group."""
     min_group: int | None = None
-    """Graded samples that a group may do with where others failed; None: all."""
+    """The smallest number of graded samples that a group is trained with after failures; None: `group_size`."""
     replaces_failed: bool = False
-    """For each sample that fails another is begun, at most as many as the group has."""
+    """Each failed sample is replaced by a new one, at most `group_size` times a group."""
     filters: bool = False
     """Groups without a signal are left out and replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S
-    """A sample that takes longer is begun again elsewhere, and its group given up when that takes as long."""
+    """A sample that takes longer is restarted on another replica, and given up when that takes as long."""
     stream_every_s: float = 0.0
     """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING

@@ -168,7 +168,7 @@ class TeacherSpec(Strict):
 
 
 class GroupsSpec(Strict):
-    """Groups of which a sample has no verdict: its tool, its grader or its environment failed."""
+    """Groups in which a sample has no verdict because its tool, grader or environment failed."""
 
     on_failure: Literal["train_rest", "replace", "drop"] = Field(
         "train_rest",
@@ -237,7 +237,7 @@ class AlgorithmSpec(Strict):
 
     @property
     def least_group(self) -> int:
-        """Graded samples that a group may do with where others failed."""
+        """The smallest number of graded samples that a group is trained with."""
         if self.groups.on_failure == "drop":
             return self.group_size
         least = max(2, self.group_size // 2) if self.groups.min_group is None else self.groups.min_group

@@ -1,4 +1,4 @@
-"""The border to who holds the weights, and to a trainer: whole groups in, one step and its metrics out.
+"""The border to who holds the weights, and to a trainer: complete groups in, one step and its metrics out.
 
 Invariants:
 - a step makes as many optimizer updates as the settings ask for, each of which happens whole or not at all: a

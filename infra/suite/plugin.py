@@ -149,9 +149,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         return group_of(nodeid, self.config.rootpath)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """The test that ended its worker counts as done: xdist would run it again in one worker after the other.
-        Finished files are dropped: xdist would assign them again, and a worker that got nothing else would wait for
-        ever."""
+        """Marks the test that killed its worker as done: xdist would run it again in each new worker. Drops finished
+        files: xdist would assign them again, and a worker that gets only finished files waits for ever."""
         unfinished = [
             (unit, nodeid)
             for unit in self.assigned_work[node].values()

@@ -1,7 +1,7 @@
 """What a run prints at its end, and what it leaves in `.laminar/` for whoever asks later.
 
-`tested.json` (`tested-long.json`) is the record of the last whole run, `tested.jsonl` (`tested-long.jsonl`) holds what
-each of its tests took; `unsteady.jsonl` collects unsteady tests over all runs. The last lines that are printed name
+`tested.json` (`tested-long.json`) is the record of the last whole run, `tested.jsonl` (`tested-long.jsonl`) holds the
+cost of each of its tests; `unsteady.jsonl` collects unsteady tests over all runs. The last lines that are printed name
 what is red.
 """
 
@@ -24,10 +24,10 @@ STATE: Final = ROOT / ".laminar"
 RECORDS: Final = {"gate": STATE / "tested.json", "long": STATE / "tested-long.json"}
 UNSTEADY: Final = STATE / "unsteady.jsonl"
 NUM_LINES: Final = 3
-"""Of each failure."""
+"""Lines of each failure's traceback."""
 NUM_NAMED: Final = 4
 NUM_RED_FILES: Final = 15
-"""With what follows them fewer than twenty lines: those that a CI job shows."""
+"""The last twenty lines, which a CI job shows, hold the list of files and the totals."""
 
 
 def write_record(run: Run, verdict: Verdict, *, minutes: float) -> set[str]:
@@ -99,7 +99,7 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
 
 
 def red_files(red: Sequence[str]) -> list[str]:
-    """Where many tests are red: how many of which files. Few are named in the lines above."""
+    """Red tests counted by file. Empty for few red tests, which are listed by name above."""
     if len(red) <= NUM_NAMED:
         return []
     files = Counter(name.partition("::")[0] for name in red)

@@ -72,8 +72,8 @@ class OwnTime:
 class TreeWaits:
     """From what the kernel counts, what a tree of processes used and waited between two looks.
 
-    A wait is counted by the kernel when it is over, all at once. What of it fell into the stretch in which it began was
-    taken for own time: it makes up for the next own time, and no more than one stretch of it.
+    The kernel adds a wait when the wait is over. Its beginning, before the first look at which the thread stands still,
+    was counted as own time; that excess is carried over to later looks, at most one interval of it.
     """
 
     def __init__(self, before: TreeTimes | None) -> None:
@@ -84,7 +84,7 @@ class TreeWaits:
         self._pending_s: dict[int, float] = {}
         """Waits in progress, of which the kernel counts nothing yet."""
         self._late_s: dict[int, float] = {}
-        """Told, and not counted yet."""
+        """Of each thread, the waited seconds that are carried over."""
 
     def since(self, elapsed_s: float, now: TreeTimes) -> tuple[float, float]:
         """Processor time, and the longest wait of a thread."""

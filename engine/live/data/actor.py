@@ -3,7 +3,7 @@
 Invariants:
 - the brain hears that records are kept only after they are on the disk; records that come close together share one
   wait for it;
-- a batch is put into Ray's object store once, and sent by reference however often its trainer asks.
+- a batch is put into Ray's object store once; every resend passes the same reference.
 """
 
 from pathlib import Path

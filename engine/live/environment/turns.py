@@ -26,9 +26,9 @@ class Ask:
     """None: it is the prompt that is asked for."""
     turns: tuple[Turn, ...]
     is_truncated: bool = False
-    """The model can say no more: a verdict is asked for."""
+    """The model cannot take another turn: the environment must return a verdict."""
     said: str = field(init=False)
-    """A digest of the turns, and of whether they are the last: it travels along, and nobody makes it again."""
+    """A digest of the turns and of `is_truncated`, computed once by the sender."""
 
     def __post_init__(self) -> None:
         texts = [turn.text for turn in self.turns] + ["truncated"] * self.is_truncated

@@ -82,7 +82,7 @@ class Conversation:
     utterances: list[Utterance] = field(default_factory=list)
     was_cut: bool = False
     is_truncated: bool = False
-    """The environment went on, and there was no room for another turn: its verdict is awaited."""
+    """There is no room for another turn: the environment's verdict is pending."""
     environment_s: float = 0.0
 
     @property
@@ -166,7 +166,7 @@ class Conversation:
         )
 
     def copied(self) -> "Conversation":
-        """With lists of its own: what is added to one is not added to the other."""
+        """A copy that shares no list with this conversation."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         lists: dict[str, Any] = {name: [*value] for name, value in values.items() if isinstance(value, list)}
         return replace(self, **lists)

@@ -198,7 +198,7 @@ class Samples:
     def _submit(
         self, conversation: Conversation, pages: KvPages | None = None, *, before: Conversation | None = None
     ) -> None:
-        """`before`: without its last observation."""
+        """`before`: the conversation without its last observation."""
         slot = self._slots.of(conversation.weights)
         request = conversation.request(pages)
         try:
@@ -206,7 +206,7 @@ class Samples:
         except TooLong as error:
             if conversation.turns:
                 self._truncate(before or conversation)
-            else:  # this prompt does not fit the model; others do
+            else:  # of this prompt alone: other prompts fit the model
                 self._ended.append(conversation.failed(of_the_words(error, conversation.prompt)))
             return
         except ValueError as error:

@@ -1,11 +1,11 @@
-"""Data: hands out prompts, gathers trajectories, and makes batches of whole groups.
+"""Data: hands out prompts, gathers trajectories, and makes batches of complete groups.
 
     prompt pool ──▶ groups in progress, by replica ──▶ experience buffer ──▶ the batch in training ──▶ ledger
 
 Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
-- groups reach the trainer once all of their samples have ended, and step S always gets the same batch, however often
-  it is asked for;
+- a group reaches the trainer when all of its samples have ended; step S always gets the same batch, also when the
+  trainer asks again;
 - every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
 - a time in which it was away itself (frozen, busy) ends no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
@@ -15,7 +15,7 @@ Invariants:
 # Over budget: every message to data is read here; what follows is decided elsewhere (state, assignment, commit).
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from engine.environments.port import Blame
@@ -24,6 +24,7 @@ from engine.pipeline.data.commit import Commit
 from engine.pipeline.data.evaluation import AnswerCounter
 from engine.pipeline.data.prompts import PromptPool
 from engine.pipeline.data.releases import Releases
+from engine.pipeline.data.resending import Resending
 from engine.pipeline.data.state import DataState
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.journal import (
@@ -74,8 +75,6 @@ from engine.policy.sampling import oldest_first
 
 # After a recovery data listens first: in this time every replica has said at least once what it works on.
 LISTEN_S: Final = 3.0
-# A batch that its trainer still asks for was lost, or is on its way: it may be gigabytes. Doubles each time.
-BATCH_LOST_AFTER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +84,6 @@ class Recovered:
     snapshot: DataSnapshot | None
     records: Sequence[Record]
     serial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSent:
-    step: int
-    epoch: int
-    at: float
-    lost_after_s: float = BATCH_LOST_AFTER_S
-
-    @classmethod
-    def after(cls, before: "BatchSent | None", step: int, epoch: int, now: float) -> "BatchSent":
-        if before is None or (before.step, before.epoch) != (step, epoch):
-            return cls(step=step, epoch=epoch, at=now)
-        return replace(before, at=now, lost_after_s=2 * before.lost_after_s)
-
-    def is_lost(self, step: int, epoch: int, now: float) -> bool:
-        return (self.step, self.epoch) != (step, epoch) or now - self.at >= self.lost_after_s
 
 
 class DataBrain:
@@ -125,7 +107,7 @@ class DataBrain:
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
         self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
-        self._sent: BatchSent | None = None
+        self._resending = Resending()
         self._judged_by: tuple[int, Lineage] | None = None
         self._num_judged = 0
         self._listens = recovered is not None
@@ -258,7 +240,7 @@ class DataBrain:
         effects += self._follow(message.epoch, message.resumed)
         self._keep(message.checkpointed)
         if self._state.batch is not None and self._state.batch.step == message.step:
-            if self._sent is None or self._sent.is_lost(message.step, message.epoch, now):
+            if self._resending.is_due(message.epoch, message.step, now):
                 effects.append(self._send_batch(now))
         elif message.step == self._state.trained_version + 1:
             self._wanted_step = message.step
@@ -333,7 +315,7 @@ class DataBrain:
     def _send_batch(self, now: float) -> Effect:
         state = self._state
         assert state.batch is not None
-        self._sent = BatchSent.after(self._sent, state.batch.step, state.lineage.epoch, now)
+        self._resending.note_sent(state.lineage.epoch, state.batch.step, now)
         buffer = BufferView(
             num_ready=len(state.ready),
             num_in_progress=len(state.training),

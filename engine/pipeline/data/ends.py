@@ -34,9 +34,9 @@ class EndedSamples:
         self._note_failures(group, "failed", "")
 
     def done_without(self, group: OpenGroup) -> None:
-        """It went on without those that failed."""
-        is_whole = len(group.finished) >= group.num_needed
-        begin = "Another sample took its place. " if is_whole else "Its group went on without it. "
+        """Notes the failed samples of a group that is trained or filtered."""
+        is_full = len(group.finished) >= group.num_needed
+        begin = "Another sample took its place. " if is_full else "Its group went on without it. "
         self._note_failures(group, "done without", begin)
 
     def _note_failures(self, group: OpenGroup, what: str, begin: str) -> None:

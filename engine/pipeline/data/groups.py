@@ -5,8 +5,8 @@ Invariants:
 - each grant has a lease with a higher number than all before it, so that of two replicas that both think a group is
   theirs, one is told that it is not;
 - a sample is taken once, whoever delivers it and however often;
-- a group leaves the book whole (as many graded samples as it needs), with those that are left once every sample has
-  come, or because so many failed that the rest is too small.
+- a group closes when it has all graded samples that it needs, when every sample has ended, or when too few samples
+  are left to reach the minimum.
 """
 
 from collections import deque
@@ -23,13 +23,14 @@ class OpenGroup:
     key: GroupKey
     num_needed: int
     num_least: int
-    """Graded samples that it may do with where others failed."""
+    """The smallest number of graded samples that the group is used with."""
     num_replaceable: int = 0
-    """Failed samples that others will still be begun for."""
+    """Failed samples that are still replaced by new ones."""
     missing: set[int]
     exact: WeightsId | None = None
     """Only these weights may answer: it is an evaluation's, or its samples go on from what these weights said."""
     num_begun: int = 0
+    """Sample numbers in use, which is also the next new number."""
     taken: tuple[Trajectory, ...] = ()
     """All that came, graded or not."""
     # Who works on it is known only while data lives:
@@ -52,7 +53,7 @@ class OpenGroup:
         return [trajectory for trajectory in self.taken if not trajectory.failure]
 
     @property
-    def is_enough(self) -> bool:
+    def has_enough(self) -> bool:
         return len(self.finished) >= self.num_least
 
     @property
@@ -85,16 +86,16 @@ class OpenGroup:
             self.num_replaceable -= 1
             self.missing.add(self.num_begun)
             self.num_begun += 1
-            self.granted_at = float("-inf")  # its owner was not granted this one yet
+            self.granted_at = float("-inf")  # the owner's grant lacks the new sample: extend it at the next report
 
 
 class GroupBook:
     def __init__(
         self, *, num_samples: int, num_spare: int = 0, num_least: int | None = None, replaces: bool = False
     ) -> None:
-        """`num_spare` samples are begun beyond those that a group needs; the first to come make it whole. `num_least`:
-        graded samples that it may do with where others failed. `replaces`: for each that fails, another is begun, at
-        most as many as the group has."""
+        """`num_spare`: samples started beyond `num_samples`; the first `num_samples` verdicts complete the group.
+        `num_least`: the smallest number of graded samples that a group is used with after failures. `replaces`: each
+        failed sample is replaced by a new one, at most `num_samples` times a group."""
         self._num_samples, self._num_spare = num_samples, num_spare
         self._num_least, self._replaces = num_samples if num_least is None else num_least, replaces
         self._open: dict[GroupKey, OpenGroup] = {}
@@ -174,7 +175,7 @@ class GroupBook:
         return group is not None and key.sample in group.missing
 
     def take(self, trajectory: Trajectory) -> OpenGroup | None:
-        """The group, if this trajectory ended it; None otherwise, also for what is known."""
+        """The group, if this trajectory closed it; None otherwise, also for a duplicate."""
         group = self._open.get(trajectory.key.group)
         if group is None or trajectory.key.sample not in group.missing:
             return None

@@ -75,7 +75,7 @@ class Ledger:
         """Samples that were trained into weights that are no more."""
 
     def end(self, ordinal: int, end: End, *, num_samples: int, num_failed: int = 0) -> None:
-        """`num_failed`: of the samples, those that the group ended without."""
+        """`num_failed`: samples without a verdict, counted as failed whatever becomes of the group."""
         self._ended.add(ordinal)
         self._counts[end] += num_samples - num_failed
         self._counts["failed"] += num_failed

@@ -73,7 +73,7 @@ class DataState:
         self.num_failed_groups = 0
         self.num_ended_groups = 0
         self.num_lost_groups = 0
-        """Ended in any way but trained, since this process began."""
+        """Groups that ended untrained since this process started."""
         self.num_filtered_in_a_row = 0
         self.ended = EndedSamples(group_size=plan.group_size, staleness=self.staleness)
         # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
@@ -159,7 +159,7 @@ class DataState:
             self._complete(group)
 
     def _complete(self, group: OpenGroup) -> None:
-        if not group.is_enough:
+        if not group.has_enough:
             self._end(group.key.ordinal, "failed")
             self.num_failed_groups += 1
             self.ended.failed(group)

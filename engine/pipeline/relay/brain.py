@@ -12,7 +12,7 @@ Invariants:
 - replicas that ever asked are told of every new version; one that misses the news asks again by itself.
 """
 
-# Over budget: every message to a relay is read here; what follows is decided elsewhere (members, shelf, transfer).
+# Over budget: one handler for every message to a relay; members, shelf and transfer decide.
 
 from collections.abc import Callable, Sequence
 from typing import Final

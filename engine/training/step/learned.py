@@ -9,8 +9,8 @@ from engine.training.batch import Ints, TrainingBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Those that are trusted, less the truncated where these are masked; none where they wrote nothing: then the step
-    only looks at all of them."""
+    """Trusted trajectories, without masked truncated ones. Empty if their models wrote nothing: then the step trains
+    nothing and measures all trajectories."""
 
     members: Ints
     num_given: int

@@ -65,15 +65,15 @@ def test_a_customers_file_asks_observes_and_judges(custom: Custom) -> None:
     assert verdict == Verdict(reward=1.0, parts={"long": 0.5}, trusted=True, remark="judged")
 
 
-def test_a_customers_file_judges_what_was_truncated(custom: Custom) -> None:
-    asked, turns = custom.prompt("train", 3), [Turn(text="1")]
-    assert custom.conclude(asked, turns).reward == 0.0
+def test_custom_conclude_judges_truncated_trajectories(custom: Custom) -> None:
+    prompt, turns = custom.prompt("train", 3), [Turn(text="1")]
+    assert custom.conclude(prompt, turns).reward == 0.0
     judges = f"{CUSTOM}\ndef conclude(prompt, turns):\n    return {{'reward': -0.5, 'remark': f'after {{len(turns)}}'}}"
-    verdict = Custom(seed=7, code=judges, params={"start": 1}, timeout_s=5).conclude(asked, turns)
+    verdict = Custom(seed=7, code=judges, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
     assert (verdict.reward, verdict.remark) == (-0.5, "after 1")
     goes_on = f"{CUSTOM}\ndef conclude(prompt, turns):\n    return {{'observation': 'go on'}}"
     with pytest.raises(GraderError, match="conclude"):
-        Custom(seed=7, code=goes_on, params={"start": 1}, timeout_s=5).conclude(asked, turns)
+        Custom(seed=7, code=goes_on, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
 
 
 def test_what_a_customers_file_raises_is_an_error_that_shows_where(custom: Custom) -> None:

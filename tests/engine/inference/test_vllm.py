@@ -1,8 +1,8 @@
 """The rollout engine that is vLLM: its tests run in vLLM's own environment; how that is found is tested here.
 
 Invariants:
-- every test and every class of `tests/vllm` is a test here, by name: one that fails is tried again without the others;
-- all that were asked for run in one process: starting vLLM takes longer than most of them.
+- each test function and test class of `tests/vllm` is one test here, so the suite can retry it alone;
+- all selected tests run in one process: starting vLLM takes longer than most of them.
 """
 
 import ast
@@ -27,7 +27,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def _names() -> Iterator[str]:
-    """Read from the text: the modules import vLLM, which this environment does not have."""
+    """Parsed, not imported: the modules import vLLM, which this environment lacks."""
     for file in sorted(FOLDER.glob("*_in_vllm.py")):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.startswith(("test_", "Test")):
@@ -38,7 +38,7 @@ def _names() -> Iterator[str]:
 def outcomes(
     vllm_python: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """For each name that this run asks for: what went wrong in each of its cases, empty for one that passed."""
+    """For each selected test: one text per case, empty if the case passed, else its traceback."""
     chosen: list[Any] = [item for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
     wanted = [item.callspec.params["name"] for item in chosen]
     file = tmp_path_factory.mktemp("vllm") / "outcomes.xml"
@@ -55,7 +55,7 @@ def outcomes(
     print(done.stdout[-8_000:], done.stderr[-2_000:])
     assert file.is_file(), f"vLLM's pytest ended with {done.returncode}"
     found: dict[str, list[str]] = {}
-    for case in ElementTree.parse(file).iter("testcase"):  # our own pytest has written it
+    for case in ElementTree.parse(file).iter("testcase"):
         module, _, class_name = case.attrib["classname"].removeprefix("tests.vllm.").partition(".")
         name = f"{module}::{class_name or case.attrib['name'].partition('[')[0]}"
         found.setdefault(name, []).append(_fault_of(case))

@@ -225,7 +225,7 @@ def fills_a_host_beyond_its_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def trains_on_part_of_a_group(patch: pytest.MonkeyPatch) -> None:
-    for asked in ("is_enough", "has_ended"):
+    for asked in ("has_enough", "has_ended"):
         patch.setattr(OpenGroup, asked, property(lambda self: len(self.finished) >= self.num_least - 1))
 
 

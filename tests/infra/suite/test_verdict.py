@@ -97,7 +97,7 @@ def test_dead_worker_is_red_by_name_and_the_rest_runs(run: Run) -> None:
 
 @pytest.mark.proof
 def test_run_goes_on_after_a_worker_that_died_late(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By then it has whole files behind it, which are not to be given to anybody again."""
+    """The dead worker's finished files must not be assigned again."""
     monkeypatch.setitem(verdicts.BUDGET_S, "gate", 60)
     monkeypatch.setattr(verdicts, "LEAST_S", 60)
     passing = {f"fine_{n}": "@pytest.mark.parametrize('n', range(4))\ndef test_fine(n): pass" for n in range(6)}

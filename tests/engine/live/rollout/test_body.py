@@ -258,13 +258,13 @@ def test_a_text_begins_once_where_a_tokenizer_marks_the_beginning() -> None:
 
 
 class Wordy(ToolSums):
-    """Its first observation does not fit the context of the demo model."""
+    """An environment whose first observation exceeds the demo model's context."""
 
     def observation(self, prompt: Prompt, num_turns: int) -> Observation:
         return Observation(text=" 1 + 2 =" * 200, role="tool")
 
 
-def test_conversation_that_outgrows_the_context_is_truncated_and_judged() -> None:
+def test_conversation_beyond_the_context_is_truncated_and_judged() -> None:
     replica = Replica("tool_sums")
     replica.environment = Wordy(seed=0, turns=2, waits="none")
     replica.body.perform(StartSequences(tasks=(TASK,)))
@@ -276,7 +276,7 @@ def test_conversation_that_outgrows_the_context_is_truncated_and_judged() -> Non
         assert all(trajectory.content.written), "what did not fit is no part of it"
 
 
-def test_conversation_without_tokens_for_another_turn_is_judged_by_its_environment() -> None:
+def test_conversation_without_tokens_left_is_judged() -> None:
     replica = Replica("tool_sums", max_new_tokens=1)
     replica.body.perform(StartSequences(tasks=(TASK,)))
     replica.finish()
@@ -284,7 +284,7 @@ def test_conversation_without_tokens_for_another_turn_is_judged_by_its_environme
         assert trajectory.cut and trajectory.content is not None and "should be" in trajectory.content.remark
 
 
-def test_truncated_conversation_that_moves_is_judged_elsewhere() -> None:
+def test_truncated_conversation_that_moves_is_judged() -> None:
     source, host = Replica("tool_sums", max_new_tokens=1), Replica("tool_sums", number=1, max_new_tokens=1)
     source.body.perform(StartSequences(tasks=(TASK,)))
     source.answer()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.environments.port import Blame
-from engine.pipeline.data.brain import BATCH_LOST_AFTER_S
+from engine.pipeline.data.resending import BATCH_LOST_AFTER_S
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, TrainingEnded
 from engine.pipeline.messages.to_driver import (

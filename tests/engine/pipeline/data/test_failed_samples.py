@@ -1,4 +1,4 @@
-"""A sample without a verdict costs itself: its group goes on without it, or another sample takes its place."""
+"""A failed sample does not end its group: the rest is trained, or a new sample replaces it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,8 +76,8 @@ def test_replacements_end_and_the_rest_is_trained() -> None:
     assert [each.key.sample for each in batch.groups[0].trajectories] == [0, 2, 3]
 
 
-def test_what_failed_is_taken_back_with_its_group() -> None:
-    """By a trainer that began again before it was trained."""
+def test_fork_takes_failed_samples_back_with_their_group() -> None:
+    """A new trainer resumes before the step."""
     data, tasks = waiting_for_a_batch(FOUR)
     data.sync(wants=0, finished=failing(tasks, 3))
     data.handle(BatchWanted(step=2))

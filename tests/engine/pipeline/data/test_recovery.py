@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from engine.pipeline.data import commit
-from engine.pipeline.data.brain import BATCH_LOST_AFTER_S, LISTEN_S, DataBrain, Recovered
+from engine.pipeline.data.brain import LISTEN_S, DataBrain, Recovered
+from engine.pipeline.data.resending import BATCH_LOST_AFTER_S
 from engine.pipeline.effects import Persist
 from engine.pipeline.journal import StepTrained
 from engine.pipeline.messages.message import Tick
