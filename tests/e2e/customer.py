@@ -79,6 +79,13 @@ class Customer:
     def finish(self, job_id: str, *, within_s: float = 900) -> dict[str, Any]:
         return self.wait(job_id, lambda job: job["state"] in TERMINAL, within_s=within_s)
 
+    def events(self, job_id: str) -> list[dict[str, Any]]:
+        events, more = list[dict[str, Any]](), True
+        while more:
+            page = self.get(f"/jobs/{job_id}/events", after=events[-1]["seq"] if events else 0)
+            events, more = events + page["data"], page["has_more"]
+        return events
+
     def series(self, job_id: str) -> dict[str, list[tuple[int, float]]]:
         gathered: dict[str, list[tuple[int, float]]] = {}
         cursor, more = 0, True

@@ -47,10 +47,7 @@ def assert_it_ended_once_and_well(stack: Customer, job: dict[str, Any]) -> None:
     steps = job["steps"]
     assert job["state"] == "succeeded", f"{job['id']}: {job['failure_class']} {job['message']}"
     assert {step for step, _ in stack.series(job["id"])["reward/mean"]} == set(range(1, steps + 1))
-    events, more = list[dict[str, Any]](), True
-    while more:
-        page = stack.get(f"/jobs/{job['id']}/events", after=events[-1]["seq"] if events else 0)
-        events, more = events + page["data"], page["has_more"]
+    events = stack.events(job["id"])
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     [last] = [event["data"]["ledger"] for event in events if event["reason"] == "succeeded"]
     assert (last["trained"], last["open"]) == (steps * GROUPS * GROUP, 0), last
