@@ -88,11 +88,12 @@ class Watcher:
         return [frame for frame in frames if frame.get("job") != MARKER]
 
     def closed_with(self) -> tuple[int, list[dict[str, Any]]]:
-        """The code, and what was still said before."""
+        """The code, and what was still said before, without the markers of other browsers."""
         frames = []
         try:
             while True:
-                frames.append(self.hear())
+                frame = self.hear()
+                frames += [frame] if frame.get("job") != MARKER else []
         except ConnectionClosed as closed:
             assert closed.rcvd is not None
             return closed.rcvd.code, frames
