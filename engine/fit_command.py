@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from engine.spec.environment_workers import line_on_workers
 from engine.spec.fit.backends import backend_lines
 from engine.spec.fit.durations.limits import longest_step_s
 from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
@@ -95,7 +96,7 @@ def arithmetic(
         yield from need.lines
     if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):
         yield from ("", *lines)
-    yield ""
+    yield from ("", line_on_workers(spec), "")
     work = step_work(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     for device in DEVICES:
         if device.memory_bytes == device_bytes:

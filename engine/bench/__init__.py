@@ -15,6 +15,7 @@ gpu           a trainer's work on a GPU, each figure beside its bound
 gpu_probes    its figures
 batch         a batch's way in
 checkpoint    the time for which saving stops training, and that of the disk
+graders       hundreds of calls to a grader that waits
 peer          samples per second, against TRL, and where a step's time goes
 peers/        what it compares
 rollouts/     tokens per second of the rollout engines, beside others and beside vLLM alone

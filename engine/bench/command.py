@@ -28,6 +28,7 @@ TITLES: Final = {
     "data": "one data process under the traffic of hundreds of replicas: tokens a second, memory, bytes of its log",
     "decisions": "the time of each brain's decision, from 10 replicas to 100,000",
     "checkpoint": "a checkpoint of several ranks: the stall, the disk, going on from it",
+    "graders": "calls to a grader that waits, hundreds at once: how many fail, and how busy its processes are",
     "peer": "trained samples per second against TRL, with tools and without, and where a step's time goes",
 }
 MODULES: Final = {

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from engine.environments.graders import SandboxedGrader, SpoiltByText, TextJudge, inside_file
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
+from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.splits import check_asked, split_of_text
 
 HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws, and some tasks need a tenth of a second for one
@@ -24,7 +25,6 @@ MAX_DRAWS: Final = 200
 PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 60.0
-NUM_JUDGES: Final = 2
 _BESIDE: Final = ("chance.py", "expressions.py", "judging.py")
 
 
@@ -50,7 +50,7 @@ class ReasoningGym:
             timeout_s=timeout_s,
             packages=PACKAGES,
             memory_bytes=MEMORY_BYTES,
-            size=NUM_JUDGES,
+            size=host_capacity().computing,
         )
         self._check()
 

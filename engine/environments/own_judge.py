@@ -17,10 +17,8 @@ from typing import Final
 from engine.environments.border import MAX_REWARD, is_number, shown
 from engine.environments.graders import SandboxedGrader
 from engine.environments.port import UNFINISHED, GraderError, Observation, Prompt, Turn, Verdict
+from engine.environments.sandbox.capacity import host_capacity
 
-NUM_GRADERS: Final = 2
-MOST_GRADERS: Final = 8
-"""Where tools wait: six answers that sleep delay nobody, and eight times 512 MiB is what a host can spare."""
 _WITHOUT_CONCLUDE: Final = """
 
 if "conclude" not in globals():
@@ -38,8 +36,9 @@ class OwnJudge:
         if not code.strip():
             raise ValueError(f"{environment}: environment.code: a Python file that defines respond, got nothing")
         self._environment = environment
+        capacity = host_capacity()
         self._processes = SandboxedGrader(
-            main=code + _WITHOUT_CONCLUDE, timeout_s=timeout_s, size=NUM_GRADERS, most=MOST_GRADERS
+            main=code + _WITHOUT_CONCLUDE, timeout_s=timeout_s, size=capacity.computing, most=capacity.most
         )
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:

@@ -27,6 +27,7 @@ from engine.environments.calls import Call, Calls, calls_by
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Message, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.params import HELD_OUT_SHARE, DataParams
+from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.excuses import room_in
 from engine.environments.sandbox.outcome import Finished, Limits, Refused, Starved
@@ -40,7 +41,6 @@ from engine.spec.environment_params import TOOLS, words_of
 Tool = Callable[[str], str]
 
 MAX_RESULT: Final = 4_000  # characters; a model's context is small
-NUM_PYTHONS: Final = 4
 _ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 
 
@@ -197,7 +197,7 @@ class SandboxedPython:
     def __init__(self, *, timeout_s: float) -> None:
         require_bubblewrap()
         self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1), output_bytes=MAX_RESULT)
-        self._room = threading.BoundedSemaphore(NUM_PYTHONS)
+        self._room = threading.BoundedSemaphore(host_capacity().programs)
 
     def run(self, program: str) -> str:
         with room_in(self._room):

@@ -22,6 +22,7 @@ from typing import Final
 
 from engine.environments.graders import grader_error, inside_file
 from engine.environments.port import GraderError, Verdict
+from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.excuses import room_in
 from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, Starved, TimedOut
@@ -30,18 +31,18 @@ from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
 
 _BLOCK: Final = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-NUM_TESTERS: Final = 4
 
 
 class UnitTests:
     def __init__(self, *, timeout_s: float) -> None:
         """`timeout_s`: a program's own time, for all of its tests; the tests have as much."""
         require_bubblewrap()
-        self._room = threading.BoundedSemaphore(NUM_TESTERS)
+        num_at_once = host_capacity().programs
+        self._room = threading.BoundedSemaphore(num_at_once)
         self._timeout_s = timeout_s
         self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1))
         files = {"main.py": inside_file("tests.py"), "values.py": inside_file("values.py")}
-        self._tests = WorkerPool(files=files, limits=self._limits, size=NUM_TESTERS)
+        self._tests = WorkerPool(files=files, limits=self._limits, size=num_at_once)
 
     def verdict(self, due: str, said: str) -> Verdict:
         program = program_of(said)

@@ -20,6 +20,7 @@ from typing import Final
 from engine.environments.graders import SpoiltByText, TextJudge, inside_file
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError, Verdict
+from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.unit_tests import UnitTests
 
 Verify = Callable[[str, str], Verdict]
@@ -27,7 +28,6 @@ Verify = Callable[[str, str], Verdict]
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?")
 EXACT_BELOW: Final = 1e-9  # the default: rounding errors are forgiven, another whole number is not
-NUM_VERIFIERS: Final = 2
 _MAX_SAID: Final = 100_000  # characters of an answer that are looked at: the end, where answers are
 
 
@@ -67,8 +67,9 @@ def _made(name: str, tolerance: float, timeout_s: float, test_timeout_s: float) 
 
 
 def _verifying(function: str, file: str, timeout_s: float, *packages: str) -> TextJudge:
+    num_at_once = host_capacity().computing
     return TextJudge(
-        main=inside_file(file), function=function, timeout_s=timeout_s, packages=packages, size=NUM_VERIFIERS
+        main=inside_file(file), function=function, timeout_s=timeout_s, packages=packages, size=num_at_once
     )
 
 

@@ -42,7 +42,8 @@ class Plan:
     filters: bool = False
     """Groups without a signal are left out and replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S
-    """A sample that takes longer is restarted on another replica, and given up when that takes as long."""
+    """A group that makes no progress for so long is begun again on another replica, and given up when it hangs there
+    too."""
     stream_every_s: float = 0.0
     """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING
@@ -58,7 +59,7 @@ class Plan:
     @property
     def given_up_within_s(self) -> float:
         """Of a group that hangs wherever it is begun. Data looks now and then."""
-        return OWNERS_IN_VAIN * self.sample_deadline_s * (1 + 1 / LOOKS_PER_DEADLINE)
+        return OWNERS_IN_VAIN * self.sample_deadline_s * (1 + 2 / LOOKS_PER_DEADLINE)
 
     def __post_init__(self) -> None:
         assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "beside means more than one slot"

@@ -106,6 +106,10 @@ class Trajectory:
     """More where a chat template told what was said before in another way, and the answer went on behind that."""
     environment_s: float = 0.0
     """The time that it was with its environment, all turns together."""
+    queue_s: float = 0.0
+    """Of that time, the part in which nobody worked on it: in line, for a core, for a free process."""
+    queue_depth: int = 0
+    """The most calls that its environment worker had in hand when one of its own came."""
     failure: Failure | None = None
     """The reason for no reward (the grader failed); None for a graded one."""
     content: TrajectoryContent | None = None

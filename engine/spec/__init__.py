@@ -7,6 +7,7 @@ schedules            who waits for whom, and how stale a trajectory may be
 sandbox              the environments that need one, and a node's word on whether it has one
 presets              what a job gets by its model, for what its spec does not say
 slots                the versions that a replica holds side by side
+environment_workers  how many a job needs for its open samples
 environment_params   the environments, and what each takes
 knob_effects         the settings that have an effect only sometimes
 misfits              the parts of a spec that do not fit together

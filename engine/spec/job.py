@@ -94,8 +94,8 @@ class EnvironmentSpec(Strict):
         1,
         ge=1,
         le=256,
-        description="Processes that give prompts, run tools and grade, on the rollouts' hosts in turns: more where one "
-        "keeps a core busy. Each holds the environment's data.",
+        description="Processes that give prompts, run tools and grade, on the rollouts' hosts in turns: one for 512 "
+        "open samples, more where one keeps a core busy. Each holds the environment's data.",
     )
 
     @property

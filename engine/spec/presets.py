@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from engine.spec.environment_workers import CALLS_OF_A_WORKER, open_samples, workers_for
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
@@ -28,8 +29,9 @@ PRESET_NUMBERS: Final = (
     "rollout.max_new_tokens",
     "trainer.micro_batch_tokens",
     "algorithm.clip_high",
+    "environment.workers",
 )
-"""Those that differ by the model. The others are the defaults, with the reason why they are right for a large one."""
+"""Those that differ by the job. The others are the defaults, with the reason why they are right for a large one."""
 
 SMALLEST: Final = 100_000_000  # weights: what is smaller was made for a task, or for tests, as the demo was
 THINKING: Final = ("qwen3", "qwen3_moe")
@@ -90,6 +92,11 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
         "these. A mixture whose log-probs drift from the rollout's wants float32: the job says so.",
     )
     yield _clip(spec)
+    yield Preset(
+        path="environment.workers",
+        value=workers_for(spec),
+        reason=f"One for {CALLS_OF_A_WORKER} open samples: {open_samples(spec):,} of all replicas together.",
+    )
     yield Preset(
         path="algorithm.kl.coefficient",
         value=0.0,

@@ -7,8 +7,10 @@
 Invariants:
 - one thread answers a burst of quick ones: to wake one for each would cost more than the answers; an ask that nobody
   took up within HASTE_S gets a thread of its own;
-- every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
-- its waits for a core, or for a free process, are added to that (`excuses.py`): a busy host is nobody's fault here;
+- every ask is answered once, within `timeout_s` of its call: a prompt, an observation, a verdict, or the reason why
+  there is none. Its wait in the line does not count, nor do waits for a core or a free process (`excuses.py`);
+- the line holds at most one ask of each open sample, since its replica starts no other in that place: a full line slows
+  prompts down and fails nothing;
 - a reason is never a reward of 0, says whose fault it is, and shows what was asked;
 - what is answered has passed the border (border.py): no word of an environment is more than the engine can take;
 - a time for which the whole process stood still (frozen, suspended) is not held against the environment;
@@ -26,12 +28,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from engine.environments.border import shown, sound, sound_text
+from engine.environments.border import sound
 from engine.environments.port import (
-    Blame,
     Environment,
-    FailureKind,
-    GraderError,
     Observation,
     Prompt,
     Verdict,
@@ -39,16 +38,17 @@ from engine.environments.port import (
 )
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.host_speed import host_scale
+from engine.live.environment.failures import blamed, failure_of, hanging, shown_of
 from engine.live.environment.turns import Answer, Ask, AskId, Said
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
 from engine.policy.awake import AwakeTime
+from engine.spec.environment_workers import CALLS_OF_A_WORKER
 
 log = logging.getLogger(__name__)
 
 TRIES: Final = 3
-REASON_CHARACTERS: Final = 500
-MAX_THREADS: Final = 512  # waiting for a tool costs a stack of a few kB, no core
+MAX_THREADS: Final = CALLS_OF_A_WORKER  # waiting for a tool costs a stack of a few kB, no core
 MAX_LEFT_BEHIND: Final = 256
 HASTE_S: Final = 0.002  # nobody notices so much, and most graders have answered many by then
 FULL_S: Final = 0.1  # until it is looked again for a thread where there was none
@@ -62,8 +62,11 @@ class Pending:
     id: AskId
     ask: Ask
     asked_at: float
+    num_before: int
+    """Unanswered asks when it came."""
+    begun_at: float | None = None
+    """None: it waits in the line."""
     excuse: Excuse = field(default_factory=Excuse)
-    is_begun: bool = False
     is_over: bool = False
 
 
@@ -100,17 +103,15 @@ class TurnThreads:
             if known is None and pending is not None:
                 pending.ask = ask
                 return
-            if known is None and self.num_left_behind < MAX_LEFT_BEHIND:
-                self._begin(ask, id)
+            if known is None and not self._hangs:
+                self._put_in_line(ask, id)
                 return
-        hang = Failure(kind="error", reason=f"{MAX_LEFT_BEHIND} calls of it hang", blame=_blamed(ask))
-        self._answer(ask.by, known or Answer(id=id, said=hang))
+        self._answer(ask.by, known or Answer(id=id, said=hanging(ask, MAX_LEFT_BEHIND)))
 
-    def _begin(self, ask: Ask, id: AskId) -> None:
-        pending = Pending(id=id, ask=ask, asked_at=self._now())
+    def _put_in_line(self, ask: Ask, id: AskId) -> None:
+        pending = Pending(id=id, ask=ask, asked_at=self._now(), num_before=len(self._pending))
         self._pending[id] = pending
         self._line.append(pending)
-        self._await(pending)
         if self._num_idle == self._num_threads and not self._is_called:
             self._call(1)
         if pending.asked_at + HASTE_S < self._looks_at:
@@ -147,21 +148,31 @@ class TurnThreads:
                 if pending is None:
                     self._num_threads -= 1
                     return
-                pending.is_begun = True
-            if self._finish(pending, self._respond(pending)):
+                hangs = self._hangs
+                self._begin(pending)
+            if self._finish(pending, hanging(pending.ask, MAX_LEFT_BEHIND) if hangs else self._respond(pending)):
                 continue
             with self._lock:  # it was given up meanwhile, and its place was given to another thread
                 self.num_left_behind -= 1
             return
 
+    @property
+    def _hangs(self) -> bool:
+        return self.num_left_behind >= MAX_LEFT_BEHIND
+
+    def _begin(self, pending: Pending) -> None:
+        pending.begun_at = self._now()
+        self._await(pending)
+        if self._next_deadline() < self._looks_at:
+            self._looks_at = self._next_deadline()
+            self._has_asks.notify()
+
     def _next(self) -> Pending | None:
         """None when there was nothing to do for long."""
         while True:
             self._is_called = False
-            while self._line:
-                pending = self._line.popleft()
-                if not pending.is_over:
-                    return pending
+            if self._line:
+                return self._line.popleft()
             self._num_idle += 1
             has_work = self._has_work.wait(timeout=IDLE_S)
             self._num_idle -= 1
@@ -177,7 +188,7 @@ class TurnThreads:
                     return self._asked(pending.ask)
             except Exception as error:  # noqa: BLE001 - a customer's code; whatever it raises is no reward of 0
                 if not tries_left or pending.is_over or not getattr(error, "retryable", False):
-                    return _failure(error, pending.ask)
+                    return failure_of(error, pending.ask)
 
     def _asked(self, ask: Ask) -> Said:
         said: Prompt | Observation | Verdict
@@ -190,7 +201,7 @@ class TurnThreads:
         passed = sound(said)
         if not isinstance(passed, Verdict) and passed.text != getattr(said, "text", "") and not self._has_noted:
             self._has_noted = True
-            log.warning("the environment writes what cannot be encoded, now U+FFFD, first of %s", _shown(ask))
+            log.warning("the environment writes what cannot be encoded, now U+FFFD, first of %s", shown_of(ask))
         return passed
 
     def _finish(self, pending: Pending, said: Said, *, is_given_up: bool = False) -> bool:
@@ -199,17 +210,28 @@ class TurnThreads:
             if pending.is_over:
                 return False
             pending.is_over = True
-            if is_given_up and pending.is_begun:  # its thread is left behind; another may take its place
+            if is_given_up:  # its thread is left behind; another may take its place
                 self.num_left_behind += 1
                 self._num_threads -= 1
             ask = pending.ask
             del self._pending[pending.id]
-            answer = Answer(id=pending.id, said=said, seconds=self._now() - pending.asked_at)
+            answer = self._answered(pending, said)
             self._remembered[pending.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         self._answer(ask.by, answer)
         return True
+
+    def _answered(self, pending: Pending, said: Said) -> Answer:
+        now = self._now()
+        waited_s = (pending.begun_at or now) - pending.asked_at + pending.excuse.seconds()
+        return Answer(
+            id=pending.id,
+            said=said,
+            seconds=now - pending.asked_at,
+            waited_s=min(waited_s, now - pending.asked_at),
+            num_before=pending.num_before,
+        )
 
     # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,7 +264,8 @@ class TurnThreads:
         heappush(self._unanswered, (self._deadline_of(pending), next(self._numbers), pending))
 
     def _deadline_of(self, pending: Pending) -> float:
-        return pending.asked_at + self._timeout_s * host_scale() + pending.excuse.seconds()
+        assert pending.begun_at is not None
+        return pending.begun_at + self._timeout_s * host_scale() + pending.excuse.seconds()
 
     def _next_deadline(self) -> float:
         return self._unanswered[0][0] if self._unanswered else float("inf")
@@ -260,26 +283,6 @@ class TurnThreads:
             return now + FULL_S
 
     def _give_up(self, pending: Pending) -> None:
-        reason = f"no answer within {self._timeout_s:g} s to {_shown(pending.ask)}"
-        overdue = Failure(kind="timeout", reason=reason, blame=_blamed(pending.ask))
+        reason = f"no answer within {self._timeout_s:g} s to {shown_of(pending.ask)}"
+        overdue = Failure(kind="timeout", reason=reason, blame=blamed(pending.ask))
         self._finish(pending, overdue, is_given_up=True)
-
-
-def _failure(error: Exception, ask: Ask) -> Failure:
-    kind: FailureKind = "error"
-    blame = _blamed(ask)
-    if isinstance(error, GraderError):
-        kind, blame = error.kind, error.blame
-    reason = sound_text(f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])
-    return Failure(kind=kind, reason=f"{reason} ({_shown(ask)})", blame=blame)
-
-
-def _blamed(ask: Ask) -> Blame:
-    return "user_code" if ask.prompt is None else "reward"
-
-
-def _shown(ask: Ask) -> str:
-    asked = f"prompt {ask.key.group.split}/{ask.key.group.ordinal}"
-    if ask.prompt is None:
-        return asked
-    return f"{asked}, {shown(ask.prompt.text)}, answered {shown(ask.turns[-1].text if ask.turns else '')}"

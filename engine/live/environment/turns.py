@@ -46,6 +46,10 @@ class Answer:
     said: Said
     seconds: float = 0.0
     """From the ask until the answer."""
+    waited_s: float = 0.0
+    """Of these, without being worked on: in line, for a core, for a free process."""
+    num_before: int = 0
+    """Asks that its worker had not answered when it came."""
 
 
 pickled_by_values(Address, Prompt, Verdict, Ask, Answer)

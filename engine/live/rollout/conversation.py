@@ -29,6 +29,7 @@ from engine.inference.port import (
     SequenceProgress,
     SequenceRequest,
 )
+from engine.live.environment.turns import Answer
 from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
@@ -84,6 +85,8 @@ class Conversation:
     is_truncated: bool = False
     """There is no room for another turn: the environment's verdict is pending."""
     environment_s: float = 0.0
+    queue_s: float = 0.0
+    queue_depth: int = 0
 
     @property
     def sequence_id(self) -> str:
@@ -127,6 +130,11 @@ class Conversation:
         self.text += heard.turn.text
         self.said += heard.exactly
         self.was_cut = output.reason == "length"
+
+    def note_answer(self, answer: Answer) -> None:
+        self.environment_s += answer.seconds
+        self.queue_s += answer.waited_s
+        self.queue_depth = max(self.queue_depth, answer.num_before)
 
     def observe(self, worded: Worded, *, seconds: float | None = None) -> None:
         """What the last observation came to, in tokens. `seconds`: until it came."""
@@ -201,6 +209,8 @@ class Conversation:
             cut=self.was_cut,
             num_segments=len(self.breaks) + 1,
             environment_s=self.environment_s,
+            queue_s=self.queue_s,
+            queue_depth=self.queue_depth,
             failure=failure,
             content=TrajectoryContent(
                 prompt_ids=Ints.of(self.prompt_ids),

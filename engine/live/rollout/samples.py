@@ -167,7 +167,7 @@ class Samples:
                 self._submit(conversation)
 
     def _go_on(self, conversation: Conversation, answer: Answer) -> None:
-        conversation.environment_s += answer.seconds
+        conversation.note_answer(answer)
         match answer.said:
             case Verdict():
                 self._ended.append(conversation.judged(answer.said))

@@ -212,16 +212,17 @@ class DataBrain:
                 self._record(EvaluationLoosened(version=missing.version))
 
     def _give_up_overdue(self, now: float) -> list[Effect]:
-        """A sample that never ends must not hold its group, and with it the step, forever."""
+        """A sample that hangs must not hold its group, and with it the step, forever."""
         deadline_s = self._plan.sample_deadline_s
         if now - self._overdue_at < deadline_s / LOOKS_PER_DEADLINE:
             return []
         self._overdue_at = now
         effects: list[Effect] = []
         for book, group in self._assignment.owned():
-            if now - group.begun_at < deadline_s or group.key not in book:
+            group.look(now)
+            if now - group.moved_at < deadline_s or group.key not in book:
                 continue
-            waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
+            waited = f"{len(group.missing)} samples of {group.key} made no progress for {deadline_s:.0f} s"
             if group.num_overdue + 1 < OWNERS_IN_VAIN:
                 self._assignment.begin_elsewhere(book, group)
                 effects.append(_tell(FaultReported(component="data", message=waited, action="begun again elsewhere")))

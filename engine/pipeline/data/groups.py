@@ -37,8 +37,9 @@ class OpenGroup:
     owner: Owner | None = None
     lease: int = 0
     granted_at: float = 0.0
-    begun_at: float = 0.0
-    """The present owner got it then; `granted_at` also moves when the grant is said again."""
+    moved_at: float = 0.0
+    """Then its owner got it, or a look saw that it had grown."""
+    size_seen: tuple[int, int] = (0, 0)
     num_overdue: int = 0
     avoid: Owner | None = None
     """It did not end there in time."""
@@ -61,6 +62,12 @@ class OpenGroup:
         num_finished = len(self.finished)
         is_hopeless = num_finished + len(self.missing) < self.num_least
         return num_finished >= self.num_needed or is_hopeless or not self.missing
+
+    def look(self, now: float) -> None:
+        """Notes whether it has grown since the look before: a slow sample is not one that hangs."""
+        size = len(self.taken), sum(account.num_tokens for account in self.progress.values())
+        if size != self.size_seen:
+            self.size_seen, self.moved_at = size, now
 
     def task(self, samples: Iterable[int] | None = None, *, is_handed_over: bool = False) -> GroupTask:
         wanted = sorted(self.missing if samples is None else samples)
@@ -148,7 +155,7 @@ class GroupBook:
     def assign(self, group: OpenGroup, owner: Owner, *, lease: int, now: float) -> None:
         assert lease >= group.lease, f"{group.key}: lease {lease} after {group.lease}"
         self._leave(group)
-        group.owner, group.lease, group.granted_at, group.begun_at = owner, lease, now, now
+        group.owner, group.lease, group.granted_at, group.moved_at = owner, lease, now, now
         group.source, group.is_begun = None, False
         self._owned.setdefault(owner, {})[group.key] = group
 

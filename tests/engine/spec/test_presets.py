@@ -23,6 +23,7 @@ QWEN = known_shape("Qwen3-8B")
 SUBJECTS = {
     *("optimizer.learning_rate", "trainer.compute_dtype", "trainer.micro_batch_tokens", "rollout.max_new_tokens"),
     *("algorithm.clip_high", "algorithm.kl.coefficient", "schedule.name", "schedule.max_staleness"),
+    "environment.workers",
 }
 
 
@@ -102,6 +103,13 @@ def test_a_preset_that_does_not_fit_the_spec_is_left_out(monkeypatch: pytest.Mon
 def test_the_longest_answer_that_the_spec_allows_fits_a_micro_batch() -> None:
     spec = filled(job(rollout={"max_new_tokens": 30_000}), QWEN)
     assert spec.rollout.max_new_tokens == 30_000 and 30_000 < spec.trainer.micro_batch_tokens < 60_000
+
+
+@pytest.mark.parametrize(("replicas", "max_batch", "workers"), [(1, 64, 1), (8, 64, 1), (8, 65, 2), (64, 512, 64)])
+def test_environment_workers_follow_the_open_samples(replicas: int, max_batch: int, workers: int) -> None:
+    spec = filled(job(rollout={"replicas": replicas, "max_batch": max_batch}), QWEN)
+    assert spec.environment.workers == workers
+    assert filled(job(environment={"workers": 3}), QWEN).environment.workers == 3
 
 
 def test_a_clip_is_set_only_where_it_is_reached() -> None:

@@ -130,6 +130,32 @@ def test_waits_that_are_excused_extend_the_deadline_of_an_answer() -> None:
     assert (answer.id[0].sample, answer.said) == (0, RIGHT)
 
 
+def test_time_in_line_is_not_the_calls_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_threads, "MAX_THREADS", 2)
+    asking, other = Asking(timeout_s=1.0), Asking(timeout_s=1.0)
+    for sample in range(4):
+        asking.threads.ask(ask(sample, "queue"))
+    other.threads.ask(ask(0, "wait"))
+    assert isinstance(other.next()[1].said, Failure), "a timeout has passed"
+    asking.environment.gate.set()
+    answers = sorted((asking.next()[1] for _ in range(4)), key=lambda answer: answer.id[0].sample)
+    assert [answer.said for answer in answers] == [RIGHT] * 4
+    assert [answer.num_before for answer in answers] == [0, 1, 2, 3]
+    assert all(1.0 < answer.waited_s <= answer.seconds for answer in answers)
+    other.environment.gate.set()
+
+
+def test_calls_in_line_fail_once_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_threads, "MAX_THREADS", 2)
+    monkeypatch.setattr(turn_threads, "MAX_LEFT_BEHIND", 2)
+    asking = Asking(timeout_s=0.05)
+    for sample in range(6):
+        asking.threads.ask(ask(sample, "wait"))
+    reasons = [str(asking.next()[1].said) for _ in range(6)]
+    assert sum("calls of it hang" in reason for reason in reasons) >= 3, reasons
+    asking.environment.gate.set()
+
+
 def test_a_time_for_which_the_whole_process_stood_still_is_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     asking, slept_s = Asking(timeout_s=30.0), [0.0]
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
+from engine.live.environment.turns import Answer
 from engine.live.rollout.conversation import TOLD_ANEW, Conversation
 from engine.live.rollout.telling import retold, told_whole
 from engine.live.rollout.wording import Heard, Worded
@@ -196,6 +197,17 @@ def test_one_message_by_the_model_alone_is_not_told_twice() -> None:
     talk.add_turn(output(3, 4), heard("one"), named)
     content = talk.judged(VERDICT).content
     assert content is not None and content.utterances == ()
+
+
+def test_waits_for_the_environment_add_up() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), heard("one"), named)
+    for seconds, waited_s, num_before in ((3.0, 1.0, 7), (2.0, 0.5, 4)):
+        said = Observation(text="go on")
+        answer = Answer(id=(talk.key, 1, ""), said=said, seconds=seconds, waited_s=waited_s, num_before=num_before)
+        talk.note_answer(answer)
+    ended = talk.judged(VERDICT)
+    assert (ended.environment_s, ended.queue_s, ended.queue_depth) == (5.0, 1.5, 7)
 
 
 def test_an_environment_that_failed_is_the_last_to_speak() -> None:

@@ -86,4 +86,4 @@ def test_a_sample_that_never_ended_is_told_without_a_word_of_its_own() -> None:
     data.sync(wants=0, finished=with_signal(answers(granted(data.sync(wants=2)))))
     [read] = told(data.handle(BatchWanted(step=2)))
     assert read.trajectory.key.group == hanging[0].key and read.trajectory.content is None
-    assert read.end == "failed" and "did not end within" in read.reason
+    assert read.end == "failed" and "made no progress for" in read.reason

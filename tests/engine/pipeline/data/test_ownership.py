@@ -108,6 +108,16 @@ def with_a_partial(*, num_tokens: int = 7, replica: int = 0) -> tuple[DataWithDi
     return data, task
 
 
+def test_group_that_grows_slowly_stays_where_it_is() -> None:
+    data, task = with_a_partial(num_tokens=1)
+    for num_tokens in range(2, 5):
+        data.sync(wants=0, groups=holding([task]))
+        progress = (said(task.key, 0, num_tokens=num_tokens),)
+        data.handle(ProgressStreamed(replica=0, incarnation=0, progress=progress))
+        assert of(data.wait(data.plan.sample_deadline_s), FaultReported) == []
+    assert of(data.wait(data.plan.sample_deadline_s), FaultReported) != [], "it hangs from here on"
+
+
 def test_what_an_unfinished_sample_said_goes_on_elsewhere_when_its_replica_is_lost() -> None:
     data, task = with_a_partial()
     data.sync(1, wants=0, room=8)

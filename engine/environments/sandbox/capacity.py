@@ -1,0 +1,55 @@
+"""Capacity of this host for sandboxed processes of one kind.
+
+    cores  ──▶ computing: processes that calls get at once. Half of the cores: rollouts and trainer need the others
+    memory ──▶ most: with the further processes that are started when calls wait for sleeping ones
+
+Processes start when calls need them, so their number follows the open samples up to this capacity. Calls beyond it
+wait in line; their own time does not run meanwhile.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
+
+CORES_SHARE: Final = 1 / 2
+LEAST_COMPUTING: Final = 2
+MEMORY_SHARE: Final = 1 / 4
+BYTES_OF_ONE: Final = 512 << 20
+"""The memory limit of most sandboxed processes."""
+LEAST, MOST = 8, 512
+_CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    computing: int
+    most: int
+
+    @property
+    def programs(self) -> int:
+        """Programs that run once, each in a sandbox of its own: some of them sleep, others only start."""
+        return 2 * self.computing
+
+    @classmethod
+    def of(cls, *, num_cores: float, memory_bytes: int) -> Self:
+        computing = max(LEAST_COMPUTING, int(num_cores * CORES_SHARE))
+        by_memory = int(memory_bytes * MEMORY_SHARE / BYTES_OF_ONE)
+        return cls(computing=computing, most=max(computing, min(max(by_memory, LEAST), MOST)))
+
+
+@cache
+def host_capacity() -> Capacity:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Capacity.of(num_cores=_num_cores(), memory_bytes=memory_bytes)
+
+
+def _num_cores() -> float:
+    """Those that this process may use, by its affinity and its container's quota."""
+    num = float(len(os.sched_getaffinity(0)))
+    try:
+        quota, period = _CPU_QUOTA.read_text().split()
+        return num if quota == "max" else min(num, int(quota) / int(period))
+    except (OSError, ValueError):  # an older version of control groups, or none
+        return num

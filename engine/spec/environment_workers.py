@@ -1,0 +1,33 @@
+"""Environment workers: how many a job needs for its open samples.
+
+Each open sample has at most one call to its environment. A worker serves as many at once as it has threads; what waits
+for a core or a process waits on the worker's host, so that further workers on the same host would change nothing.
+"""
+
+from typing import Final
+
+from engine.spec.job import JobSpec
+
+CALLS_OF_A_WORKER: Final = 512
+MOST_WORKERS: Final = 256
+
+
+def open_samples(spec: JobSpec) -> int:
+    """At most, over all replicas."""
+    return spec.rollout.replicas * spec.rollout.max_batch
+
+
+def workers_for(spec: JobSpec) -> int:
+    return min(-(-open_samples(spec) // CALLS_OF_A_WORKER), MOST_WORKERS)
+
+
+def line_on_workers(spec: JobSpec) -> str:
+    """A line of the fit report."""
+    told = (
+        f"Up to {open_samples(spec):,} open samples, for which {spec.environment.workers:,} environment workers serve "
+        f"{spec.environment.workers * CALLS_OF_A_WORKER:,} calls at once; their graders and tools take at most half of "
+        "the cores and a quarter of the memory of a host."
+    )
+    if spec.environment.workers < workers_for(spec):
+        return f"{told} The others wait in line: set environment.workers to {workers_for(spec):,}."
+    return told

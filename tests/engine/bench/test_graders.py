@@ -1,0 +1,17 @@
+"""The bench of graders asks a real worker, whose processes sleep in the sandbox."""
+
+import json
+
+import pytest
+
+from engine.bench.command import bench
+from engine.environments.sandbox.capacity import host_capacity
+
+
+@pytest.mark.sandbox
+def test_more_calls_than_processes_all_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    num_open = 3 * host_capacity().computing
+    assert bench(["graders", "--json", "--open", str(num_open), "--seconds", "0.1"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["open"], row["failed"]) == (num_open, 0)
+    assert 0 < row["of_the_bound"] <= 1
