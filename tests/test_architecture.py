@@ -145,3 +145,30 @@ def test_the_documents_stand_alone() -> None:
         and foreign.search(path.read_text(errors="ignore"))
     ]
     assert not naming
+
+
+def headings_of(document: str) -> set[str]:
+    return {
+        re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", document, re.M)
+    }
+
+
+def test_every_link_of_a_document_leads_somewhere() -> None:
+    broken = []
+    for path in tracked_files():
+        if path.suffix != ".md" or "vendor" in path.parts:
+            continue
+        for link in re.findall(r"\]\(((?!\w+:|/)[^)\s]+)\)", path.read_text()):
+            name, _, place = link.partition("#")
+            target = path.parent / name if name else path
+            if not target.exists() or (place and place not in headings_of(target.read_text())):
+                broken.append(f"{path.relative_to(ROOT)}: {link}")
+    assert not broken, "\n".join(broken)
+
+
+def test_every_decisions_file_that_is_named_exists() -> None:
+    named = re.compile(r"\b(?:backend|engine|frontend|infra)/[\w/]*decisions\.md")
+    texts = [path.read_text(errors="ignore") for path in tracked_files() if path.suffix in {".py", ".md", ".toml"}]
+    names = {name for text in texts for name in named.findall(text)}
+    assert names
+    assert not [name for name in names if not (ROOT / name).is_file()]

@@ -10,7 +10,7 @@ many write to a scratch block, and nobody looks at what they say.
 
 The host waits for a step's tokens before it plans the next. One step behind it would hide its own time, and cost a
 step's token of every row that ends, room for it where memory is scarce, and an `install` or a move that waits for a
-step on its way (engine/decisions.md).
+step on its way (engine/inference/decisions.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
 """A model that a trainer takes, of whichever code: the decoder of this project where it honours all that a folder's
-configuration says, transformers' layers otherwise (engine/decisions.md).
+configuration says, transformers' layers otherwise (engine/models/decisions.md).
 
 Both have a forward pass over packed tokens that ends before the last norm, `normed`, `head_VD`, `layers`,
 `hold_activations`, `drop_head`, `num_parameters`, `num_active_parameters`, and a `config` with the facts that trainers
