@@ -1,6 +1,7 @@
 """The control plane: who may train what, when it runs, and what became of it. Imports nothing heavy.
 
-environment       the variables that every process is given, read once
+environment       the variables of every process, declared and read once
+variables         the declaration of one variable, and the parsers of its text
 missing           what a process says whose environment is wrong
 settings          Django's settings
 urls              the addresses of pages and of REST

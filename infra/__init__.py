@@ -4,6 +4,7 @@ local/    all of it on one machine, without containers
 setup/    the environments made from the locks
 backup/   an installation backed up and put back
 rehearse/ docker-compose.yml, tried on a container engine of its own
+variables/  the operator's table of variables and .env.example, written from their declarations
 locks/    the versions of packages, with their hashes
 images/   recipes of containers
 seccomp/  the system calls that an engine's container is allowed
