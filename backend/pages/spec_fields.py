@@ -54,6 +54,7 @@ _UNITS: Mapping[str, str] = {
     "rollout.max_new_tokens": "tokens",
     "evaluation.every": "steps",
     "training.checkpoint_every": "steps",
+    "training.checkpoint_minutes": "minutes",
     "optimizer.warmup_steps": "steps",
     "schedule.max_staleness": "versions",
 }

@@ -33,6 +33,8 @@ class Plan:
     evaluation_prompts: int
     evaluate_every: int
     max_batch: int
+    checkpoint_every_s: float = 0.0
+    """A checkpoint also so long after the last; 0: never."""
     num_spare: int = 0
     """Samples begun beyond the group's size; the first to come make the group."""
     min_group: int | None = None
@@ -78,6 +80,7 @@ class Plan:
             min_group=spec.algorithm.least_group,
             replaces_failed=spec.algorithm.groups.on_failure == "replace",
             checkpoint_every=spec.training.checkpoint_every,
+            checkpoint_every_s=60 * spec.training.checkpoint_minutes,
             evaluation_prompts=spec.evaluation.prompts,
             evaluate_every=spec.evaluation.every,
             max_batch=spec.rollout.max_batch,
@@ -105,5 +108,7 @@ class Plan:
         """The relay on its host, where nobody says another."""
         return replica % self.num_relays
 
-    def checkpoints(self, step: int) -> bool:
-        return step == self.steps or step % self.checkpoint_every == 0
+    def checkpoints(self, step: int, *, last_s: float = 0.0) -> bool:
+        """`last_s`: since the last one was begun."""
+        is_its_time = 0 < self.checkpoint_every_s <= last_s
+        return step == self.steps or step % self.checkpoint_every == 0 or is_its_time

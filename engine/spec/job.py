@@ -303,6 +303,9 @@ class TrainingSpec(Strict):
     passes: int = Field(1, ge=1, le=100, description="How often a step's batch is gone over, with all of its updates.")
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Draws the prompts and the samples.")
     checkpoint_every: int = Field(50, ge=1, le=1_000_000, description="Steps between checkpoints; the last is kept.")
+    checkpoint_minutes: float = Field(
+        15.0, ge=0, le=10_080, description="A checkpoint also at the end of a step so long after the last; 0: never."
+    )
 
     @property
     def updates_per_step(self) -> int:
@@ -436,7 +439,12 @@ class JobSpec(Strict):
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec)
     resources: ResourceSpec = Field(default_factory=ResourceSpec)
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
-    max_runtime_s: int = Field(3_600, ge=10, le=30 * 86_400, description="The job is stopped after this long.")
+    max_runtime_s: int = Field(
+        3_600,
+        ge=10,
+        le=30 * 86_400,
+        description="The job is stopped after this long; shortly before, it saves a checkpoint.",
+    )
 
     @classmethod
     def accepted(cls, document: object) -> Self:

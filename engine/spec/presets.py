@@ -30,6 +30,7 @@ PRESET_NUMBERS: Final = (
     "trainer.micro_batch_tokens",
     "algorithm.clip_high",
     "environment.workers",
+    "max_runtime_s",
 )
 """Those that differ by the job. The others are the defaults, with the reason why they are right for a large one."""
 
@@ -38,6 +39,7 @@ THINKING: Final = ("qwen3", "qwen3_moe")
 THOUGHTS, ANSWER = 8_192, 2_048
 PROMPT_TOKENS: Final = 1_024
 ADAPTERS_RATE: Final = 10
+LONGEST_RUNTIME_S: Final = 2 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,11 @@ def as_said(spec: JobSpec) -> dict[str, Any]:
     document = spec.model_dump(mode="json")
     for path in PRESET_NUMBERS:
         if not says(spec, path):
-            section, name = path.split(".")
-            del document[section][name]
+            *way, last = path.split(".")
+            here = document
+            for step in way:
+                here = here[step]
+            del here[last]
     return document
 
 
@@ -92,6 +97,8 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
         "these. A mixture whose log-probs drift from the rollout's wants float32: the job says so.",
     )
     yield _clip(spec)
+    yield from _critic(spec)
+    yield _runtime()
     yield Preset(
         path="environment.workers",
         value=workers_for(spec),
@@ -114,6 +121,22 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
         reason=f"The schedule's own, {SCHEDULES[spec.schedule.name].max_staleness}: with a correction a job loses "
         "little by that age (AReaL, arXiv 2505.24298, table 2).",
     )
+
+
+def _runtime() -> Preset:
+    return Preset(
+        path="max_runtime_s",
+        value=LONGEST_RUNTIME_S,
+        reason="Two days: a step of such a model takes minutes. Unused time is not billed, but a budget must have "
+        "that much left. Near the end the job saves a checkpoint, from which it can go on.",
+    )
+
+
+def _critic(spec: JobSpec) -> Iterator[Preset]:
+    path = "algorithm.critic.learning_rate"
+    if KNOB_EFFECTS[path].acts(spec):
+        reason = "Ten times the policy's: the critic's head begins from nothing (verl's examples of PPO)."
+        yield Preset(path=path, value=1e-5, reason=reason)
 
 
 def _learning_rate(spec: JobSpec) -> Preset:

@@ -33,7 +33,6 @@ def spec(steps: int) -> dict[str, Any]:
         "training": {"steps": steps, "checkpoint_every": 10, "prompts_per_step": GROUPS},
         "algorithm": {"group_size": GROUP},
         "rollout": {"replicas": 1},
-        "max_runtime_s": 3_600,  # the template's 900 s end a job that is struck again and again on a busy machine
     }
 
 

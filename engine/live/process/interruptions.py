@@ -93,6 +93,10 @@ class Interruptions:
         self._deadline = time.monotonic() + max_runtime_s
         self._kept: list[ControlRequest] = []
 
+    @property
+    def left_s(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
     def check(self) -> None:
         """Raises what has come since the last call. A pause ends what is not running; a resize waits until it is."""
         requests = self.listen()

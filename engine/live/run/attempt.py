@@ -139,6 +139,7 @@ class Attempt:
                 start_step=start_step,
                 patience=plan.patience,
                 recordings=plan.recordings,
+                runtime_left_s=self._interruptions.left_s,
             )
             return supervisor.run()
         finally:

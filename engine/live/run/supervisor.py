@@ -80,6 +80,7 @@ class Supervisor:
         start_step: int,
         patience: Patience,
         recordings: Path | None = None,
+        runtime_left_s: float | None = None,
     ) -> None:
         """`listen` raises if the run shall end at once, and gives the requests that came."""
         self._network, self._recorder, self._listen = network, recorder, listen
@@ -100,6 +101,7 @@ class Supervisor:
             "max_replicas": spec.rollout.replicas,
             "start_step": start_step,
             "patience": patience,
+            "runtime_left_s": runtime_left_s,
         }
         managed: dict[str, Any] = {
             "now": now,
@@ -117,15 +119,13 @@ class Supervisor:
         }
         self._recordings: dict[Address, Recording] = {}
         if recordings is not None:
-            document = spec.model_dump(mode="json")
+            driven["spec"] = managed["spec"] = spec.model_dump(mode="json")
             driven["patience"] = managed["patience"] = plain(patience)
             managed["incarnations"] = {str(part): incarnation for part, incarnation in watched.items()}
-            managed["away"] = list(map(str, network.away))
-            managed["waiting"] = list(map(str, network.waiting))
+            managed |= {"away": list(map(str, network.away)), "waiting": list(map(str, network.waiting))}
             managed |= {"needs": plain(placed.needs), "places": plain(placed.places), "hosts": plain(placed.hosts)}
             for part, built_with in ((DRIVER, driven), (MANAGER, managed)):
-                file = recordings / f"{part}.jsonl"
-                self._recordings[part] = Recording(file, part=part, built_with={"spec": document, **built_with})
+                self._recordings[part] = Recording(recordings / f"{part}.jsonl", part=part, built_with=built_with)
 
     def run(self) -> RunFinished:
         """Until the run ends by itself; raises what `listen` raises when it is ended from outside."""

@@ -8,12 +8,14 @@ Invariants:
 - a run has exactly one end, and nothing is decided after it;
 - it succeeds only when trainer and data have finished with the newest trainer;
 - a pause that was asked for comes true, or the run ends;
+- near the end of its time it pauses by itself, so that what was trained is in a checkpoint;
 - it never depends on the order in which different parts are heard, nor on hearing a report only once;
 - a time in which it was away itself (frozen, busy) is nobody's silence and no standstill.
 """
 
 from typing import Final
 
+from engine.pipeline.driver.deadline import Deadline
 from engine.pipeline.driver.environment import EnvironmentWatch
 from engine.pipeline.driver.readiness import Readiness
 from engine.pipeline.driver.requests import Requests
@@ -64,8 +66,10 @@ class DriverBrain:
         start_step: int = 0,
         leave_within_s: float = LEAVE_WITHIN_S,
         patience: Patience | None = None,
+        runtime_left_s: float | None = None,
     ) -> None:
-        """`num_replicas`: of the start; `max_replicas`: that the job may ever have, None: no more."""
+        """`num_replicas`: of the start; `max_replicas`: that the job may ever have, None: no more. `runtime_left_s`:
+        None where somebody else ends the run."""
         patience = patience or Patience()
         self._readiness = Readiness(plan, num_replicas=num_replicas, start_step=start_step)
         self._requests = Requests(
@@ -78,6 +82,7 @@ class DriverBrain:
             for worker in range(plan.num_environments)
         ]
         self._stillness = Stillness(now=now, patience=patience, given_up_within_s=plan.given_up_within_s)
+        self._deadline = Deadline(now=now, runtime_left_s=runtime_left_s)
         self._end = RunEnd()
         self._has_ended = False
         self._awake = AwakeTime(now)
@@ -87,6 +92,7 @@ class DriverBrain:
             return []
         now = self._awake.at(now)
         self._stillness.hear(message, now)
+        self._deadline.hear(message, now)
         effects: list[Effect] = []
         for effect in self._decide(message, now):
             effects.append(effect)
@@ -142,4 +148,5 @@ class DriverBrain:
     def _on_tick(self, now: float) -> list[Effect]:
         stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)
         environments = [effect for environment in self._environments for effect in environment.on_tick(now)]
-        return [*environments, *self._requests.on_tick(now), *stands_still]
+        is_out_of_time = [*self._requests.on_deadline(now)] if self._deadline.is_near(now) else []
+        return [*environments, *is_out_of_time, *self._requests.on_tick(now), *stands_still]

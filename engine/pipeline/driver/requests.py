@@ -25,6 +25,8 @@ class Requests:
         self._known: set[str] = set()
         self._pauses: list[str] = []
         self._pause_said_at = 0.0
+        self._is_out_of_time = False
+        """It pauses by itself, and its end is a failure."""
         self._resize: ResizeAsked | None = None
         self._order = 0
         """The number of the resize that was asked for last."""
@@ -36,6 +38,12 @@ class Requests:
         self._pauses.append(asked.request_id)
         return self._say_pause(now)
 
+    def on_deadline(self, now: float) -> list[Effect]:
+        if self._is_out_of_time:
+            return []
+        self._is_out_of_time = True
+        return [] if self._pauses else self._say_pause(now)
+
     def on_resize_asked(self, asked: ResizeAsked, now: float) -> list[Effect]:
         if not self._is_new(asked.request_id):
             return []
@@ -45,7 +53,7 @@ class Requests:
 
     def on_paused(self, report: TrainerPaused) -> list[Effect]:
         if not self._pauses:
-            return []
+            return [_out_of_time(report)] if self._is_out_of_time else []
         message = "Paused." if self._only_evaluates else f"Paused after step {report.step}."
         acknowledged = [Acknowledge(request_id=request_id) for request_id in self._pauses]
         return [*acknowledged, EndRun(outcome="paused", message=message)]
@@ -60,7 +68,7 @@ class Requests:
 
     def on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self._pauses and now - self._pause_said_at >= SAY_AGAIN_S:
+        if (self._pauses or self._is_out_of_time) and now - self._pause_said_at >= SAY_AGAIN_S:
             effects += self._say_pause(now)
         if self._resize is not None and now - self._resize_said_at >= SAY_AGAIN_S:
             effects += self._say_resize(now)
@@ -81,3 +89,9 @@ class Requests:
         replicas = min(self._resize.replicas, self._max_replicas)
         order = ResizeOrdered(replicas=replicas, within_s=self._leave_within_s, order=self._order)
         return [Send(to=MANAGER, message=order)]
+
+
+def _out_of_time(report: TrainerPaused) -> EndRun:
+    saved = f"A checkpoint of step {report.checkpointed} is saved" if report.checkpointed else "No checkpoint was saved"
+    message = f"Its max_runtime_s is used up after step {report.step}. {saved}."
+    return EndRun(outcome="failed", failure_class="timeout", message=message)

@@ -73,6 +73,8 @@ class TrainerBrain:
         self._is_pausing = False
         self._saving: int | None = None
         """The newest step whose checkpoint was begun."""
+        self._saved_at = 0.0
+        """Then it was begun, or the trainer was loaded."""
         self._progress: DataProgress | None = None
         """Of the data, with the last step trained."""
 
@@ -106,7 +108,8 @@ class TrainerBrain:
     def _on_loaded(self, message: TrainerLoaded, now: float) -> list[Effect]:
         if self._version is not None:
             return []
-        self._step_ended_at, self._checkpointed = now, message.step
+        self._step_ended_at = self._saved_at = now
+        self._checkpointed = message.step
         if message.progress is not None or self._epoch:  # killed before there was a checkpoint: all begins again
             self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
         ready = _tell(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
@@ -143,7 +146,8 @@ class TrainerBrain:
         to_read = self._choice.to_read(batch, message, step_s=timing.step_s)
         effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
         effects += map(_tell, self._gap_alarm.hear(step, metrics))
-        if self._plan.checkpoints(step):
+        if self._plan.checkpoints(step, last_s=now - self._saved_at):
+            self._saved_at = now
             effects.append(self._save(step, batch.progress))
         return [*effects, *(self._pause() if self._is_pausing else [])]
 

@@ -23,7 +23,7 @@ QWEN = known_shape("Qwen3-8B")
 SUBJECTS = {
     *("optimizer.learning_rate", "trainer.compute_dtype", "trainer.micro_batch_tokens", "rollout.max_new_tokens"),
     *("algorithm.clip_high", "algorithm.kl.coefficient", "schedule.name", "schedule.max_staleness"),
-    "environment.workers",
+    *("environment.workers", "max_runtime_s"),
 }
 
 
@@ -110,6 +110,18 @@ def test_environment_workers_follow_the_open_samples(replicas: int, max_batch: i
     spec = filled(job(rollout={"replicas": replicas, "max_batch": max_batch}), QWEN)
     assert spec.environment.workers == workers
     assert filled(job(environment={"workers": 3}), QWEN).environment.workers == 3
+
+
+def test_critic_of_a_large_model_learns_slowly() -> None:
+    ppo = job(algorithm={"name": "ppo"}, training={"mini_batches": 2})
+    assert filled(ppo, QWEN).algorithm.critic.learning_rate == 1e-5
+    assert "algorithm.critic.learning_rate" not in values(filled(job(), QWEN), QWEN)
+
+
+def test_large_model_has_two_days_and_a_small_one_an_hour() -> None:
+    assert filled(job(), QWEN).max_runtime_s == 2 * 86_400
+    assert filled(job(), None).max_runtime_s == 3_600
+    assert filled(job(max_runtime_s=60), QWEN).max_runtime_s == 60
 
 
 def test_a_clip_is_set_only_where_it_is_reached() -> None:

@@ -273,5 +273,8 @@ def test_a_model_that_is_not_there_is_the_users_to_mend(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
-    finished = run(spec(training={"steps": 100_000}, rollout=ALONE, max_runtime_s=10), tmp_path, WatchingSink())
+    sink = WatchingSink()
+    finished = run(spec(training={"steps": 100_000}, rollout=ALONE, max_runtime_s=40), tmp_path, sink)
     assert (finished.outcome, finished.failure_class) == ("failed", "timeout")
+    last = max((trained.step for trained in sink.of(StepTrained)), default=0)
+    assert not last or f"A checkpoint of step {last} is saved" in finished.message

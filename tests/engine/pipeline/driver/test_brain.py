@@ -20,6 +20,7 @@ from engine.pipeline.messages.addresses import DATA, TRAINER, environment_addres
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested
 from engine.pipeline.messages.to_driver import (
+    CheckpointReported,
     EvaluationReported,
     EvaluationStarted,
     FaultReported,
@@ -56,7 +57,7 @@ READY = AnnounceReady(num_replicas=2, num_parameters=9)
 class Told:
     """A driver that is told one thing after the other."""
 
-    def __init__(self, *, start_step: int = 0, num_environments: int = 1) -> None:
+    def __init__(self, *, start_step: int = 0, num_environments: int = 1, runtime_left_s: float | None = None) -> None:
         self.now = 0.0
         self.brain = DriverBrain(
             replace(PLAN, num_environments=num_environments),
@@ -66,6 +67,7 @@ class Told:
             start_step=start_step,
             leave_within_s=3.0,
             patience=PATIENCE,
+            runtime_left_s=runtime_left_s,
         )
 
     def tell(self, *messages: Message) -> list[Effect]:
@@ -104,6 +106,10 @@ def observed(num_decoded: int, *, num_with_environment: int = 0) -> ReplicaObser
 
 def phases(effects: list[Effect]) -> list[str]:
     return [effect.phase for effect in effects if isinstance(effect, EnterPhase)]
+
+
+def sends(effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, PauseRequested)]
 
 
 def ends(effects: list[Effect]) -> list[EndRun]:
@@ -169,6 +175,44 @@ def test_a_pause_is_said_again_until_it_has_come_true_and_acknowledged_then() ->
         Acknowledge(request_id="q"),
         EndRun(outcome="paused", message="Paused after step 3."),
     ]
+
+
+def test_run_saves_what_it_trained_before_its_time_is_over() -> None:
+    driver = Told(runtime_left_s=100.0)
+    to_both = [Send(to=part, message=PauseRequested()) for part in (TRAINER, DATA)]
+    driver.tell(*LOADED)
+    driver.wait(30)
+    driver.tell(StepReported(step=1, metrics={"trainer/step_s": 20.0}, to_read=()))
+    driver.wait(4)
+    written = CheckpointReported(step=1, uri="file:///1", manifest_sha256="a" * 64, num_bytes=1)
+    driver.tell(written)
+    assert sends(driver.wait(29)) == [], "1.5 times 20 s for a step and 4 s for its checkpoint are 36 s"
+    assert sends(driver.wait(3)) == [*to_both, *to_both]
+    [end] = driver.tell(TrainerPaused(step=3, checkpointed=3))
+    assert isinstance(end, EndRun) and (end.outcome, end.failure_class) == ("failed", "timeout")
+    assert end.message == "Its max_runtime_s is used up after step 3. A checkpoint of step 3 is saved."
+
+
+def test_reserve_is_at_most_half_of_the_time() -> None:
+    driver = Told(runtime_left_s=10.0)
+    driver.tell(*LOADED, StepReported(step=1, metrics={"trainer/step_s": 60.0}, to_read=()))
+    assert sends(driver.wait(4)) == [] and sends(driver.wait(1)) != []
+
+
+def test_without_a_step_there_is_nothing_to_save() -> None:
+    driver = Told(runtime_left_s=10.0)
+    driver.tell(*LOADED)
+    assert sends(driver.wait(10)) == []
+
+
+def test_pause_asked_near_the_deadline_is_a_pause() -> None:
+    driver = Told(runtime_left_s=10.0)
+    driver.tell(*LOADED, StepReported(step=1, metrics={"trainer/step_s": 1.0}, to_read=()))
+    driver.wait(5)
+    driver.tell(PauseAsked(request_id="p"))
+    assert driver.tell(TrainerPaused(step=1, checkpointed=1))[-1] == EndRun(
+        outcome="paused", message="Paused after step 1."
+    )
 
 
 def test_a_trainer_that_pauses_and_was_not_asked_to_ends_nothing() -> None:

@@ -203,6 +203,13 @@ def test_a_reward_that_is_not_trusted_is_counted_and_read_and_moves_no_other_num
     assert {read.trajectory.trusted for read in report.to_read} == {True, False}
 
 
+def test_checkpoint_is_written_so_long_after_the_last() -> None:
+    brain = loaded(replace(PLAN, steps=9, checkpoint_every=100, checkpoint_every_s=900.0))
+    steps = [(1, 800.0), (2, 950.0), (3, 1_800.0), (4, 1_850.0)]
+    saved = [bool(of(step_of(brain, step, now), SaveCheckpoint)) for step, now in steps]
+    assert saved == [False, True, False, True]
+
+
 def test_a_checkpoint_holds_the_progress_of_its_own_step() -> None:
     brain = loaded()
     step_of(brain, 1)
