@@ -27,6 +27,7 @@ from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
 from engine.spec.presets import filled
+from engine.spec.presets_table import preset_table_lines
 
 DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
 
@@ -40,7 +41,11 @@ def fit(words: Sequence[str]) -> int:
     parser.add_argument(
         "--model", default=None, help=f"in place of the spec's: {', '.join(KNOWN_CONFIGS)}, or a folder"
     )
+    parser.add_argument("--presets", action="store_true", help="what a job gets that names a model and nothing else")
     arguments = parser.parse_args(words)
+    if arguments.presets:
+        _say(preset_table_lines(device_gb=arguments.device_gb))
+        return 0
     if arguments.spec is None:
         _say(table_lines())
         return 0

@@ -1,6 +1,7 @@
 """A node of a Ray cluster, begun: `python -m engine.node -- ray start --address=ray-head:6379 --block`.
 
     a sandbox is really started, as a job's worker would ──▶ the node's label says which one, or none ──▶ that command
+    vLLM's interpreter is looked for                     ──▶ another label says whether it was found
 
 Labels from the environment (RAY_OVERRIDE_LABELS) reach Ray however the command came about: KubeRay writes its own. Ray
 adds them to those of `--labels`.
@@ -20,8 +21,10 @@ from typing import Final, NoReturn
 from engine.environments.sandbox.gvisor import is_chosen
 from engine.environments.sandbox.outcome import Finished, Limits
 from engine.environments.sandbox.run import run_python
+from engine.inference.vllm.interpreter import find_vllm_python
 from engine.spec.log_text import form_of, log_to
 from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
+from engine.spec.vllm_label import FOUND, NO_VLLM, VLLM_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ def main(words: Sequence[str]) -> NoReturn:
     if len(words) < 2 or words[0] != "--":
         sys.exit(USAGE)
     log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=form_of(os.environ.get("LAMINAR_LOG_FORMAT", "")))
-    environment = {**os.environ, LABELS_VARIABLE: labels_with(sandbox_here(), os.environ)}
+    environment = {**os.environ, LABELS_VARIABLE: labels_with(sandbox_here(), vllm_here(), os.environ)}
     os.execvpe(words[1], list(words[1:]), environment)  # whoever starts a node says what its command is
 
 
@@ -54,10 +57,19 @@ def sandbox_here() -> str:
     return NO_SANDBOX
 
 
-def labels_with(sandbox: str, environment: Mapping[str, str]) -> str:
+def vllm_here() -> str:
+    try:
+        log.info("vllm=%s", find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
+    except ValueError as error:
+        log.info("vllm=%s %s", NO_VLLM, error)
+        return NO_VLLM
+    return FOUND
+
+
+def labels_with(sandbox: str, vllm: str, environment: Mapping[str, str]) -> str:
     """Raises `ValueError`, where somebody else's labels are no JSON."""
     given = environment.get(LABELS_VARIABLE) or "{}"
-    return json.dumps({**json.loads(given), SANDBOX_LABEL: sandbox})
+    return json.dumps({**json.loads(given), SANDBOX_LABEL: sandbox, VLLM_LABEL: vllm})
 
 
 if __name__ == "__main__":

@@ -181,6 +181,7 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
             assert isinstance(info.annotation, type), f"{path}: a kind that this form does not know"
             yield from _walk(info.annotation, (*way, name))
         else:
+            is_preset = path in PRESET_NUMBERS
             acts_only = KNOB_EFFECTS[path].only if path in KNOB_EFFECTS else ""
             yield SpecField(
                 path=path,
@@ -189,9 +190,9 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
                 description=(_HELP.get(path) or info.description or "").removesuffix(acts_only).rstrip(),
                 default=info.get_default(call_default_factory=True, validated_data={}),
                 optional=optional,
-                choices=(_YES, _NO) if kind == "flag" else choices,
+                choices=(_YES, _NO) if kind == "flag" else (*([""] if is_preset and choices else []), *choices),
                 bounds=_bounds(info),
-                is_preset=path in PRESET_NUMBERS,
+                is_preset=is_preset,
                 acts_only=acts_only,
             )
 

@@ -45,7 +45,8 @@ from backend.pages.submit_targets import SubmitTarget, names_to_choose, submit_t
 from backend.pages.views import user_of
 from backend.usage.pricing.money import shown
 from engine.spec.job import JobSpec
-from engine.spec.presets import PRESET_NUMBERS, Preset, says
+from engine.spec.preset import Preset, says
+from engine.spec.presets import PRESET_NUMBERS
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
 NO_CHECKPOINT = "The checkpoint is gone, or not of this project's team: choose another place, or begin with the model."
@@ -176,7 +177,7 @@ def _show(
         "doubts": doubts_of(form.spec, target.project.team, target.project.pk, now=database_now())
         if form.spec and target
         else [],
-        "presets": _told(in_force(spec, target.project.team)) if spec and target else [],
+        "presets": _told(in_force(spec, target.project.team, target.pool)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
@@ -192,7 +193,7 @@ def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec 
         spec, _ = looked_up(spec, target.project.team, target.project.pk)
     except SpecRefused:
         return spec
-    return filled(spec, target.project.team)
+    return filled(spec, target.project.team, target.pool)
 
 
 def _told(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:

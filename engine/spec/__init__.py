@@ -5,6 +5,10 @@ optimizer            of it, what moves the weights
 recipes              the rows of algorithms, and the values that are each one's own
 schedules            who waits for whom, and how stale a trajectory may be
 sandbox              the environments that need one, and a node's word on whether it has one
+preset               one of them: a setting, its value, why
+presets_by_pool      devices, engine and batch, by the pool
+presets_table        what a model alone gets on pools of several sizes
+vllm_label           a node's word on whether it has vLLM
 presets              what a job gets by its model, for what its spec does not say
 slots                the versions that a replica holds side by side
 environment_workers  how many a job needs for its open samples

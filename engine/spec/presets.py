@@ -9,20 +9,18 @@ Invariants:
 - a filled spec says everything, so that filling it again, or a release with other presets, changes nothing of it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
-
-from pydantic import BaseModel, ValidationError
 
 from engine.spec.environment_workers import CALLS_OF_A_WORKER, open_samples, workers_for
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
+from engine.spec.preset import Preset, says, value_at, with_value
+from engine.spec.presets_by_pool import PATHS_BY_POOL, STAGES_BY_POOL, PoolSize
 from engine.spec.schedules import SCHEDULES
 from engine.spec.slots import kv_tokens_of_a_slot
-
-Value = float | int | str | None
 
 PRESET_NUMBERS: Final = (
     "optimizer.learning_rate",
@@ -31,6 +29,7 @@ PRESET_NUMBERS: Final = (
     "algorithm.clip_high",
     "environment.workers",
     "max_runtime_s",
+    *PATHS_BY_POOL,
 )
 """Those that differ by the job. The others are the defaults, with the reason why they are right for a large one."""
 
@@ -38,33 +37,35 @@ SMALLEST: Final = 100_000_000  # weights: what is smaller was made for a task, o
 THINKING: Final = ("qwen3", "qwen3_moe")
 THOUGHTS, ANSWER = 8_192, 2_048
 PROMPT_TOKENS: Final = 1_024
+Stage = Callable[[JobSpec, ModelShape], Iterator[Preset]]
+
 ADAPTERS_RATE: Final = 10
 LONGEST_RUNTIME_S: Final = 2 * 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    path: str
-    value: Value
-    """None: as the empty setting has it."""
-    reason: str
-
-
-def filled(spec: JobSpec, shape: ModelShape | None) -> JobSpec:
-    """`shape`: the model's, if it is known."""
+def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> JobSpec:
+    """`shape`: the model's, `pool`: the devices' of its pool, if they are known."""
     if shape is None or shape.num_weights < SMALLEST:
         return spec
-    for preset in _presets(spec, shape):
-        if not says(spec, preset.path):
-            spec = _with(spec, preset) or spec
+    for stage in _stages(pool):
+        for preset in stage(spec, shape):
+            if not says(spec, preset.path):
+                spec = with_value(spec, preset.path, preset.value) or spec
     return spec
 
 
-def in_force(spec: JobSpec, shape: ModelShape | None) -> tuple[Preset, ...]:
+def in_force(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> tuple[Preset, ...]:
     """Those that a filled spec has, whoever gave them to it."""
     if shape is None or shape.num_weights < SMALLEST:
         return ()
-    return tuple(preset for preset in _presets(spec, shape) if _value_at(spec, preset.path) == preset.value)
+    presets = (preset for stage in _stages(pool) for preset in stage(spec, shape))
+    return tuple(preset for preset in presets if value_at(spec, preset.path) == preset.value)
+
+
+def _stages(pool: PoolSize | None) -> tuple[Stage, ...]:
+    """A stage sees what those before it have filled in."""
+    of_pool = () if pool is None else tuple(partial(stage, pool=pool) for stage in STAGES_BY_POOL)
+    return (_presets, *of_pool, _workers)
 
 
 def as_said(spec: JobSpec) -> dict[str, Any]:
@@ -100,11 +101,6 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
     yield from _critic(spec)
     yield _runtime()
     yield Preset(
-        path="environment.workers",
-        value=workers_for(spec),
-        reason=f"One for {CALLS_OF_A_WORKER} open samples: {open_samples(spec):,} of all replicas together.",
-    )
-    yield Preset(
         path="algorithm.kl.coefficient",
         value=0.0,
         reason="Where answers are checked, the policy may go far from where it began (DAPO, arXiv 2503.14476, section "
@@ -120,6 +116,14 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
         value=None,
         reason=f"The schedule's own, {SCHEDULES[spec.schedule.name].max_staleness}: with a correction a job loses "
         "little by that age (AReaL, arXiv 2505.24298, table 2).",
+    )
+
+
+def _workers(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
+    yield Preset(
+        path="environment.workers",
+        value=workers_for(spec),
+        reason=f"One for {CALLS_OF_A_WORKER} open samples: {open_samples(spec):,} of all replicas together.",
     )
 
 
@@ -170,34 +174,3 @@ def _clip(spec: JobSpec) -> Preset:
         "Rare words may become likelier than 0.2 allows, else a model soon says one thing only (DAPO, section 3.1)."
     )
     return Preset(path=path, value=0.28, reason=reason)
-
-
-def _with(spec: JobSpec, preset: Preset) -> JobSpec | None:
-    document: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
-    here = document
-    *way, last = preset.path.split(".")
-    for step in way:
-        here = here.setdefault(step, {})
-    here[last] = preset.value
-    try:
-        return JobSpec.model_validate(document)
-    except ValidationError:
-        return None
-
-
-def says(spec: JobSpec, path: str) -> bool:
-    """Whether somebody set it, be it to its default."""
-    here: BaseModel = spec
-    *way, last = path.split(".")
-    for step in way:
-        if step not in here.model_fields_set:
-            return False
-        here = getattr(here, step)
-    return last in here.model_fields_set
-
-
-def _value_at(spec: JobSpec, path: str) -> Any:
-    here: Any = spec
-    for step in path.split("."):
-        here = getattr(here, step)
-    return here

@@ -31,7 +31,7 @@ class Customer:
         """Asked again for so long, under the same key, while the site does not take it."""
         spec = json.loads((self.specs / "running_sums.json").read_text())
         for section, values in changes.items():
-            spec[section] |= values
+            spec[section] = spec.get(section, {}) | values
         body, key = {"project": self.project, "spec": spec}, str(uuid.uuid4())
         deadline = time.monotonic() + within_s
         while True:

@@ -27,6 +27,13 @@ def test_without_a_spec_it_prints_what_fits(capsys: pytest.CaptureFixture[str]) 
         assert word in shown
 
 
+def test_presets_of_each_model_and_pool_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(["--presets", "--device-gb", "80"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][0] == "model" and len(rows) == 1 + 4 * 6
+    assert ["Qwen3-8B", "8", "8", "4", "4", "of", "1", "vllm", "64", "-", "yes"] in rows
+
+
 def test_a_job_that_fits_is_told_term_by_term(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(spec_file), "--device-gb", "80"]) == 0
     shown = capsys.readouterr().out

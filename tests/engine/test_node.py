@@ -12,6 +12,7 @@ from ray._private.ray_constants import LABELS_ENVIRONMENT_VARIABLE
 
 from engine.node import LABELS_VARIABLE, USAGE
 from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
+from engine.spec.vllm_label import FOUND, NO_VLLM, VLLM_LABEL
 from tests.engine.environments.sandboxed import sandbox
 
 __all__ = ["sandbox"]
@@ -31,7 +32,9 @@ def test_where_the_sandbox_starts_the_node_says_which_and_becomes_its_command() 
     node = begun("--", sys.executable, "-c", TELLS, **{LABELS_VARIABLE: '{"zone": "a"}', "LAMINAR_SANDBOX": ""})
     said, _ = node.communicate(timeout=120)
     labels, pid = said.rsplit(" ", 1)
-    assert json.loads(labels) == {"zone": "a", SANDBOX_LABEL: "bubblewrap"}
+    told = json.loads(labels)
+    assert told.pop(VLLM_LABEL) in (FOUND, NO_VLLM)
+    assert told == {"zone": "a", SANDBOX_LABEL: "bubblewrap"}
     assert int(pid) == node.pid
 
 
@@ -39,8 +42,10 @@ def test_where_it_does_not_the_node_begins_all_the_same_and_says_so_and_why(tmp_
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    said, logged = begun("--", sys.executable, "-c", TELLS, PATH=path).communicate(timeout=120)
-    assert json.loads(said.rsplit(" ", 1)[0]) == {SANDBOX_LABEL: NO_SANDBOX}
+    command = ("--", sys.executable, "-c", TELLS)
+    said, logged = begun(*command, PATH=path, LAMINAR_VLLM_PYTHON="/nowhere").communicate(timeout=120)
+    assert json.loads(said.rsplit(" ", 1)[0]) == {SANDBOX_LABEL: NO_SANDBOX, VLLM_LABEL: NO_VLLM}
+    assert "vllm=none" in logged and "'/nowhere'" in logged
     assert "sandbox=none" in logged and "new namespace" in logged and "OPERATING.md" in logged
 
 
@@ -54,3 +59,5 @@ def test_the_label_is_one_that_ray_reads_and_takes() -> None:
     assert LABELS_VARIABLE == LABELS_ENVIRONMENT_VARIABLE
     for word in (NO_SANDBOX, "bubblewrap", "gvisor"):
         validate_node_labels({SANDBOX_LABEL: word})
+    for word in (FOUND, NO_VLLM):
+        validate_node_labels({VLLM_LABEL: word})

@@ -130,9 +130,21 @@ def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
 def test_a_model_that_the_devices_cannot_hold_is_refused_with_the_arithmetic(
     world: World, owner: Client, model_of_32b: str
 ) -> None:
-    page = send(owner, filled(world, model__source=model_of_32b, rollout__engine="vllm")).content.decode()
+    typed = {"model__source": model_of_32b, "rollout__engine": "vllm", "resources__trainer_devices": "1"}
+    page = send(owner, filled(world, **typed)).content.decode()
     assert re.search(r"needs \d+\.\d GB whatever its batches are and has 80\.0 GB. It fits if you", page)
     assert "moments, float32" in page and not Job.objects.exists()
+
+
+def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, model_of_32b: str) -> None:
+    form = filled(world, model__source=model_of_32b)
+    assert form["rollout.engine"] == form["resources.trainer_devices"] == form["rollout.replicas"] == ""
+    page = unescape(text_of(send(owner, form | {"look": "1"})))
+    assert "On GPUs vLLM decodes large models" in page and "The fewest that hold the model" in page
+    assert '<option value="" selected>by the model</option>' in page
+    send(owner, form)
+    spec = Job.objects.get().spec
+    assert (spec["rollout"]["engine"], spec["resources"]["devices_per_replica"]) == ("vllm", 2)
 
 
 def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed_stays(

@@ -118,7 +118,7 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
     try:
         spec, _ = looked_up(body.spec, caller.team, caller.key.project_id)
-        spec = filled(spec, caller.team)
+        spec = filled(spec, caller.team, pool)
         refuse_spec(spec, caller.team, pool)
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
@@ -128,7 +128,8 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     return PreviewOut(
         spec=as_stored(spec),
         presets=[
-            PresetOut(path=each.path, value=each.value, reason=each.reason) for each in in_force(spec, caller.team)
+            PresetOut(path=each.path, value=each.value, reason=each.reason)
+            for each in in_force(spec, caller.team, pool)
         ],
         pool=pool.name,
         devices=spec.num_devices,

@@ -70,7 +70,7 @@ def fit_of(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
     if shapes is None:
         return None
     shape, teacher = shapes.model, shapes.teacher
-    misfit = will_not_fit(spec, shape, pool.device_gb * GB, teacher=teacher)
+    misfit = will_not_fit(spec, shape, pool.device_gb * GB, teacher=teacher, num_devices=pool.capacity)
     needs = _needs(spec, shape, teacher)
     return Fit(
         misfit=misfit,

@@ -1,18 +1,47 @@
-"""A spec filled in by its model's presets, where the model's shape is known here.
+"""A spec filled in by the presets of its model and pool, where the model's shape and the pool's devices are known here.
 
 Invariant: whoever looks at a spec before it is submitted sees the one that is submitted.
 """
 
+from collections.abc import Sequence
+
 from backend.accounts.models import Team
 from backend.jobs.submitting.fitting import shape_of
+from backend.pools.models import Device, RayLook, ResourcePool, TeamQuota
+from backend.pools.selectors import most_of, most_within
 from engine.spec import presets
+from engine.spec.fit.need import GB
 from engine.spec.job import JobSpec
-from engine.spec.presets import Preset
+from engine.spec.preset import Preset
+from engine.spec.presets_by_pool import PoolSize
+from engine.spec.vllm_label import has_vllm
 
 
-def filled(spec: JobSpec, team: Team) -> JobSpec:
-    return presets.filled(spec, shape_of(spec.model.source, team))
+def filled(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
+    """`quotas`: of all teams in the pool, if they were read already."""
+    shape = shape_of(spec.model.source, team)
+    return presets.filled(spec, shape, shape and _size_of(pool, team, spec, quotas))
 
 
-def in_force(spec: JobSpec, team: Team) -> tuple[Preset, ...]:
-    return presets.in_force(spec, shape_of(spec.model.source, team))
+def in_force(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...]:
+    shape = shape_of(spec.model.source, team)
+    return presets.in_force(spec, shape, shape and _size_of(pool, team, spec, None))
+
+
+def _size_of(pool: ResourcePool, team: Team, spec: JobSpec, quotas: Sequence[TeamQuota] | None) -> PoolSize | None:
+    """As far as this team may use it. None: it has no GPUs, or nobody said how large they are."""
+    if pool.device_gb is None or pool.device == Device.CPU:
+        return None
+    preemptible = spec.placement.preemptible
+    most = (
+        most_of(team, pool, preemptible=preemptible)
+        if quotas is None
+        else most_within(quotas, team, pool, preemptible=preemptible)
+    )
+    look = RayLook.objects.filter(pool=pool).first()
+    hosts = look.hosts if look else []
+    return PoolSize(
+        num_devices=min(pool.capacity, most),
+        device_bytes=pool.device_gb * GB,
+        has_vllm=all(has_vllm(host.get("labels", {})) for host in hosts),
+    )

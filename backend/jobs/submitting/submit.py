@@ -64,7 +64,7 @@ def look_at(
     """All that is asked of a spec before it is taken in; nothing is made. Raises `SpecRefused`, `NotFound`."""
     assert project.team_id == team.pk, "the caller looks projects up within the team"
     spec, found = looked_up(spec, team, project.pk)
-    spec = filled(spec, team)
+    spec = filled(spec, team, pool, quotas)
     refuse_spec(spec, team, pool, quotas=quotas)
     return Admitted(spec=spec, found=found, start=_start(team, spec, start_from))
 

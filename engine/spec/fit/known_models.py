@@ -33,6 +33,14 @@ KNOWN_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
         "intermediate_size": 6_144,
         "tie_word_embeddings": True,
     },
+    "Qwen3-4B": {
+        **_QWEN3,
+        "hidden_size": 2_560,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "intermediate_size": 9_728,
+        "tie_word_embeddings": True,
+    },
     "Qwen3-8B": {
         **_QWEN3,
         "hidden_size": 4_096,

@@ -46,15 +46,19 @@ Changes = tuple[Change, ...]
 """Made together."""
 
 
-def trainer_remedies(plan: TrainerPlan, *, longest: int) -> tuple[Doses, ...]:
+def trainer_remedies(
+    plan: TrainerPlan, *, longest: int, most_devices: int | None = None, adapts: bool = True
+) -> tuple[Doses, ...]:
+    """`most_devices`: that the trainer can have; None: not known. `adapts`: an adapter may be trained instead."""
+    more = _more_devices(plan)
     return (
         _recomputed(plan),
         _smaller_batches(plan, longest),
         _small_moments(plan),
         _moments_on_host(plan),
         _shared_sequences(plan),
-        _more_devices(plan),
-        _adapter(plan),
+        tuple(each for each in more if most_devices is None or each.fields["num_devices"] <= most_devices),
+        _adapter(plan) if adapts else (),
     )
 
 

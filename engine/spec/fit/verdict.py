@@ -50,7 +50,7 @@ class Misfit:
     @property
     def advice(self) -> str:
         if self.changes is None:
-            return "No setting of this version makes it fit: take a smaller model or larger devices."
+            return "No setting of this version makes it fit: take a smaller model, or more or larger devices."
         return f"It fits if you {', and '.join(change.words for change in self.changes)}."
 
     @property
@@ -65,10 +65,12 @@ def will_not_fit(
     *,
     prompt_tokens: int = PROMPT_TOKENS,
     teacher: ModelShape | None = None,
+    num_devices: int | None = None,
 ) -> Misfit | None:
     """The trainer's devices first, then the replicas'; what is advised is enough for both. None: both fit, margins
-    included."""
-    misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher)
+    included. `num_devices`: that the job can have, so that no more are advised."""
+    most = None if num_devices is None else num_devices - spec.resources.devices_per_replica
+    misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher, most_devices=most)
     asked = spec if misfit is None else with_changes(spec, misfit.changes or ())
     others = None if asked is None else replica_misfit(asked, shape, device_bytes, prompt_tokens=prompt_tokens)
     if misfit is None or misfit.changes is None or others is None:
@@ -83,8 +85,11 @@ def trainer_misfit(
     *,
     prompt_tokens: int = PROMPT_TOKENS,
     teacher: ModelShape | None = None,
+    most_devices: int | None = None,
+    adapts: bool = True,
 ) -> Misfit | None:
-    """`teacher`: the one that the spec names."""
+    """`teacher`: the one that the spec names. `most_devices`: that the trainer can have. `adapts`: an adapter may be
+    trained instead of all weights."""
     if spec.only_evaluates:
         return None
     plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
@@ -103,7 +108,8 @@ def trainer_misfit(
         made = TrainerPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens, teacher=teacher)
         return trainer_need(shape, made).num_bytes <= device_bytes
 
-    remedies = trainer_remedies(plan, longest=longest_tokens(spec, shape, prompt_tokens=prompt_tokens))
+    longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
+    remedies = trainer_remedies(plan, longest=longest, most_devices=most_devices, adapts=adapts)
     return Misfit(need=need, device_bytes=device_bytes, changes=smallest(remedies, is_enough=is_enough))
 
 

@@ -7,7 +7,8 @@ from backend.accounts.models import Project, User
 from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
 from engine.spec.job import JobSpec
-from engine.spec.presets import PRESET_NUMBERS, as_said, says
+from engine.spec.preset import says
+from engine.spec.presets import PRESET_NUMBERS, as_said
 
 
 def test_every_template_is_a_whole_spec_that_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:

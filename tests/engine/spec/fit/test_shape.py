@@ -18,7 +18,14 @@ from tests.engine.spec.fit.shapes_of_models import decoder_config
 ONE_OF_TWO = replace(known_shape("Qwen3-30B-A3B"), num_layers=2, num_mixtures=1)
 
 # As their makers count them: 0.6, 1.7, 8.2, 32.8 and 30.5 billion.
-PUBLIC = {"Qwen3-0.6B": 0.6, "Qwen3-1.7B": 1.7, "Qwen3-8B": 8.2, "Qwen3-32B": 32.8, "Qwen3-30B-A3B": 30.5}
+PUBLIC = {
+    "Qwen3-0.6B": 0.6,
+    "Qwen3-1.7B": 1.7,
+    "Qwen3-4B": 4.0,
+    "Qwen3-8B": 8.2,
+    "Qwen3-32B": 32.8,
+    "Qwen3-30B-A3B": 30.5,
+}
 
 
 @pytest.mark.parametrize("name", KNOWN_CONFIGS)

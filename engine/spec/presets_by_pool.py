@@ -1,0 +1,144 @@
+"""Presets by the pool: how many devices train and generate, what generates, and how many sequences at once.
+
+    trainer    the fewest devices that hold it without means that cost exactness or copies
+    replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as train
+    max_batch  as many sequences as the cache holds at half of their longest
+
+Invariants:
+- a pool is never asked for more devices than it has, where it has enough for one replica beside the trainer;
+- what no number of devices makes fit is left as it is: the refusal says what would (`fit/verdict.py`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.spec.fit.dealing import MOST_DEVICES, dealt, why_not_dealt
+from engine.spec.fit.need import gigabytes
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.replica import ReplicaPlan, backed_tokens, kv_bytes_of_token, replica_need
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.fit.verdict import Misfit, trainer_misfit
+from engine.spec.job import JobSpec
+from engine.spec.preset import Preset, Value, with_value
+
+FEWEST_SEQUENCES: Final = 16
+"""Whole ones that a replica's cache has room for, or decoding reads the weights for next to nothing."""
+MOST_SEQUENCES: Final = 256
+MEANS: Final[dict[str, Value]] = {
+    "optimizer.moments": "float32",
+    "optimizer.offload": False,
+    "trainer.activations": None,
+    "trainer.sequence_parallel": 1,
+}
+"""Settings that save the trainer's memory, and their defaults."""
+TRAINER, DEALT = "resources.trainer_devices", "resources.devices_per_replica"
+PATHS_BY_POOL: Final = ("rollout.engine", TRAINER, DEALT, "rollout.replicas", "rollout.max_batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSize:
+    """Of a pool of GPUs."""
+
+    num_devices: int
+    device_bytes: int
+    has_vllm: bool = True
+
+
+def _engine(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    if pool.has_vllm:
+        reason = "On GPUs vLLM decodes large models several times as fast as the built-in engine."
+        yield Preset(path="rollout.engine", value="vllm", reason=reason)
+
+
+def _devices(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    num_dealt = _fewest_dealt(spec, shape, pool)
+    if num_dealt:
+        reason = f"The fewest that hold the model and a cache for {FEWEST_SEQUENCES} of the longest sequences."
+        yield Preset(path=DEALT, value=num_dealt, reason=reason)
+    if spec.only_evaluates or spec.algorithm.has_teacher:  # a teacher's shape is not known here
+        return
+    most = max(1, pool.num_devices - (num_dealt or spec.resources.devices_per_replica))
+    fewest = _fewest_trainers(spec, shape, pool, most)
+    device = gigabytes(pool.device_bytes)
+    if fewest is not None:
+        reason = f"The fewest of {device} that hold weights, gradients and moments in float32."
+        yield Preset(path=TRAINER, value=fewest, reason=reason)
+    else:
+        reason = f"As many as the pool has beside a replica, which are few for this model: devices of {device}."
+        yield Preset(path=TRAINER, value=max(_powers_of_two(most)), reason=reason)
+
+
+def _means(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    """Where the devices are too few. An adapter learns something else, and is nobody's default."""
+    if spec.only_evaluates or spec.algorithm.has_teacher:
+        return
+    misfit = _trainer_misfit(spec, shape, pool) or _trainer_misfit(_without_means(spec), shape, pool)
+    for change in misfit.changes or () if misfit is not None else ():
+        for path, value in change.settings.items():
+            reason = f"Or the trainer would not fit {spec.trainer_devices} devices: {change.words}."
+            yield Preset(path=path, value=value, reason=reason)
+
+
+def _replicas(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    train, each = spec.trainer_devices, spec.resources.devices_per_replica
+    if train:
+        value = max(1, min(train, pool.num_devices - train) // each)
+        yield Preset(path="rollout.replicas", value=value, reason="As many devices generate as train.")
+    tokens = _cache_tokens(spec, shape, each, pool) if spec.rollout.engine == "vllm" else 0
+    if tokens:
+        at_once = 2 * tokens // ReplicaPlan.of_spec(spec, shape).longest
+        value = max(FEWEST_SEQUENCES, min(1 << max(at_once, 1).bit_length() - 1, MOST_SEQUENCES))
+        reason = f"A replica's cache holds {tokens:,} tokens, and sequences are half as long as allowed on average."
+        yield Preset(path="rollout.max_batch", value=value, reason=reason)
+
+
+def _trainer_misfit(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> Misfit | None:
+    return trainer_misfit(spec, shape, pool.device_bytes, most_devices=spec.trainer_devices, adapts=False)
+
+
+def _without_means(spec: JobSpec) -> JobSpec:
+    """Of a filled spec, so that the reasons for its means are found again."""
+    for path, default in MEANS.items():
+        spec = with_value(spec, path, default) or spec
+    return spec
+
+
+Stage = Callable[..., Iterator[Preset]]
+STAGES_BY_POOL: Final[tuple[Stage, ...]] = (_engine, _devices, _means, _replicas)
+
+
+def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int) -> int | None:
+    for count in _powers_of_two(most):
+        asked = with_value(spec, TRAINER, count)
+        if asked is None:
+            continue
+        if trainer_need(shape, TrainerPlan.of_spec(asked, shape)).num_bytes <= pool.device_bytes:
+            return count
+    return None
+
+
+def _fewest_dealt(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> int | None:
+    if spec.rollout.engine != "vllm":
+        return None
+    enough = FEWEST_SEQUENCES * ReplicaPlan.of_spec(spec, shape).longest
+    for count in _powers_of_two(min(pool.num_devices, MOST_DEVICES)):
+        if why_not_dealt(shape, count) is None and _cache_tokens(spec, shape, count, pool) >= enough:
+            return count
+    return None
+
+
+def _cache_tokens(spec: JobSpec, shape: ModelShape, num_devices: int, pool: PoolSize) -> int:
+    """Of a replica of so many devices, beside all else that they hold."""
+    plan = replace(ReplicaPlan.of_spec(spec, shape), num_devices=num_devices, max_batch=MOST_SEQUENCES)
+    of_token = kv_bytes_of_token(dealt(shape, num_devices))
+    cache_bytes = backed_tokens(dealt(shape, num_devices), plan) * of_token
+    return max(0, pool.device_bytes - replica_need(shape, plan).num_bytes + cache_bytes) // of_token
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    count = 1
+    while count <= most:
+        yield count
+        count *= 2
