@@ -20,12 +20,12 @@ from engine.spec.vllm_label import has_vllm
 def filled(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
     """`quotas`: of all teams in the pool, if they were read already."""
     shape = shape_of(spec.model.source, team)
-    return presets.filled(spec, shape, shape and _size_of(pool, team, spec, quotas))
+    return presets.filled(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
 
 
 def in_force(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...]:
     shape = shape_of(spec.model.source, team)
-    return presets.in_force(spec, shape, shape and _size_of(pool, team, spec, None))
+    return presets.in_force(spec, shape, None if shape is None else _size_of(pool, team, spec, None))
 
 
 def _size_of(pool: ResourcePool, team: Team, spec: JobSpec, quotas: Sequence[TeamQuota] | None) -> PoolSize | None:
