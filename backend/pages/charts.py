@@ -114,10 +114,12 @@ CHARTS: tuple[Chart, ...] = (
         slug="gap",
         title="Rollouts against trainer",
         unit="nats",
-        formula="90th percentile of |ln π − ln μ| over tokens that the trained version wrote; at most 9 % too high",
+        formula="90th percentile of |ln π − ln μ| over tokens that the trained version wrote, and what rounding makes "
+        "of it; at most 9 % too high",
         about="The same weights, computed by two programs: only rounding may be between them. Above the second line it "
         "is something else (sampling settings, tokenizer, weights, another choice of experts), and the job's events "
-        "say so. A step without tokens of its own version has no point.",
+        "say so. The surer a policy is of its tokens, the less rounding explains. A step without tokens of its own "
+        "version has no point.",
         traces=(
             Trace(key="train/logprob_gap_p90", label="measured"),
             Trace(key="train/logprob_gap_bound", label="of rounding", tone="second"),

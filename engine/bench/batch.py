@@ -8,7 +8,6 @@ reads no tokens, and has none.
 """
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -41,6 +40,7 @@ from engine.training.step.loss import StepLoss
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.models import StepModels
 from engine.training.step.ranks import Alone
+from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import TokenScores
 
 Made = TypeVar("Made")
@@ -173,7 +173,7 @@ def _loss(model: str, num_ranks: int) -> StepLoss:
         device="cpu",
         num_weights=shape.num_weights,
         attention_width=shape.num_layers * shape.num_heads * shape.head_dim,
-        gap_bound=math.inf,
+        rounding=Rounding(of_terms=0.0, of_logits=0.0, vocab_size=shape.vocab_size),
         ranks=_FirstOf(num_ranks),
     )
 

@@ -167,7 +167,7 @@ def head(scale: Scale, device: torch.device) -> Work:
     targets_N = torch.randint(0, shape.vocab_size, (num_tokens,), device=device)
 
     def run() -> tuple[Tensor, ...]:
-        logprobs_N, _ = head_scores(
+        logprobs_N, *_ = head_scores(
             hidden_ND,
             weight_VD,
             targets_N,

@@ -43,12 +43,12 @@ from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
-from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, computing_in, dtype_of_products, score_tokens
 from engine.weights.port import Probe, WeightVersion
 
@@ -119,7 +119,7 @@ class TorchTrainer:
             num_weights=num_active_parameters,
             attention_width=self._model.config.attention_width,
             route_format=RouteFormat.of(self._model.config.mixture),
-            gap_bound=explained_by_rounding(
+            rounding=Rounding.between(
                 shape_of(self._model.config),
                 published=self._model.config.dtype,
                 products=dtype_of_products(settings.trainer.compute_dtype, self._device),

@@ -1,5 +1,6 @@
 """The rules of the verdict, each by what it is made for and by what it must not take for it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,14 @@ def test_no_alarm_is_made_of_the_first_steps() -> None:
     for kind, series in SICK:
         at_its_worst = {name: values if isinstance(values, float) else values[-1] for name, values in series.items()}
         assert kinds_of(run_of(at_its_worst, num_steps=FEWEST - 1)) == ["early"], kind
+
+
+def test_mismatch_is_found_in_few_fresh_steps() -> None:
+    """Most steps of a stale run have neither a gap nor a bound."""
+    run, seldom = run_of({"train/logprob_gap_p90": 0.4}), ("train/logprob_gap_p90", "train/logprob_gap_bound")
+    fresh = {name: run.recent[name][::5] for name in seldom}
+    assert len(fresh["train/logprob_gap_bound"]) < FEWEST
+    assert "mismatch" in kinds_of(replace(run, recent={**run.recent, **fresh}))
 
 
 def test_groups_that_agree_because_they_are_right_are_solved_not_stuck() -> None:

@@ -79,18 +79,18 @@ def _untrusted(run: Observed) -> Finding | None:
 
 
 def _mismatch(run: Observed) -> Finding | None:
-    """The bound is the engine's own: what rounding explains for this very model."""
+    """The bound is the engine's own: what rounding explains for this model and the tokens of the step."""
     bounds = dict(run.recent.get("train/logprob_gap_bound", ()))
     gaps = [
         (gap, bounds[step]) for step, gap in run.recent.get("train/logprob_gap_p90", ())[-WINDOW:] if step in bounds
     ]
-    # A step without answers by its own weights has none: most of a stale run's.
-    if len(bounds) < FEWEST or len(gaps) < 3:
+    # A step without answers by its own weights has neither: most of a stale run's.
+    if run.step < FEWEST or len(gaps) < 3:
         return None
     beyond = sum(gap > bound for gap, bound in gaps) / len(gaps)
     if not run.above(beyond, (0.5, 0.2), kind="mismatch"):
         return None
-    gap, bound = median(gap for gap, _ in gaps), gaps[-1][1]
+    gap, bound = (median(values) for values in zip(*gaps, strict=True))
     return alarm(
         "mismatch",
         f"Rollouts and trainer disagree about the same weights: one token in ten by {gap:.2g} nats or more, where "

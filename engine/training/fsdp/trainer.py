@@ -44,12 +44,12 @@ from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
-from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import Probe, WeightVersion
 
@@ -85,7 +85,7 @@ class FsdpTrainer:
             num_weights=self._num_active_parameters,
             attention_width=self._config.attention_width,
             route_format=RouteFormat.of(self._config.mixture),
-            gap_bound=explained_by_rounding(
+            rounding=Rounding.between(
                 shape_of(self._config),
                 published=self._config.dtype,
                 products=dtype_of_products(settings.trainer.compute_dtype, self._device),

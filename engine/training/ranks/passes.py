@@ -19,7 +19,7 @@ class PolicyPass(nn.Module):
         self.model = model
         self._settings = settings
 
-    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         settings = self._settings
         scores = score_tokens(
             self.model,
@@ -28,7 +28,7 @@ class PolicyPass(nn.Module):
             compute_dtype=settings.trainer.compute_dtype,
             train_entropy=settings.algorithm.entropy_coefficient > 0.0,
         )
-        return scores.logprobs_N, scores.entropy_N
+        return scores.logprobs_N, scores.entropy_N, scores.logits_N2
 
 
 class CriticPass(nn.Module):
@@ -43,9 +43,9 @@ class CriticPass(nn.Module):
         return values_N
 
 
-def scores_of(forward: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[MicroBatch], TokenScores]:
+def scores_of(forward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[[MicroBatch], TokenScores]:
     def scores(batch: MicroBatch) -> TokenScores:
-        logprobs_N, entropy_N = forward(batch)
-        return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+        logprobs_N, entropy_N, logits_N2 = forward(batch)
+        return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N, logits_N2=logits_N2)
 
     return scores

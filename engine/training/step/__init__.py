@@ -12,6 +12,7 @@ scoring      log-probs, entropies and values of written tokens
 head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass
 gap          log-probs of rollouts against the trainer's
+rounding     how much of that gap rounding explains
 metrics      the metrics of a step
 where        a note on an error: the micro-batch that it was raised in
 witness      what a step computes on its way, for whoever compares two

@@ -10,6 +10,9 @@ Percentiles are read from a histogram whose bins have the same edges everywhere,
 micro-batches and ranks exactly and no token travels; a figure is the upper edge of its bin, so the true one is at most
 it, and less by 8.3 % at most. Below 2⁻²⁴ and above 32 nats there is one bin each.
 
+Beside the gaps of lag 0 are counted, in the same bins, the deviations that rounding explains of the same tokens.
+`train/logprob_gap_bound` is the 90th percentile of |gap| that follows from those.
+
 Invariants:
 - a token is counted where its log-prob at the beginning of the step is known, and by nobody twice in a pass;
 - every rank arrives at the same numbers.
@@ -25,9 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms.corrections import bounded
-from engine.spec.fit.shape import ModelShape
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.ranks import Ranks
+from engine.training.step.rounding import ONE_IN_TEN, Rounding, share_beyond
 
 BINS_AN_OCTAVE: Final = 8
 SMALLEST_LOG2: Final = -24
@@ -38,33 +41,36 @@ NUM_LAGS: Final = 4
 QUARTERS: Final = 4
 # Beside the bins, of each lag and quarter: the sums of what is averaged.
 _SUMS: Final = ("gap", "k1", "k3")
+# The row of deviations, after those of gaps.
+_EXPLAINED: Final = NUM_LAGS * QUARTERS
 UNKNOWN: Final = -math.inf
 
 
 class GapTally:
-    def __init__(self, lengths: Sequence[int], *, device: str | torch.device, bound: float) -> None:
-        """`lengths`: the written tokens of each trajectory of the step. `bound`: what rounding explains."""
-        self._bound = bound
+    def __init__(self, lengths: Sequence[int], *, device: str | torch.device, rounding: Rounding) -> None:
+        """`lengths`: the written tokens of each trajectory of the step."""
+        self._rounding = rounding
         self._quarters_M = _quarters(lengths).to(device)
-        self._counted = torch.zeros(NUM_LAGS * QUARTERS, NUM_BINS + len(_SUMS), dtype=torch.float64, device=device)
+        self._counted = torch.zeros(_EXPLAINED + 1, NUM_BINS + len(_SUMS), dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
         self._lengths = lengths
         self._begun_M = torch.full((sum(lengths),), UNKNOWN, device=device)
 
     @torch.no_grad()
-    def count(self, batch: MicroBatch, begun_N: Tensor) -> None:
-        """`begun_N`: log-probs by the weights that the step begins with."""
+    def count(self, batch: MicroBatch, begun_N: Tensor, logits_N2: Tensor) -> None:
+        """`begun_N`: log-probs by the weights that the step begins with. `logits_N2`: see `Rounding`."""
         if batch.idle:
             return
         self._begun_M[batch.slots_N] = begun_N.detach().float()
         apart_N = begun_N.detach() - batch.behaviour_logprobs_N
         gap_N = apart_N.abs().nan_to_num(nan=math.inf)
         log_ratio_N = bounded(apart_N.nan_to_num()).double()
-        bin_N = (BINS_AN_OCTAVE * (gap_N.double().log2() - SMALLEST_LOG2)).ceil().clamp(0, NUM_BINS - 1).long()
         lag_N = batch.staleness_N.clamp(0, NUM_LAGS - 1)
         row_N = lag_N * QUARTERS + self._quarters_M[batch.slots_N]
         flat = self._counted.view(-1)
-        flat.index_add_(0, row_N * self._counted.shape[1] + bin_N, torch.ones_like(log_ratio_N))
+        flat.index_add_(0, row_N * self._counted.shape[1] + _bins(gap_N), torch.ones_like(log_ratio_N))
+        bin_N = _bins(self._rounding.deviations(begun_N.detach(), logits_N2))
+        self._counted[_EXPLAINED].index_add_(0, bin_N, (batch.staleness_N == 0).double())
         sums_N3 = torch.stack((log_ratio_N.abs(), -log_ratio_N, log_ratio_N.exp() - 1.0 - log_ratio_N), dim=1)
         self._counted[:, NUM_BINS:].index_add_(0, row_N, sums_N3)
         fresh_N = torch.where(batch.staleness_N == 0, gap_N, 0.0)
@@ -80,12 +86,14 @@ class GapTally:
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Collective. Of a lag or a quarter without tokens nothing is said."""
-        counted = ranks.sum(self._counted).cpu().view(NUM_LAGS, QUARTERS, -1)
+        summed = ranks.sum(self._counted).cpu()
+        counted = summed[:_EXPLAINED].view(NUM_LAGS, QUARTERS, -1)
         largest = ranks.max(self._largest).item()
         fresh, *older = counted.sum(dim=1)
-        told: dict[str, float] = {"train/logprob_gap_bound": self._bound}
+        told: dict[str, float] = {}
         if _num_tokens(fresh):
             told |= {
+                "train/logprob_gap_bound": _explained(summed[_EXPLAINED]),
                 "train/logprob_gap": _mean(fresh, "gap"),
                 "train/logprob_gap_max": largest,
                 **{f"train/logprob_gap_p{percent}": percentile(fresh, percent) for percent in (50, 90, 99)},
@@ -106,29 +114,23 @@ def percentile(counts: Tensor, percent: int) -> float:
     bins_B = counts[:NUM_BINS]
     asked = math.ceil(percent / 100 * float(bins_B.sum()))
     place = int(torch.searchsorted(bins_B.cumsum(0), torch.tensor(float(asked), dtype=bins_B.dtype)))
-    return float(2.0 ** (SMALLEST_LOG2 + place / BINS_AN_OCTAVE))
+    return float(_edges()[place])
 
 
-def explained_by_rounding(shape: ModelShape, *, published: torch.dtype, products: torch.dtype) -> float:
-    """The largest 90th percentile of |gap| at lag 0 that two right programs can have, in nats: the rollouts' in the
-    dtype that weights are `published` in, the trainer's in that of its `products`.
-
-    A number that is written in a dtype is off by a part u of itself. The stream through L layers is written 2L times,
-    the branches that are added to it are each a part of it (six results of a branch in a row), norm and head come last:
-    2L + 8 roundings in a row, independent of one another, which is a random walk, u·√(2L + 8). Products add up in
-    float32: of K terms, √K of its u. A log-prob is off by that part of the logits that it is a difference of, hence of
-    itself; of ten tokens that are drawn, at most one has a log-prob below -ln(10·V), since the words that are less
-    likely have less than V·1/(10·V) together."""
-    heads = shape.num_heads * shape.head_dim
-    terms = 3 * shape.width + shape.head_dim + heads + shape.mlp_width + shape.vocab_size
-    of_sums = terms * _unit(torch.float32) ** 2
-    roundings = 2 * shape.num_layers + 8
-    error = math.sqrt(sum(roundings * _unit(dtype) ** 2 + of_sums for dtype in (published, products)))
-    return error * math.log(10 * shape.vocab_size)
+def _explained(counts: Tensor) -> float:
+    """The upper edge of the bin of the smallest gap that rounding leaves to one token in ten."""
+    edges_B, counts_B = _edges(), counts[:NUM_BINS]
+    beyond_B = share_beyond(edges_B, edges_B, counts_B)
+    return float(edges_B[int((beyond_B > ONE_IN_TEN).sum().clamp(max=NUM_BINS - 1))])
 
 
-def _unit(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps / 2
+def _bins(values_N: Tensor) -> Tensor:
+    places_N = (BINS_AN_OCTAVE * (values_N.double().log2() - SMALLEST_LOG2)).ceil()
+    return places_N.clamp(0, NUM_BINS - 1).long()
+
+
+def _edges() -> Tensor:
+    return 2.0 ** (SMALLEST_LOG2 + torch.arange(NUM_BINS, dtype=torch.float64) / BINS_AN_OCTAVE)
 
 
 def _quarters(lengths: Sequence[int]) -> Tensor:

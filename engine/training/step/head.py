@@ -1,6 +1,6 @@
 """The head over a vocabulary: log-probs and entropies of N tokens, without N·V numbers at once.
 
-    N tokens    C of one chunk    V vocabulary    D width
+    N tokens    C of one chunk    V vocabulary    D width    W words of a sample of it
 
 What autograd would keep of 8,192 tokens at a vocabulary of 151,936 is 5 GB of logits and as much of their logarithms.
 Here a chunk's logits are made, used and dropped, and made again for the backward pass; of a single chunk they are kept.
@@ -24,6 +24,7 @@ from torch.nn import functional
 # chunk take 3.7 GB. A CPU's products cost so much that a quarter of it is enough.
 ROWS_ON_A_GPU: Final = 2_048
 LOGITS_ON_A_CPU: Final = 2**26  # 256 MB in float32
+WORDS_OF_A_SPREAD: Final = 1_024  # a deviation of so many is 2 % off, and they are under a hundredth of V
 
 
 def rows_of_a_chunk(vocab_size: int, device: torch.device) -> int:
@@ -39,10 +40,13 @@ def head_scores(
     dtype: torch.dtype,
     train_entropy: bool,
     chunk: int,
-) -> tuple[Tensor, Tensor]:
-    """(log-probs of the targets, entropies). The entropy has a gradient only with `train_entropy`: it costs another
-    pass over the logits."""
-    scores: tuple[Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(log-probs of the targets, entropies, logits_N2). The entropy has a gradient only with `train_entropy`: it costs
+    another pass over the logits.
+
+    `logits_N2`: the spread of a token's logits over the vocabulary, and the larger size of the two numbers that its
+    log-prob is the difference of. Rounding is in proportion to them (rounding.py)."""
+    scores: tuple[Tensor, Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
         normed_ND, weight_VD, targets_N, temperature, dtype, train_entropy, chunk
     )
     return scores
@@ -59,26 +63,30 @@ class _HeadScores(torch.autograd.Function):
         dtype: torch.dtype,
         train_entropy: bool,
         chunk: int,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         hidden_ND, cast_VD = normed_ND.to(dtype), weight_VD.to(dtype)
         logprobs_N = torch.empty(len(hidden_ND), device=hidden_ND.device)
         entropy_N = torch.empty_like(logprobs_N)
+        logits_N2 = logprobs_N.new_empty(len(hidden_ND), 2)
         all_CV = None
         for rows in _chunks(len(hidden_ND), chunk):
             all_CV = None  # the last chunk's memory, before this one's
-            all_CV = _all_logprobs(hidden_ND[rows], cast_VD, temperature)
+            logits_CV = _logits(hidden_ND[rows], cast_VD, temperature)
+            own_C = logits_CV.gather(1, targets_N[rows].unsqueeze(1)).squeeze(1)
+            all_CV = functional.log_softmax(logits_CV, dim=-1)
+            del logits_CV
             logprobs_N[rows] = all_CV.gather(1, targets_N[rows].unsqueeze(1)).squeeze(1)
             bound_zeros(all_CV)
+            logits_N2[rows] = _magnitudes(all_CV, own_C, logprobs_N[rows])
             entropy_N[rows] = -all_CV.exp().mul_(all_CV).sum(dim=-1)
         ctx.save_for_backward(normed_ND, weight_VD, targets_N, entropy_N, all_CV if len(hidden_ND) <= chunk else None)
         ctx.asked = temperature, dtype, train_entropy, chunk
-        if not train_entropy:
-            ctx.mark_non_differentiable(entropy_N)
-        return logprobs_N, entropy_N
+        ctx.mark_non_differentiable(logits_N2, *(() if train_entropy else (entropy_N,)))
+        return logprobs_N, entropy_N, logits_N2
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_logprobs_N: Tensor, of_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, of_logprobs_N: Tensor, of_entropy_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         normed_ND, weight_VD, targets_N, entropy_N, kept_CV = ctx.saved_tensors
         temperature, dtype, train_entropy, chunk = ctx.asked
         hidden_ND, cast_VD = normed_ND.to(dtype), weight_VD.to(dtype)
@@ -108,7 +116,18 @@ def bound_zeros(all_CV: Tensor) -> Tensor:
 
 
 def _all_logprobs(hidden_CD: Tensor, cast_VD: Tensor, temperature: float) -> Tensor:
-    return functional.log_softmax(functional.linear(hidden_CD, cast_VD).float() / temperature, dim=-1)
+    return functional.log_softmax(_logits(hidden_CD, cast_VD, temperature), dim=-1)
+
+
+def _logits(hidden_CD: Tensor, cast_VD: Tensor, temperature: float) -> Tensor:
+    return functional.linear(hidden_CD, cast_VD).float() / temperature
+
+
+def _magnitudes(all_CV: Tensor, own_C: Tensor, logprobs_C: Tensor) -> Tensor:
+    """A row's log-probs are its logits less one number, so they have the same spread."""
+    sample_CW = all_CV[:, :: max(all_CV.shape[1] // WORDS_OF_A_SPREAD, 1)]
+    size_C = torch.maximum(own_C.abs(), (own_C - logprobs_C).abs())
+    return torch.stack((sample_CW.std(dim=1, correction=0), size_C), dim=1)
 
 
 def _chunks(num_rows: int, chunk: int) -> list[slice]:

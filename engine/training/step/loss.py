@@ -45,6 +45,7 @@ from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, c
 from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.probing import plainly, row_of, tolerance_of
 from engine.training.step.ranks import Alone, Ranks
+from engine.training.step.rounding import Rounding
 from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
 from engine.training.step.where import noted, size_of
@@ -62,7 +63,7 @@ class StepLoss:
         num_weights: int,
         attention_width: int,
         route_format: RouteFormat = DENSE,
-        gap_bound: float,
+        rounding: Rounding,
         ranks: Ranks | None = None,
         share: Share = itself,
     ) -> None:
@@ -75,7 +76,7 @@ class StepLoss:
         self._models = models
         self._micro_batch_tokens = settings.trainer.micro_batch_tokens
         self._max_new_tokens = settings.max_new_tokens
-        self._device, self._num_weights, self._gap_bound = device, num_weights, gap_bound
+        self._device, self._num_weights, self._rounding = device, num_weights, rounding
         self._work_of = partial(flops_of_sequence, num_weights, attention_width)
         self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
@@ -101,7 +102,7 @@ class StepLoss:
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
         if self._algorithm.has_teacher:
             found = replace(found, values=self._algorithm.teacher.reward_weight * found.values)
-        gap = GapTally(lengths, device=self._device, bound=self._gap_bound)
+        gap = GapTally(lengths, device=self._device, rounding=self._rounding)
         tally = Tally(penalties=penalties, batched=batched, advantages=found, gap=gap, ranks=self._ranks)
         tokens = StepTokens(
             advantages=replace(found, values=found.values.float().to(self._device)),
@@ -121,7 +122,7 @@ class StepLoss:
         found_M = self._pass(batched, batched.micro_batches, plainly(self._models.policy))
         assert found_M is not None
         logprobs = tuple(found_M.tolist())
-        tolerance = tolerance_of(logprobs, gap_bound=self._gap_bound, vocab_size=vocab_size)
+        tolerance = tolerance_of(logprobs, of_terms=self._rounding.of_terms)
         return Probe(token_ids=token_ids, logprobs=logprobs, tolerance=tolerance)
 
     def _batched(

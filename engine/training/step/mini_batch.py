@@ -162,9 +162,9 @@ class UpdateLoss:
     def _count_gap(self, batch: MicroBatch, scores: TokenScores, moved: bool) -> None:
         """Where the policy that the step began with is gone and not known, nothing is said of it."""
         if not moved:
-            self._tally.gap.count(batch, scores.logprobs_N)
+            self._tally.gap.count(batch, scores.logprobs_N, scores.logits_N2)
         elif self._tokens.start_M is not None:
-            self._tally.gap.count(batch, self._tokens.start_M[batch.slots_N])
+            self._tally.gap.count(batch, self._tokens.start_M[batch.slots_N], scores.logits_N2)
 
     def _value_loss(self, batch: MicroBatch, mini_batch: MiniBatch) -> Tensor | None:
         tokens = self._tokens

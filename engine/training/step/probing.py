@@ -34,8 +34,7 @@ def plainly(policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch
     return lambda batch: policy(replace(batch, temperature=1.0))
 
 
-def tolerance_of(logprobs: Sequence[float], *, gap_bound: float, vocab_size: int) -> float:
-    """The mean difference that rounding explains. `gap_bound` is of a log-prob of -ln(10·V); others are off by the same
-    part of themselves. What is written there for one in ten holds for the mean of all the more."""
-    mean = math.fsum(map(abs, logprobs)) / len(logprobs)
-    return max(LEAST_TOLERANCE, gap_bound * mean / math.log(10 * vocab_size))
+def tolerance_of(logprobs: Sequence[float], *, of_terms: float) -> float:
+    """The mean difference that rounding explains at worst. `of_terms`: the part of itself that a logit's term is off
+    by; if all err one way, a log-prob is off by that part of itself."""
+    return max(LEAST_TOLERANCE, of_terms * math.fsum(map(abs, logprobs)) / len(logprobs))

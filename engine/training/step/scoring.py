@@ -22,6 +22,8 @@ ComputeDtype = Literal["float32", "bfloat16"]
 class TokenScores:
     logprobs_N: Tensor
     entropy_N: Tensor
+    logits_N2: Tensor
+    """What rounding is in proportion to: see `head_scores`."""
 
 
 def score_tokens(
@@ -38,7 +40,7 @@ def score_tokens(
     with computing_in(compute_dtype, device):
         hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows), batch.choose)
         normed_ND = model.normed(take_rows(hidden_TD, batch.predicting_N))
-    logprobs_N, entropy_N = head_scores(
+    logprobs_N, entropy_N, logits_N2 = head_scores(
         normed_ND,
         model.head_VD,
         batch.targets_N,
@@ -47,7 +49,7 @@ def score_tokens(
         train_entropy=train_entropy,
         chunk=rows_of_a_chunk(model.config.vocab_size, device),
     )
-    return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+    return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N, logits_N2=logits_N2)
 
 
 class Critic(nn.Module):

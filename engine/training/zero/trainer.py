@@ -41,12 +41,12 @@ from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
-from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.training.zero.guest import ALONE, surroundings
 from engine.training.zero.sharding import (
@@ -86,7 +86,7 @@ class DeepSpeedTrainer:
             device=device,
             num_weights=self._num_parameters,
             attention_width=self._config.attention_width,
-            gap_bound=explained_by_rounding(
+            rounding=Rounding.between(
                 shape_of(self._config),
                 published=self._config.dtype,
                 products=dtype_of_products(settings.trainer.compute_dtype, self._device),

@@ -23,6 +23,7 @@ from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, score_tokens
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
@@ -201,7 +202,7 @@ def gradients_of_ranks(
             asked,
             num_weights=1,
             attention_width=0,
-            gap_bound=0.0,
+            rounding=Rounding(of_terms=0.0, of_logits=0.0, vocab_size=40),
             models=StepModels(
                 policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))

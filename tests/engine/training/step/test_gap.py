@@ -3,25 +3,16 @@
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from engine.inference.port import SamplingParams, SequenceRequest
-from engine.inference.torch_engine import TorchRolloutEngine
-from engine.models.decoder import DecoderConfig
-from engine.models.loading import read_config
-from engine.training.port import TrainingTrajectory
-from engine.training.step.activations import shape_of
-from engine.training.step.gap import BINS_AN_OCTAVE, GapTally, explained_by_rounding
+from engine.training.step.gap import BINS_AN_OCTAVE, GapTally
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.ranks import Alone
-from engine.training.torch_trainer import TorchTrainer
-from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import settings, trajectories_of
+from engine.training.step.rounding import Rounding
+from tests.engine.training.trainer_conformance import trajectories_of
 
 RESOLUTION = 2.0 ** (1 / BINS_AN_OCTAVE)
 
@@ -60,9 +51,10 @@ def nearest_rank(gaps: list[float], percent: int) -> float:
 
 
 def counted(lengths: list[int], batches: list[MicroBatch]) -> GapTally:
-    tally = GapTally(lengths, device="cpu", bound=0.5)
+    tally = GapTally(lengths, device="cpu", rounding=Rounding(of_terms=1e-2, of_logits=0.0, vocab_size=40))
     for batch in batches:
-        tally.count(batch, torch.zeros_like(batch.behaviour_logprobs_N))
+        begun_N = torch.zeros_like(batch.behaviour_logprobs_N)
+        tally.count(batch, begun_N, torch.ones(len(begun_N), 2))
     return tally
 
 
@@ -110,62 +102,6 @@ def test_ranks_tell_together_what_one_would_tell() -> None:
 
 def test_an_idle_micro_batch_counts_for_nothing_and_a_number_that_is_none_for_the_worst() -> None:
     lengths, (batch, *_), _ = micro_batches(3, [0])
-    assert counted(lengths, [replace(batch, idle=True)]).metrics(Alone()) == {"train/logprob_gap_bound": 0.5}
+    assert counted(lengths, [replace(batch, idle=True)]).metrics(Alone()) == {}
     broken = replace(batch, behaviour_logprobs_N=torch.full_like(batch.behaviour_logprobs_N, math.nan))
     assert counted(lengths, [broken]).metrics(Alone())["train/logprob_gap_p50"] == 32.0
-
-
-@pytest.fixture
-def config(make_llama: MakeLlama) -> DecoderConfig:
-    return read_config(make_llama())
-
-
-def test_rounding_explains_65536_times_more_where_numbers_have_16_bits_less(config: DecoderConfig) -> None:
-    """All but the sums of products, which are float32 in both."""
-
-    def bound(**sizes: Any) -> float:
-        asked = replace(config, **sizes)
-        return explained_by_rounding(shape_of(asked), published=asked.dtype, products=asked.dtype)
-
-    exact, rounded = bound(dtype=torch.float32), bound(dtype=torch.bfloat16)
-    assert 1_000 < rounded / exact < 65_536
-    assert bound(dtype=torch.bfloat16, num_layers=32) > bound(dtype=torch.bfloat16, num_layers=16)
-    mixed = explained_by_rounding(shape_of(config), published=torch.bfloat16, products=torch.float32)
-    assert exact < mixed < rounded
-
-
-def answers(folder: Path, temperature: float) -> list[TrainingTrajectory]:
-    rollouts, made = TorchRolloutEngine(folder, max_batch=32, device="cpu"), list[TrainingTrajectory]()
-    prompts = {str(number): (6 + number, 7) for number in range(32)}
-    rollouts.submit(
-        [
-            SequenceRequest(
-                sequence_id=name,
-                prompt_ids=prompt,
-                sampling=SamplingParams(max_new_tokens=20, temperature=temperature, seed=int(name)),
-            )
-            for name, prompt in prompts.items()
-        ]
-    )
-    while len(made) < len(prompts):
-        made += [
-            TrainingTrajectory(
-                group=0,
-                prompt_ids=prompts[each.sequence_id],
-                response_ids=each.token_ids,
-                behaviour_logprobs=each.logprobs,
-                reward=float(5 in each.token_ids),
-            )
-            for each in rollouts.step()
-        ]
-    return made
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_right_rollouts_are_within_the_bound_and_those_at_another_temperature_are_not(
-    make_llama: MakeLlama, dtype: str
-) -> None:
-    folder = make_llama(dtype=dtype)
-    for temperature, is_within in ((1.0, True), (0.5, False)):
-        told = TorchTrainer(folder, settings(), device="cpu").train_step(answers(folder, temperature)).metrics
-        assert (told["train/logprob_gap_p90"] <= told["train/logprob_gap_bound"]) == is_within

@@ -37,7 +37,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
             normed, weight = normed_ND.double(), weight_VD.double()
             logprobs_N, entropy_N = by_autograd(normed, weight, targets_N, temperature)
         else:
-            logprobs_N, entropy_N = head_scores(
+            logprobs_N, entropy_N, _ = head_scores(
                 normed_ND,
                 weight_VD,
                 targets_N,
@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
 def test_a_token_without_a_chance_spoils_no_gradient() -> None:
     normed_ND = torch.tensor([[1.0, 0.0]], requires_grad=True)
     weight_VD = torch.tensor([[0.0, 0.0], [-torch.inf, 0.0], [1.0, 0.0]], requires_grad=True)
-    logprobs_N, entropy_N = head_scores(
+    logprobs_N, entropy_N, _ = head_scores(
         normed_ND, weight_VD, torch.tensor([2]), temperature=1.0, dtype=torch.float32, train_entropy=True, chunk=1
     )
     assert logprobs_N.isfinite().all() and entropy_N.isfinite().all()
@@ -69,11 +69,11 @@ def test_a_token_without_a_chance_spoils_no_gradient() -> None:
 def test_a_frozen_head_gets_no_gradient_and_without_gradients_nothing_is_kept() -> None:
     normed_ND, weight_VD = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     asked = {"temperature": 1.0, "dtype": torch.float32, "train_entropy": False, "chunk": 2}
-    logprobs_N, _ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
+    logprobs_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
     logprobs_N.sum().backward()  # type: ignore[no-untyped-call]
     assert normed_ND.grad is not None and weight_VD.grad is None
     with torch.no_grad():
-        again_N, _ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
+        again_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
     assert again_N.grad_fn is None and torch.equal(again_N, logprobs_N)
 
 
@@ -89,7 +89,7 @@ def test_bfloat16_products_add_a_weights_gradient_up_in_float32() -> None:
     normed_ND = torch.ones(num, 1)
     weight_VD = torch.zeros(2, 1, requires_grad=True)
     targets_N = torch.zeros(num, dtype=torch.int64)
-    logprobs_N, _ = head_scores(
+    logprobs_N, *_ = head_scores(
         normed_ND, weight_VD, targets_N, temperature=1.0, dtype=torch.bfloat16, train_entropy=False, chunk=1
     )
     shares_N = torch.ones(num)
@@ -97,3 +97,16 @@ def test_bfloat16_products_add_a_weights_gradient_up_in_float32() -> None:
     (logprobs_N * shares_N).sum().backward()  # type: ignore[no-untyped-call]
     assert weight_VD.grad is not None
     assert weight_VD.grad[0].item() == pytest.approx(0.5 * shares_N.sum().item(), rel=1e-2)
+
+
+def test_magnitudes_are_those_of_all_logits_at_a_temperature() -> None:
+    draw = torch.Generator().manual_seed(0)
+    normed_ND, weight_VD = torch.randn(5, 8, generator=draw), torch.randn(5_000, 8, generator=draw)
+    targets_N = torch.arange(5)
+    _, _, logits_N2 = head_scores(
+        normed_ND, weight_VD, targets_N, temperature=0.5, dtype=torch.float32, train_entropy=False, chunk=2
+    )
+    logits_NV = normed_ND @ weight_VD.t() / 0.5
+    own_N = logits_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(logits_N2[:, 0], logits_NV.std(dim=1), rtol=0.1, atol=0.0)
+    torch.testing.assert_close(logits_N2[:, 1], torch.maximum(own_N.abs(), logits_NV.logsumexp(dim=1).abs()))
