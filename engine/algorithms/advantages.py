@@ -1,11 +1,12 @@
 """Advantages out of rewards.
 
-    N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of the longest
+    N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of one
 
 Invariants:
 - a group whose rewards are all equal says nothing: its advantages are exactly zero;
 - advantages of a group add up to zero (within rounding);
-- a critic sees written tokens only: what a tool says between two of them is part of the second one's state.
+- a critic sees written tokens only: what a tool says between two of them is part of the second one's state;
+- no tensor has more than M numbers: trajectories are segments of packed tokens, never padded to the longest.
 """
 
 from collections.abc import Sequence
@@ -104,14 +105,25 @@ def generalised_advantages(
     rewards_M: Tensor, values_M: Tensor, lengths: Sequence[int], *, gamma: float, gae_lambda: float
 ) -> Tensor:
     """GAE; the value after the last token is 0. With no values and both factors 1: the rewards to go."""
-    rewards_NL, values_NL = _in_rows(rewards_M.double(), lengths), _in_rows(values_M.double(), lengths)
-    next_values_NL = torch.nn.functional.pad(values_NL[:, 1:], (0, 1))
-    surprises_NL, decay = rewards_NL + gamma * next_values_NL - values_NL, gamma * gae_lambda
-    if decay == 1.0:  # the usual case, without a turn of the loop for each of perhaps 100,000 tokens
-        return surprises_NL.flip(1).cumsum(1).flip(1)[_filled(lengths)]
-    for column in range(surprises_NL.shape[1] - 2, -1, -1):
-        surprises_NL[:, column] += decay * surprises_NL[:, column + 1]
-    return surprises_NL[_filled(lengths)]
+    advantages_M, values_M = rewards_M.to(torch.float64, copy=True), values_M.double()
+    segments = zip(torch.split(advantages_M, list(lengths)), torch.split(values_M, list(lengths)), strict=True)
+    for surprises_L, values_L in segments:  # views: each segment is computed in its place
+        surprises_L[:-1] += gamma * values_L[1:]
+        surprises_L -= values_L
+        _sum_to_go(surprises_L, decay=gamma * gae_lambda)
+    return advantages_M
+
+
+def _sum_to_go(x_L: Tensor, *, decay: float) -> None:
+    """In place, x[t] = Σ decay^k · x[t+k], k = 0, 1, …: sums of 1, 2, 4, … terms, each twice as far as the one before.
+    log L operations on the segment instead of one for each of its tokens."""
+    if decay == 1.0:
+        x_L.copy_(x_L.flip(0).cumsum(0).flip(0))
+        return
+    reach = 1
+    while reach < len(x_L):
+        x_L[:-reach] += decay * x_L[reach:]
+        reach, decay = 2 * reach, decay * decay
 
 
 def whitened(x_M: Tensor) -> Tensor:
@@ -129,15 +141,3 @@ def overlong_penalty(num_tokens: int, *, cut: bool, max_new_tokens: int, overlon
         return -1.0
     beyond = num_tokens - (max_new_tokens - overlong_tokens)
     return -min(max(beyond / overlong_tokens, 0.0), 1.0)
-
-
-def _in_rows(x_M: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Padded on the right with zeros: no reward and no value, so that padding passes nothing back."""
-    filled_NL = _filled(lengths)
-    x_NL = torch.zeros(filled_NL.shape, dtype=x_M.dtype)
-    x_NL[filled_NL] = x_M
-    return x_NL
-
-
-def _filled(lengths: Sequence[int]) -> Tensor:
-    return torch.arange(max(lengths, default=0)) < torch.tensor(lengths).unsqueeze(1)
