@@ -29,6 +29,9 @@ forward pass: log π_prox = log μ + a·(log π_θ - log μ), a = (v_prox - v_μ
 staleness s. Then r = (π_θ/μ)^(1/s), the mean change of one version, is what the clip bounds, and w = (π_θ/μ)^((s-1)/s)
 makes up for the rest. A token of staleness 0 has its writer for a proximal policy (a = 0).
 
+A ratio of whole trajectories (GSPO) is measured from the same π_prox; a weight is the token's own there too
+(engine/algorithms/loss.py). AIPO's ratio is always 1, so with GSPO it is refused (engine/spec/misfits.py).
+
 Invariants:
 - what comes back carries no gradient and is finite for finite log-probs;
 - where π_θ, π_prox and μ agree, every weight is exactly 1.

@@ -7,6 +7,11 @@
 
 a is the token's share in the update's mean (`token_shares`), w the correction's weight.
 
+A trajectory's ratio has the value of the geometric mean and, at each token, the gradient of that token's own log π_θ
+(GSPO-token, arXiv 2507.18071, section 4.3). Where w·A is equal over a trajectory, this is the gradient of the mean.
+Elsewhere the weight or advantage of a token stays with that token: a masked token has no gradient, and takes none from
+the others.
+
 KL to the reference, with d = log π_ref - log π_θ: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d. k2 and k3 are terms of the
 loss. k1 is not, since its gradient is ∇ log π, whose mean is zero: it is a cost in the rewards (engine/training/
 step/loss.py), and here only counted.
@@ -86,7 +91,8 @@ def policy_loss(
     )
     log_ratio_N = bounded(logprobs_N - corrected.proximal_logprobs_N)
     if recipe.ratio == "sequence":
-        log_ratio_N = _row_means(log_ratio_N, tokens)[tokens.rows_N]
+        mean_N = _row_means(log_ratio_N.detach(), tokens)[tokens.rows_N]
+        log_ratio_N = mean_N + (log_ratio_N - log_ratio_N.detach())
     ratio_N = log_ratio_N.exp()
     low, high = spec.clips
     clipped_N = ratio_N.clamp(1.0 - low, 1.0 + high)

@@ -10,6 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from engine.spec.environment_params import wrong_params
 from engine.spec.knob_effects import idle_knobs
+from engine.spec.recipes import RECIPES
 from engine.spec.schedules import SCHEDULES
 from engine.spec.slots import VLLM_RANKS, share_an_engine
 
@@ -45,6 +46,7 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         if spec.algorithm.name == "gspo":
             rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
+    yield from _of_the_correction(spec)
     yield from _of_the_teacher(spec)
     if spec.environment.functions and not spec.environment.code:
         rule = f"must be a Python file with the environment {spec.environment.name}"
@@ -55,11 +57,18 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
 
 
+def _of_the_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+    algorithm = spec.algorithm
+    if algorithm.corrects_by == "aipo" and RECIPES[algorithm.name].ratio == "sequence":
+        rule = (
+            f"must not be aipo with {algorithm.name}: aipo measures the policy against itself, so the ratio of an "
+            "answer is always 1; algorithm.name grpo with aipo trains the same"
+        )
+        yield _misfit("algorithm.correction.name", rule, "aipo")
+
+
 def _of_the_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     algorithm = spec.algorithm
-    if algorithm.has_teacher and algorithm.name == "gspo":
-        rule = "must be empty with gspo, whose ratio would spread what it says of a token over the whole answer"
-        yield _misfit("algorithm.teacher.source", rule, algorithm.teacher.source)
     if algorithm.learns_from_rewards:
         return
     if algorithm.name == "ppo":

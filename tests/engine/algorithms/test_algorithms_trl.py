@@ -79,7 +79,8 @@ def test_an_algorithms_loss_and_gradient_are_those_of_trl(name: AlgorithmName, k
         assert gradient.abs().max() > 0.01
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
+# Not gspo: TRL takes the gradient of the mean ratio, by which the weight of one token reaches all of its answer.
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
 @pytest.mark.parametrize("correction", ["truncated", "masked", "icepop"])
 def test_a_corrections_loss_and_gradient_are_those_of_trl(name: AlgorithmName, correction: CorrectionName) -> None:
     spec = AlgorithmSpec(

@@ -1,12 +1,13 @@
 """A setting that would do nothing is refused with a reason, and where it does something it is not."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
+from engine.spec.recipes import CorrectionName
 
 CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
 
@@ -145,9 +146,14 @@ def test_the_teacher_alone_needs_no_baseline_and_goes_with_nothing_that_lives_on
     assert "algorithm" in refusals({"algorithm": beside | {"group_size": 1}}), "rewards still need a baseline"
 
 
-def test_no_teacher_speaks_where_a_ratio_is_of_the_whole_answer() -> None:
-    told = refusals({"algorithm": {"name": "gspo", "teacher": {"source": "demo"}}})
-    assert list(told) == ["algorithm.teacher.source"] and "gspo" in told["algorithm.teacher.source"]
+@pytest.mark.parametrize("correction", get_args(CorrectionName))
+def test_gspo_takes_every_correction_but_aipo(correction: CorrectionName) -> None:
+    asked: dict[str, Any] = {"correction": {"name": correction}, "teacher": {"source": "demo"}}
+    refused = refusals({"algorithm": asked | {"name": "gspo"}})
+    assert list(refused) == (["algorithm.correction.name"] if correction == "aipo" else [])
+    if refused:
+        assert refused["algorithm.correction.name"].endswith("algorithm.name grpo with aipo trains the same")
+        assert refusals({"algorithm": asked | {"name": "grpo"}}) == {}
 
 
 def test_a_critics_clip_acts_where_a_value_can_have_moved() -> None:

@@ -247,7 +247,7 @@ def test_gradients_of_ranks_add_up_to_those_of_one(
 ) -> None:
     """Also where a rank has nothing to do: three ranks, one or two answers."""
     kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
-    algorithm = AlgorithmSpec(name=name, kl=kl, teacher=TeacherSpec() if name == "gspo" else TEACHER)
+    algorithm = AlgorithmSpec(name=name, kl=kl, teacher=TEACHER)
     batch = trajectories_of(0, num=num, tools=True)
     alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch, **updates)
     together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch, **updates)

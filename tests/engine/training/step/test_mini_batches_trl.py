@@ -79,7 +79,7 @@ def updates_by_trl(
         ("grpo", "icepop"),
         ("dr_grpo", "truncated"),
         ("dapo", "truncated"),
-        ("gspo", "truncated"),
+        ("gspo", "none"),
         ("grpo", "none"),
         ("cispo", "none"),
     ],
