@@ -3,7 +3,7 @@
     N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of one
 
 Invariants:
-- a group whose rewards are all equal says nothing: its advantages are exactly zero;
+- a group whose rewards are all equal says nothing: its advantages are exactly zero, less what its costs say;
 - advantages of a group add up to zero (within rounding);
 - a critic sees written tokens only: what a tool says between two of them is part of the second one's state;
 - no tensor has more than M numbers: trajectories are segments of packed tokens, never padded to the longest.
@@ -56,15 +56,20 @@ def find_advantages(
     costs_M: Tensor | None,
     values_M: Tensor | None,
 ) -> Advantages:
-    """`costs_M` come off the reward of the token that has them, or, where a trajectory has one advantage, off its
-    reward."""
+    """`costs_M` come off the reward of the token that has them, or, where a trajectory has one advantage, off that one.
+
+    group_std divides rewards alone by their deviation: costs have the group's mean for a baseline and keep their
+    coefficient, as k2 and k3 do beside such advantages. Baselines without a deviation are linear: reward less cost is
+    what they are of. Whitening is of both together, as REINFORCE++ and PPO have it."""
     kind, lengths_N = RECIPES[spec.name].advantage, torch.tensor(lengths)
     rewards_N = torch.tensor(rewards, dtype=torch.float64)
     if kind != "critic" and kind != "rewards_to_go":
+        values_N = group_advantages(rewards_N, torch.tensor(groups), kind).double()
         if costs_M is not None:
             rows_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
-            rewards_N = rewards_N - torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
-        values_N = group_advantages(rewards_N, torch.tensor(groups), kind).double()
+            costs_N = torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
+            baseline = "group_mean" if kind == "group_std" else kind
+            values_N -= group_advantages(costs_N, torch.tensor(groups), baseline).double()
         return Advantages(values=values_N, of_tokens=False)
     rewards_M = torch.zeros(sum(lengths), dtype=torch.float64) if costs_M is None else -costs_M
     written_N = lengths_N > 0

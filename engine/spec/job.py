@@ -124,7 +124,9 @@ class KlSpec(Strict):
 
     coefficient: float = Field(0.0, ge=0, le=100, description="Weight of the KL penalty; 0: no reference model.")
     estimator: Literal["k1", "k2", "k3"] = knob(
-        "k3", "algorithm.kl.estimator", "Schulman's estimators of the KL divergence."
+        "k3",
+        "algorithm.kl.estimator",
+        "Schulman's estimators of the KL divergence. k1 is a cost in the rewards, k2 and k3 are terms of the loss.",
     )
 
 
