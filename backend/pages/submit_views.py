@@ -44,6 +44,7 @@ from backend.pages.starting_specs import StartingPoint, newest_checkpoint, start
 from backend.pages.submit_targets import SubmitTarget, names_to_choose, submit_targets_of
 from backend.pages.views import user_of
 from backend.usage.pricing.money import shown
+from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
 from engine.spec.preset import Preset, says
 from engine.spec.presets import PRESET_NUMBERS
@@ -177,6 +178,7 @@ def _show(
         "doubts": doubts_of(form.spec, target.project.team, target.project.pk, now=database_now())
         if form.spec and target
         else [],
+        "hints": [each.message for each in hints_of(spec)] if spec else [],
         "presets": _told(in_force(spec, target.project.team, target.pool)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,

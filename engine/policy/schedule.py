@@ -160,15 +160,28 @@ class Schedule:
 
 _OWN: Final = {name: entry.max_staleness for name, entry in SCHEDULES.items()}
 
+_WINDOWS: Final = {name: entry.window_steps for name, entry in SCHEDULES.items()}
+
 _LEADS: Final = {name: entry.lead_steps for name, entry in SCHEDULES.items() if entry.lead_steps is not None}
 
 PRESETS: Final = {
     preset.name: preset
     for preset in (
-        Schedule(name="sync", lead_steps=0, window_steps=1, start_lag=0, max_staleness=_OWN["sync"]),
-        Schedule(name="one_step", lead_steps=1, window_steps=1, start_lag=0, max_staleness=_OWN["one_step"]),
+        Schedule(name="sync", lead_steps=0, window_steps=_WINDOWS["sync"], start_lag=0, max_staleness=_OWN["sync"]),
         Schedule(
-            name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=_OWN["stream"]
+            name="one_step",
+            lead_steps=1,
+            window_steps=_WINDOWS["one_step"],
+            start_lag=0,
+            max_staleness=_OWN["one_step"],
+        ),
+        Schedule(
+            name="stream",
+            lead_steps=3,
+            window_steps=_WINDOWS["stream"],
+            start_lag=0,
+            publish_every=2,
+            max_staleness=_OWN["stream"],
         ),
         Schedule(name="bounded", lead_steps=_LEADS["bounded"]),
         Schedule(name="partial", lead_steps=_LEADS["partial"], in_flight="reprefill"),

@@ -14,6 +14,7 @@ slots                the versions that a replica holds side by side
 environment_workers  how many a job needs for its open samples
 environment_params   the environments, and what each takes
 knob_effects         the settings that have an effect only sometimes
+hints                settings of a valid spec that work against each other
 misfits              the parts of a spec that do not fit together
 stored               a spec as it is kept, readable by the release before
 fit                  memory and arithmetic of a job: a room of its own

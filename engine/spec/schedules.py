@@ -30,6 +30,8 @@ class ScheduleEntry:
     lead_steps: float | None = 2
     """Steps' worth of groups that may be open beyond the step in training, unless the job says otherwise. None: as many
     as its windows have, and nothing else."""
+    window_steps: int = 0
+    """Steps whose groups start from the same weights, behind a barrier; 0: no barrier."""
     repacks: bool = False
 
 
@@ -38,16 +40,19 @@ SCHEDULES: Final[dict[ScheduleName, ScheduleEntry]] = {
         waits="every step waits for all of its answers, every answer for the weights of the step before",
         max_staleness=0,
         lead_steps=None,
+        window_steps=1,
     ),
     "one_step": ScheduleEntry(
         waits="the next step's answers are generated while this one trains, with weights one step old",
         max_staleness=1,
         lead_steps=None,
+        window_steps=1,
     ),
     "stream": ScheduleEntry(
         waits="windows of several steps from the same weights; the trainer takes each step's share as it comes",
         max_staleness=3,
         lead_steps=None,
+        window_steps=2,
     ),
     "bounded": ScheduleEntry(waits="generation runs ahead by a fraction of a step", lead_steps=0.5),
     "partial": ScheduleEntry(

@@ -255,6 +255,12 @@ def test_what_belongs_to_no_field_is_told_above_the_outlook(world: World, owner:
     assert "The checkpoint is gone" in judged(owner, filled(world, start_from="ckpt_0", offered="ckpt_0"))
 
 
+def test_hints_are_shown_above_the_outlook(world: World, owner: Client) -> None:
+    page = judged(owner, filled(world, rollout__max_batch="512", rollout__top_p="0.9"))
+    assert "Set rollout.replicas to 1" in page and "(rollout.top_p 0.9)" in page
+    assert "Set rollout.replicas" not in judged(owner, filled(world))
+
+
 def test_rest_refuses_a_wrong_parameter_in_the_words_of_the_page(world: World, owner: Client) -> None:
     with pytest.raises(ValidationError, match="unknown parameter 'depth'; choose from turns, waits") as refused:
         JobSpec.model_validate({"name": "n", "environment": {"name": "tool_sums", "params": {"depth": 3}}})

@@ -27,6 +27,7 @@ from backend.jobs.rest.representations import (
     AttemptOut,
     EstimateOut,
     FitOut,
+    HintOut,
     JobOut,
     PresetOut,
     PreviewOut,
@@ -42,6 +43,7 @@ from backend.jobs.submitting.presets import filled, in_force
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
+from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.stored import as_stored
 from engine.spec.strict import Strict, Text
@@ -131,6 +133,7 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
             PresetOut(path=each.path, value=each.value, reason=each.reason)
             for each in in_force(spec, caller.team, pool)
         ],
+        hints=[HintOut(path=each.path, message=each.message) for each in hints_of(spec)],
         pool=pool.name,
         devices=spec.num_devices,
         trajectories_per_step=spec.trajectories_per_step,

@@ -125,6 +125,13 @@ class PresetOut(BaseModel):
     reason: str
 
 
+class HintOut(BaseModel):
+    """A setting that works against another one. Nothing is refused by it."""
+
+    path: str = Field(description="In the spec, such as rollout.replicas.")
+    message: str
+
+
 class EstimateOut(BaseModel):
     """By the pool's price of now, in exact decimals."""
 
@@ -140,6 +147,7 @@ class PreviewOut(BaseModel):
         description="Those of the model that this spec has, whether it says so or left them out. None of a model that "
         "is small, or not known here."
     )
+    hints: list[HintOut] = Field(description="Valid settings that work against each other, with what helps.")
     pool: str
     devices: int
     trajectories_per_step: int

@@ -18,6 +18,7 @@ from frontend.client.laminar_client.answers.jobs import (
     CancelledJobs,
     Fault,
     Fit,
+    Hint,
     Job,
     Preset,
     Preview,
@@ -138,7 +139,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 READ_AS = {
     Me: "MeOut", Project: "ProjectOut", Template: "TemplateOut", Job: "JobOut", Preview: "PreviewOut", Fit: "FitOut",
-    Preset: "PresetOut",
+    Preset: "PresetOut", Hint: "HintOut",
     Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
     LogLines: "LinesOut", Trajectory: "TrajectoryOut", Passage: "PassageOut", Explanation: "ExplainOut",
     Wait: "WaitOut",

@@ -78,6 +78,14 @@ class Preset(Answer):
 
 
 @record
+class Hint(Answer):
+    """A setting that works against another one. Nothing is refused by it."""
+
+    path: str
+    message: str
+
+
+@record
 class Cost(Answer):
     """By the pool's price of now, in exact decimals."""
 
@@ -98,6 +106,7 @@ class Preview(Answer):
     message: str
     fit: Fit | None = None
     presets: list[Preset] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
     cost: Cost | None = None
 
 

@@ -59,6 +59,8 @@ def preview(
         cost, currency = found.cost, plain(found.cost.currency)
         told = f"{plain(cost.an_hour)} {currency} an hour, {plain(cost.at_most)} {currency} if it takes its longest"
         session.show(Text(f"  costs {told}"))
+    for hint in found.hints:
+        session.show(Text(f"  {plain(hint.message)}", "yellow"))
     if found.presets:
         rows = [(each.path, "empty" if each.value is None else str(each.value), each.reason) for each in found.presets]
         session.show(table("preset", "value", "because", rows=rows))

@@ -124,6 +124,13 @@ def test_a_preview_says_what_the_model_asks_for_and_a_job_gets_just_that(api: An
     assert small["presets"] == [] and small["spec"]["optimizer"]["learning_rate"] == 3e-4
 
 
+def test_preview_hints_name_settings_and_refuse_nothing(api: Any, body: Any) -> None:
+    rollout = {"replicas": 2, "max_batch": 512, "top_p": 0.9}
+    seen = api.post("/jobs:preview", {"spec": body["spec"] | {"rollout": rollout}}).json()
+    assert [each["path"] for each in seen["hints"]] == ["rollout.replicas", "rollout.top_p"]
+    assert api.post("/jobs:preview", {"spec": body["spec"]}).json()["hints"] == []
+
+
 def test_a_preview_submits_nothing_and_says_whether_it_would_start(api: Any, body: Any, make_job: Any) -> None:
     spec = body["spec"]
     seen = api.post("/jobs:preview", {"spec": spec}).json()
