@@ -1,7 +1,8 @@
 """Presets by the pool: how many devices train and generate, what generates, and how many sequences at once.
 
     trainer    the fewest devices that hold it without means that cost exactness or copies
-    replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as train
+    replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as train,
+               if the job fills them
     max_batch  as many sequences as the cache holds at half of their longest
 
 Invariants:
@@ -11,6 +12,7 @@ Invariants:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 from engine.spec.fit.dealing import MOST_DEVICES, dealt, why_not_dealt
@@ -20,6 +22,7 @@ from engine.spec.fit.replica import ReplicaPlan, backed_tokens, kv_bytes_of_toke
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import Misfit, trainer_misfit
+from engine.spec.hints import most_running
 from engine.spec.job import JobSpec
 from engine.spec.preset import Preset, Value, with_value
 
@@ -81,17 +84,24 @@ def _means(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Pres
             yield Preset(path=path, value=value, reason=reason)
 
 
-def _replicas(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
-    train, each = spec.trainer_devices, spec.resources.devices_per_replica
-    if train:
-        value = max(1, min(train, pool.num_devices - train) // each)
-        yield Preset(path="rollout.replicas", value=value, reason="As many devices generate as train.")
+def _batch(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    each = spec.resources.devices_per_replica
     tokens = _cache_tokens(spec, shape, each, pool) if spec.rollout.engine == "vllm" else 0
     if tokens:
         at_once = 2 * tokens // ReplicaPlan.of_spec(spec, shape).longest
         value = max(FEWEST_SEQUENCES, min(1 << max(at_once, 1).bit_length() - 1, MOST_SEQUENCES))
         reason = f"A replica's cache holds {tokens:,} tokens, and sequences are half as long as allowed on average."
         yield Preset(path="rollout.max_batch", value=value, reason=reason)
+
+
+def _replicas(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
+    train, each = spec.trainer_devices, spec.resources.devices_per_replica
+    if not train:
+        return
+    as_many = max(1, min(train, pool.num_devices - train) // each)
+    filled = ceil(most_running(spec) / spec.rollout.max_batch)
+    reason = "As many devices generate as train." if as_many <= filled else "As many as the job's trajectories fill."
+    yield Preset(path="rollout.replicas", value=min(as_many, filled), reason=reason)
 
 
 def _trainer_misfit(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> Misfit | None:
@@ -106,7 +116,7 @@ def _without_means(spec: JobSpec) -> JobSpec:
 
 
 Stage = Callable[..., Iterator[Preset]]
-STAGES_BY_POOL: Final[tuple[Stage, ...]] = (_engine, _devices, _means, _replicas)
+STAGES_BY_POOL: Final[tuple[Stage, ...]] = (_engine, _devices, _means, _batch, _replicas)
 
 
 def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int) -> int | None:

@@ -7,6 +7,7 @@ import pytest
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.need import GB
 from engine.spec.fit.verdict import will_not_fit
+from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
 from engine.spec.presets import filled, in_force
 from engine.spec.presets_by_pool import PATHS_BY_POOL, PoolSize
@@ -45,7 +46,7 @@ def test_devices_follow_the_model() -> None:
         (spec.resources.trainer_devices, spec.rollout.replicas, spec.resources.devices_per_replica)
         for spec in (spec_of(model, pool(64)) for model in MODELS)
     ]
-    assert sizes == [(1, 1, 1), (1, 1, 1), (4, 4, 1), (16, 8, 2), (8, 4, 2)]
+    assert sizes == [(1, 1, 1), (1, 1, 1), (4, 4, 1), (16, 6, 2), (8, 3, 2)]
 
 
 def test_large_models_decode_with_vllm_where_it_is() -> None:
@@ -63,6 +64,11 @@ def test_small_pool_trains_with_means_but_no_adapter() -> None:
 def test_more_sequences_where_the_cache_has_room() -> None:
     short = spec_of("Qwen3-8B", pool(8), rollout={"max_new_tokens": 512})
     assert short.rollout.max_batch == 256 > spec_of("Qwen3-8B", pool(8)).rollout.max_batch >= 16
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_presets_leave_no_hint(model: str) -> None:
+    assert hints_of(spec_of(model, pool(64))) == ()
 
 
 def test_what_is_said_stays() -> None:
