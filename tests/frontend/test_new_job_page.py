@@ -154,7 +154,7 @@ def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed
     world.pool.save()
     typed = {"model__source": model_of_32b, "rollout__max_new_tokens": "80"}
     page = unescape(text_of(send(owner, filled(world, **typed, look="1"))))
-    assert not Job.objects.exists() and "What the model asks for" in page
+    assert not Job.objects.exists() and "What model and pool ask for" in page
     assert re.search(
         r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>What models of 7 and 32', page
     )

@@ -111,14 +111,16 @@ def test_every_node_says_whether_it_has_a_sandbox_and_becomes_what_kuberay_would
     assert CLUSTER["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"
     python, *words = container(group)["command"]
     assert words[:3] == ["-m", "engine.node", "--"]
-    begun = f"import engine.node; engine.node.sandbox_here = lambda: 'tried'; engine.node.main({words[2:]!r})"
+    stand_ins = "node.sandbox_here = node.vllm_here = lambda: 'tried'"
+    begun = f"from engine import node; {stand_ins}; node.main({words[2:]!r})"
     generated = (
         'python -c \'import os, sys; print(os.environ["RAY_OVERRIDE_LABELS"], sys.argv[1])\' "--labels=a=b, c=d"'
     )
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     environment = os.environ | {"KUBERAY_GEN_RAY_START_CMD": generated, "PATH": path}
     done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert python == "python" and done.stdout.strip() == '{"laminar/sandbox": "tried"} --labels=a=b, c=d', done.stderr
+    labels = {"laminar/sandbox": "tried", "laminar/vllm": "tried"}
+    assert python == "python" and done.stdout.strip() == f"{json.dumps(labels)} --labels=a=b, c=d", done.stderr
 
 
 def test_what_may_run_a_customers_code_has_no_key_to_kubernetes_and_no_token_stands_in_a_file() -> None:
