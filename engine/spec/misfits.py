@@ -46,6 +46,7 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         if spec.algorithm.name == "gspo":
             rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
+    yield from _of_the_groups(spec)
     yield from _of_the_correction(spec)
     yield from _of_the_teacher(spec)
     if spec.environment.functions and not spec.environment.code:
@@ -55,6 +56,13 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     for name, wrong in wrong_params(spec.environment.name, params):
         yield _told(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+
+
+def _of_the_groups(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+    algorithm, least = spec.algorithm, spec.algorithm.groups.min_group
+    if least == 1 and algorithm.learns_from_rewards and RECIPES[algorithm.name].has_group_baseline:
+        rule = f"must be at least 2 with {algorithm.name}: a sample alone is its own baseline"
+        yield _misfit("algorithm.groups.min_group", rule, least)
 
 
 def _of_the_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:

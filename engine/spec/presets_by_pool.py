@@ -51,7 +51,7 @@ class PoolSize:
 
 def _engine(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
     if pool.has_vllm:
-        reason = "On GPUs vLLM decodes large models several times as fast as the built-in engine."
+        reason = "It is made for large models on GPUs; the built-in engine is for small ones and for CPUs."
         yield Preset(path="rollout.engine", value="vllm", reason=reason)
 
 

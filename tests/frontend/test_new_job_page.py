@@ -140,7 +140,7 @@ def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, mo
     form = filled(world, model__source=model_of_32b)
     assert form["rollout.engine"] == form["resources.trainer_devices"] == form["rollout.replicas"] == ""
     page = unescape(text_of(send(owner, form | {"look": "1"})))
-    assert "On GPUs vLLM decodes large models" in page and "The fewest that hold the model" in page
+    assert "It is made for large models on GPUs" in page and "The fewest that hold the model" in page
     assert '<option value="" selected>by the model</option>' in page
     send(owner, form)
     spec = Job.objects.get().spec

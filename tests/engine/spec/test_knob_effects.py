@@ -146,6 +146,12 @@ def test_the_teacher_alone_needs_no_baseline_and_goes_with_nothing_that_lives_on
     assert "algorithm" in refusals({"algorithm": beside | {"group_size": 1}}), "rewards still need a baseline"
 
 
+@pytest.mark.parametrize(("name", "accepted"), [("grpo", False), ("rloo", False), ("reinforce_pp", True)])
+def test_sample_alone_is_no_group_where_its_mean_is_the_baseline(name: str, accepted: bool) -> None:
+    refused = refusals({"algorithm": {"name": name, "groups": {"min_group": 1}}})
+    assert list(refused) == ([] if accepted else ["algorithm.groups.min_group"])
+
+
 @pytest.mark.parametrize("correction", get_args(CorrectionName))
 def test_gspo_takes_every_correction_but_aipo(correction: CorrectionName) -> None:
     asked: dict[str, Any] = {"correction": {"name": correction}, "teacher": {"source": "demo"}}
