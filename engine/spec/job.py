@@ -355,9 +355,13 @@ class TrainerSpec(Strict):
 
 
 class RolloutSpec(Strict):
-    engine: Literal["torch", "vllm"] = Field("torch", description="What generates.")
-    replicas: int = Field(2, ge=1, le=4_096, description="Rollout engines, each with its own weights and KV cache.")
-    max_batch: int = Field(64, ge=1, le=4_096, description="Sequences that one replica decodes together.")
+    engine: Literal["torch", "vllm"] = Field(
+        "torch", description="What generates. Left out: vllm for a large model where the pool has it, else torch."
+    )
+    replicas: int = Field(2, ge=1, le=4_096, description="Rollout engines. Left out: by model and pool, or 2.")
+    max_batch: int = Field(
+        64, ge=1, le=4_096, description="Sequences that a replica decodes together. Left out: by model and pool, or 64."
+    )
     max_new_tokens: int = Field(
         80, ge=1, le=131_072, description="Longer responses are cut. Left out: by the model; 80 of a small one."
     )
@@ -400,12 +404,16 @@ class ResourceSpec(Strict):
     """A device is one accelerator of a pool; on a CPU pool, one slot."""
 
     trainer_devices: int = Field(
-        1, ge=0, le=4_096, description="Devices that the trainer holds. Where nothing is trained, it holds none."
+        1,
+        ge=0,
+        le=4_096,
+        description="Devices that the trainer holds; none where nothing is trained. Left out: "
+        "by model and pool; 1 of a small one.",
     )
     devices_per_replica: int = knob(
         1,
         "resources.devices_per_replica",
-        "Devices that each replica holds, on one host, with a part of the model each.",
+        "Devices that each replica holds, on one host, with a part of the model each. Left out: by model and pool.",
         ge=1,
         le=64,
     )
