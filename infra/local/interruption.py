@@ -7,12 +7,14 @@ from types import FrameType
 
 
 def end_as_if_by_keyboard() -> None:
-    """So that SIGTERM, too, runs every `finally`."""
+    """So that SIGTERM, too, runs every `finally`; and SIGINT where a shell that began it in the background had it
+    ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 @contextlib.contextmanager
