@@ -1,5 +1,6 @@
 """One preset: a setting's value for what a spec does not say, and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +30,15 @@ def says(spec: JobSpec, path: str) -> bool:
     return last in here.model_fields_set
 
 
-def with_value(spec: JobSpec, path: str, value: Value) -> JobSpec | None:
-    """None: it does not fit the rest of the spec."""
+def with_settings(spec: JobSpec, settings: Mapping[str, Any]) -> JobSpec | None:
+    """`settings`: values by path. None: the spec has no such setting, or they do not fit together."""
     document: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
-    here = document
-    *way, last = path.split(".")
-    for step in way:
-        here = here.setdefault(step, {})
-    here[last] = value
+    for path, value in settings.items():
+        here = document
+        *way, last = path.split(".")
+        for step in way:
+            here = here.setdefault(step, {})
+        here[last] = value
     try:
         return JobSpec.model_validate(document)
     except ValidationError:

@@ -17,7 +17,7 @@ from engine.spec.environment_workers import CALLS_OF_A_WORKER, open_samples, wor
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
-from engine.spec.preset import Preset, says, value_at, with_value
+from engine.spec.preset import Preset, says, value_at, with_settings
 from engine.spec.presets_by_pool import PATHS_BY_POOL, STAGES_BY_POOL, PoolSize
 from engine.spec.schedules import SCHEDULES
 from engine.spec.slots import kv_tokens_of_a_slot
@@ -50,7 +50,7 @@ def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None
     for stage in _stages(pool):
         for preset in stage(spec, shape):
             if not says(spec, preset.path):
-                spec = with_value(spec, preset.path, preset.value) or spec
+                spec = with_settings(spec, {preset.path: preset.value}) or spec
     return spec
 
 

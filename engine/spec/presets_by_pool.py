@@ -1,6 +1,6 @@
 """Presets by the pool: how many devices train and generate, what generates, and how many sequences at once.
 
-    trainer    the fewest devices that hold it without means that cost exactness or copies
+    trainer    the fewest devices that hold it with exact moments and nothing offloaded
     replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as train,
                if the job fills them
     max_batch  as many sequences as the cache holds at half of their longest
@@ -24,7 +24,7 @@ from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import Misfit, trainer_misfit
 from engine.spec.hints import most_running
 from engine.spec.job import JobSpec
-from engine.spec.preset import Preset, Value, with_value
+from engine.spec.preset import Preset, Value, with_settings
 
 FEWEST_SEQUENCES: Final = 16
 """Whole ones that a replica's cache has room for, or decoding reads the weights for next to nothing."""
@@ -110,9 +110,7 @@ def _trainer_misfit(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> Misfit 
 
 def _without_means(spec: JobSpec) -> JobSpec:
     """Of a filled spec, so that the reasons for its means are found again."""
-    for path, default in MEANS.items():
-        spec = with_value(spec, path, default) or spec
-    return spec
+    return with_settings(spec, MEANS) or spec
 
 
 Stage = Callable[..., Iterator[Preset]]
@@ -121,7 +119,7 @@ STAGES_BY_POOL: Final[tuple[Stage, ...]] = (_engine, _devices, _means, _batch, _
 
 def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int) -> int | None:
     for count in _powers_of_two(most):
-        asked = with_value(spec, TRAINER, count)
+        asked = with_settings(spec, {TRAINER: count})
         if asked is None:
             continue
         if trainer_need(shape, TrainerPlan.of_spec(asked, shape)).num_bytes <= pool.device_bytes:

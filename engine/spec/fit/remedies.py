@@ -19,13 +19,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from engine.spec.fit.dealing import MOST_DEVICES, why_not_dealt
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
+from engine.spec.preset import with_settings
 
 LARGEST_FACTOR: Final = 64
 ADAPTER_RANK: Final = 16
@@ -120,19 +119,8 @@ def changed(plan: TrainerPlan, shape: ModelShape, changes: Sequence[Change]) -> 
 
 
 def with_changes(spec: JobSpec, changes: Sequence[Change]) -> JobSpec | None:
-    """None: the spec has no such setting, or they do not fit together. Nobody is advised what would be refused."""
-    raw = spec.model_dump(mode="json", exclude_defaults=True)
-    for change in changes:
-        for path, value in change.settings.items():
-            *way, last = path.split(".")
-            at = raw
-            for step in way:
-                at = at.setdefault(step, {})
-            at[last] = value
-    try:
-        return JobSpec.model_validate(raw)
-    except ValidationError:
-        return None
+    """None: the spec would be refused, so nobody is advised to make them."""
+    return with_settings(spec, {path: value for change in changes for path, value in change.settings.items()})
 
 
 def _all_sets(remedies: Sequence[Doses]) -> Iterator[Changes]:

@@ -1,4 +1,4 @@
-"""A k1 penalty in the rewards beside each normalisation: the scale at which costs reach the advantages."""
+"""The k1 penalty under each normalisation of advantages keeps its scale."""
 
 import pytest
 import torch
