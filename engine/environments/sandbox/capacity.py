@@ -33,16 +33,28 @@ class Capacity:
         return 2 * self.computing
 
     @classmethod
-    def of(cls, *, num_cores: float, memory_bytes: int) -> Self:
+    def of(cls, *, num_cores: float, memory_bytes: int, num_workers: int = 1) -> Self:
+        """`num_workers`: of the same job, which may all be on this host: they share its memory, whatever a job asks."""
+        by_memory = int(memory_bytes * MEMORY_SHARE / BYTES_OF_ONE / num_workers)
+        most = min(max(by_memory, LEAST), MOST)
         computing = max(LEAST_COMPUTING, int(num_cores * CORES_SHARE))
-        by_memory = int(memory_bytes * MEMORY_SHARE / BYTES_OF_ONE)
-        return cls(computing=computing, most=max(computing, min(max(by_memory, LEAST), MOST)))
+        return cls(computing=min(computing, most), most=most)
+
+
+_num_workers = 1
+
+
+def share_host(num_workers: int) -> None:
+    """Before this process makes its environment."""
+    global _num_workers
+    _num_workers = num_workers
+    host_capacity.cache_clear()
 
 
 @cache
 def host_capacity() -> Capacity:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Capacity.of(num_cores=_num_cores(), memory_bytes=memory_bytes)
+    return Capacity.of(num_cores=_num_cores(), memory_bytes=memory_bytes, num_workers=_num_workers)
 
 
 def _num_cores() -> float:

@@ -98,9 +98,11 @@ class EnvironmentActor:
     def _run(self) -> None:
         # Heavy imports on this thread, not before.
         from engine.environments.registry import make_environment
+        from engine.environments.sandbox.capacity import share_host
         from engine.environments.sandbox.outcome import SandboxUnavailable
 
         spec = self._spec
+        share_host(spec.environment.workers)
         if self._assets is not None:
             self._assets.ensure("data")
         try:
