@@ -20,7 +20,7 @@ class EvidenceSeries(BaseModel):
 class Found(BaseModel):
     kind: str = Field(
         description="stalled, environment, untrusted, mismatch, collapsing, stuck, stale; solved, plateau, learning, "
-        "early; starved_trainer, starved_rollouts. More may come."
+        "early; starved_trainer, starved_rollouts, retold. More may come."
     )
     word: str = Field(description="The kind, for people.")
     tone: Tone = Field(description="alarm: act; notice: time or money could be saved; good; plain.")

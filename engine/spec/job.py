@@ -63,6 +63,13 @@ class ModelSpec(Strict):
     chat_options: dict[ParamKey, ParamValue] = knob(
         {}, "model.chat_options", "Variables of the chat template, such as enable_thinking.", max_length=40
     )
+    history: Literal["template", "as_generated"] = knob(
+        "template",
+        "model.history",
+        "How the model reads its earlier answers at its next turn. template: as the chat template renders them; where "
+        "it changes them (Qwen3 drops thoughts), each turn reads the conversation anew and is trained as a segment of "
+        "its own. as_generated: the tokens that were generated, so that a conversation is read and trained once.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -160,6 +160,7 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "Not with model.chat plain.",
         lambda spec: spec.model.chat != "plain",
         "model.chat_options",
+        "model.history",
     ),
     **_of(
         "Only with the environments custom and graded.",

@@ -106,6 +106,13 @@ def test_advice_about_speed_comes_second_and_only_while_nothing_is_ill() -> None
     assert kinds_of(run_of({"trainer/wait_fraction": 0.95, "reward/untrusted": 0.5})) == ["untrusted"]
 
 
+def test_conversations_read_anew_each_turn_are_a_notice() -> None:
+    found = judge(run_of({"length/segments": 6.0}))[1]
+    assert (found.kind, found.tone) == ("retold", "notice")
+    assert "6 times" in found.sentence and "model.history" in found.remedy
+    assert kinds_of(run_of({"length/segments": 1.2})) == ["learning"]
+
+
 def test_no_advice_about_speed_where_answers_take_longer_than_learning_from_them_or_where_both_sides_stand() -> None:
     assert kinds_of(run_of({"trainer/wait_fraction": 0.8})) == ["learning"]
     assert kinds_of(run_of({"trainer/wait_fraction": 0.95, "rollout/time_idle": 0.9})) == ["learning"]

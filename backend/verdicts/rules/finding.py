@@ -6,7 +6,7 @@ from typing import Final, Literal
 Kind = Literal[
     "stalled", "environment", "untrusted", "mismatch", "collapsing", "stuck", "stale",
     "solved", "plateau", "learning", "early",
-    "starved_trainer", "starved_rollouts",
+    "starved_trainer", "starved_rollouts", "retold",
 ]  # fmt: skip
 Tone = Literal["alarm", "notice", "good", "plain"]
 
@@ -26,6 +26,7 @@ WORDS: Final[dict[Kind, str]] = {
     "early": "too early to tell",
     "starved_trainer": "trainer waits",
     "starved_rollouts": "replicas wait",
+    "retold": "conversations are read anew",
 }
 RANKS: Final[dict[Kind, int]] = {kind: rank for rank, kind in enumerate(WORDS)}
 

@@ -18,11 +18,16 @@ or four fifths of a step is no fault of a job's. From nine tenths on, twice the 
 IDLE: Final = 0.60
 """Half of the replicas would do the same work at four fifths of their time: nothing gets slower with fewer."""
 ENVIRONMENT: Final = 0.50
+SEGMENTS: Final = 2.0
+"""Of a trajectory. A segment repeats the whole conversation before it, so two of them are at least half as many tokens
+again as one."""
 
 
 def pace_of(run: Observed) -> Finding | None:
     """One side waits for the other only where the other is at work: where both stand, neither is too small."""
     waits, idle = _usual(run, "trainer/wait_fraction"), _usual(run, "rollout/time_idle") or 0.0
+    if (segments := _usual(run, "length/segments") or 0.0) >= SEGMENTS:
+        return _retold(segments)
     if waits is None:
         return None
     if idle >= IDLE and waits < 1 - IDLE:
@@ -53,6 +58,17 @@ def _starved_rollouts(idle: float) -> Finding:
         evidence=("rollout/time_idle", "trainer/step_s"),
         remedy="Fewer replicas cost less at the same speed; or the schedule laminar, which waits for nobody, more "
         "trainer devices, or fewer updates a step.",
+    )
+
+
+def _retold(segments: float) -> Finding:
+    return Finding(
+        kind="retold",
+        tone="notice",
+        sentence=f"Each conversation is read and trained {segments:.3g} times, since the chat template changes earlier "
+        "answers.",
+        evidence=("length/segments", "trainer/step_s"),
+        remedy="model.history as_generated keeps earlier answers as they were generated: a conversation is read once.",
     )
 
 

@@ -27,6 +27,7 @@ OF_THE_LAST_STEPS: Final = (
     "samples/failed",
     "staleness/max",
     "environment/seconds_max",
+    "length/segments",
     "throughput/tokens_per_s",
     "trainer/step_s",
     "trainer/wait_fraction",

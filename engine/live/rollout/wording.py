@@ -8,9 +8,12 @@ Invariants:
 - tokens that were sampled are never made anew out of text as long as the template tells them as they were said: the
   rendered text then begins, letter by letter, with all that was said so far;
 - where it does not (templates that drop earlier thoughts, or white space), a new segment begins, which reads the whole
-  conversation as the template now tells it. What was sampled before stays with the segment that it was sampled in.
+  conversation as the template now tells it. What was sampled before stays with the segment that it was sampled in;
+- with `model.history` as_generated no segment begins anew: the template renders a stand-in for the last answer, and
+  only the text behind the stand-in is added.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +41,8 @@ class Heard:
 
 
 class Wording:
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
-        self._tokenizer, self._template = tokenizer, template
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, keeps_history: bool = False) -> None:
+        self._tokenizer, self._template, self._keeps_history = tokenizer, template, keeps_history
 
     @classmethod
     def of_model(cls, folder: Path, asked: ModelSpec) -> Self:
@@ -50,7 +53,7 @@ class Wording:
                 f"model.chat: {asked.source} has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); leave model.chat and model.chat_options empty, or give it one"
             )
-        return cls(Tokenizer.from_folder(folder), template)
+        return cls(Tokenizer.from_folder(folder), template, keeps_history=asked.history == "as_generated")
 
     @property
     def is_by_template(self) -> bool:
@@ -86,16 +89,42 @@ class Wording:
         if self._template is None:
             text = observed[-1].text
             return Worded(ids=tuple(self._tokenizer.encode(text, goes_on=True)), text=text)
-        whole = self._rendered(self._template, prompt, _dialogue(turns, observed))
+        dialogue = _dialogue(turns, observed)
+        if self._keeps_history:
+            rest = self._behind_last_answer(self._template, prompt, dialogue).removeprefix(self._end_of(said))
+            return Worded(ids=self._ids(rest), text=rest)
+        whole = self._rendered(self._template, prompt, dialogue)
         if not whole.text.startswith(said):
             return Worded(ids=whole.ids, text=whole.text, begins_anew=True)
         rest = whole.text[len(said) :]
         return Worded(ids=self._ids(rest), text=rest)
 
+    def _behind_last_answer(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+        """What the template renders behind the last answer. A stand-in takes the answer's place, since the template may
+        change or drop parts of a real one."""
+        *earlier, last, observation = dialogue
+        stand_in = _absent_from(json.dumps([prompt.text, prompt.messages, prompt.tools, dialogue]))
+        text = self._text(template, prompt, [*earlier, {**last, "content": stand_in}, observation])
+        _, found, rest = text.partition(stand_in)
+        if not found or stand_in in rest:
+            raise ValueError(
+                "the chat template does not show the model's last answer once, as model.history as_generated needs; "
+                "leave model.history at template"
+            )
+        return rest
+
     def _rendered(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Worded:
-        begun = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)
-        text = template.rendered([*begun, *dialogue], prompt.tools)
+        text = self._text(template, prompt, dialogue)
         return Worded(ids=self._ids(text), text=text)
+
+    def _text(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+        begun = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)
+        return template.rendered([*begun, *dialogue], prompt.tools)
+
+    def _end_of(self, said: str) -> str:
+        """The text of the token that ended the last answer. Empty where a stop string ended it."""
+        ends = (self._tokenizer.end_of([token]) for token in self._tokenizer.eos_ids)
+        return next((end for end in ends if said.endswith(end)), "")
 
     def _ids(self, rendered: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode_rendered(rendered))
@@ -111,6 +140,13 @@ def _dialogue(turns: Sequence[Turn], observed: Sequence[Observation]) -> list[Me
             {"role": observation.role, "content": observation.text.strip()},
         )
     ]
+
+
+def _absent_from(text: str) -> str:
+    stand_in = "STAND-IN"
+    while stand_in in text:
+        stand_in += "-IN"
+    return stand_in
 
 
 def _refuse_messages(prompt: Prompt) -> None:

@@ -111,7 +111,8 @@ class Attempt:
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
         spec, data = self._placed()
         if resume is None:  # else it has been trained on already
-            check_model(spec, data_folder=data, interrupted=self._interruptions.check)
+            for warning in check_model(spec, data_folder=data, interrupted=self._interruptions.check):
+                log.warning("%s", warning)
         refuse_a_teacher_of_other_words(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step

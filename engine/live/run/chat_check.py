@@ -14,6 +14,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_DATA, getrlimit, setrlimit
 from typing import Final
@@ -25,6 +26,7 @@ from engine.inference.port import SequenceRequest
 from engine.inference.requests import Limits, check_request
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
+from engine.live.run.history_cost import STAND_IN, warnings_of_history
 from engine.live.run.model_check import DEAF, TEMPLATE_CPU_S
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.spec.job import JobSpec
@@ -34,9 +36,12 @@ from engine.spec.slots import kv_tokens_of_a_slot
 MORE_MEMORY: Final = 2 << 30
 
 
-def check_chat(spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: int, data_folder: Path | None) -> None:
-    """Raises `ValueError`."""
+def check_chat(
+    spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: int, data_folder: Path | None
+) -> tuple[str, ...]:
+    """Warnings. Raises `ValueError`."""
     wording, tools = Wording.of_model(folder, spec.model), told_tools(spec.environment)
+    question = STAND_IN
     with bounded():
         with soon_over():
             wording.try_out(observed_as(spec.environment))
@@ -45,7 +50,11 @@ def check_chat(spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: i
         if has_questions(spec.environment):
             kv_tokens = kv_tokens_of_a_slot(spec) or max_positions
             limits = Limits(vocab_size=vocab_size, max_positions=max_positions, kv_tokens=kv_tokens)
-            read_questions(spec.environment, data_folder=data_folder, accept=Askable(spec, wording, limits))
+            askable = Askable(spec, wording, limits)
+            read_questions(spec.environment, data_folder=data_folder, accept=askable)
+            question = askable.first or question
+        with soon_over():
+            return warnings_of_history(spec, folder, replace(question, tools=question.tools or tools))
 
 
 class Askable:
@@ -54,9 +63,11 @@ class Askable:
         self._sampling = sampling_of(SampleKey(group=GroupKey(ordinal=0), sample=0), spec)
         self._shortest = min(limits.max_positions, limits.kv_tokens - self._sampling.max_new_tokens)
         self._known: dict[str, str] = {}
+        self.first: Prompt | None = None
 
     def __call__(self, asked: Prompt) -> None:
         """Raises `ValueError`."""
+        self.first = self.first or asked
         shape = _shape_of(asked)
         if shape not in self._known:
             self._known[shape] = self._wrong_with(asked)

@@ -4,8 +4,8 @@ code does not do, its chat template takes a conversation like the job's, and the
 It runs in a process of its own, `python -m engine.live.run.model_check`: torch and transformers would stay in the
 driver's memory for as long as the job runs.
 
-Invariant: exit status 0 says that the model may be built, REFUSED that standard output says why not; any other status
-says nothing about the model.
+Invariant: exit status 0 says that the model may be built, with warnings as a JSON list on standard output, REFUSED that
+standard output says why not; any other status says nothing about the model.
 """
 
 import json
@@ -32,9 +32,9 @@ DEAF: Final = (
 )
 
 
-def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> None:
-    """Raises `ValueError`, and what `interrupted` raises. Built-in models are ours: a process is asked about them only
-    where there are questions in files."""
+def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> list[str]:
+    """Warnings for the user. Raises `ValueError`, and what `interrupted` raises. Built-in models are ours: a process is
+    asked about them only where there are questions in files."""
     from engine.environments.registry import has_questions, told_tools
 
     if spec.model.source in BUILT_IN:
@@ -44,7 +44,7 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
             raise ValueError(DEAF)
         _refuse_dealing(spec, BUILT_IN[spec.model.source])
     if spec.model.source in BUILT_IN and not has_questions(spec.environment):
-        return
+        return []
     folder = [] if data_folder is None else [str(data_folder)]
     command = [sys.executable, "-m", "engine.live.run.model_check", *folder]
     asked: str | None = spec.model_dump_json()
@@ -70,21 +70,24 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
         )
     if child.returncode:
         raise RuntimeError(f"the check of the model ended with {child.returncode}: {noise.strip()[-TOLD_LETTERS:]}")
+    warnings: list[str] = json.loads(told)
+    return warnings
 
 
 def main() -> int:
     spec = JobSpec.accepted(json.load(sys.stdin))
     try:
         with redirect_stdout(sys.stderr):  # what libraries have to say is no answer
-            refuse_model(spec, data_folder=Path(sys.argv[1]) if sys.argv[1:] else None)
+            warnings = refuse_model(spec, data_folder=Path(sys.argv[1]) if sys.argv[1:] else None)
     except ValueError as error:
         print(error)  # noqa: T201
         return REFUSED
+    print(json.dumps(warnings))  # noqa: T201
     return 0
 
 
-def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
-    """Raises `ValueError`."""
+def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> tuple[str, ...]:
+    """Warnings. Raises `ValueError`."""
     from engine.live.run.chat_check import check_chat
     from engine.models.families.agreement import check_folder  # torch, which the driver does without
     from engine.models.loading import resolve_model
@@ -92,7 +95,7 @@ def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
 
     folder = resolve_model(spec.model.source)
     config = check_folder(folder)
-    check_chat(
+    warnings = check_chat(
         spec,
         folder,
         max_positions=config.max_positions,
@@ -104,6 +107,7 @@ def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
         _refuse_what_it_alone_has(spec, why)
+    return warnings
 
 
 def _refuse_dealing(spec: JobSpec, folder: Path) -> None:

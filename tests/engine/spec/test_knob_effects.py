@@ -40,11 +40,13 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
     ("resources.devices_per_replica", 2, {"rollout": {"engine": "vllm"}}),
     ("model.chat_options", {"enable_thinking": False}, {"model": {"chat": "template"}}),
+    ("model.history", "as_generated", {"model": {"chat": "template"}}),
     ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
 ]
 # Where nothing of the above acts.
 NOWHERE: dict[str, dict[str, Any]] = {
     "model.chat_options": {"model": {"chat": "plain"}},
+    "model.history": {"model": {"chat": "plain"}},
     "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
     "algorithm.overlong_tokens": {"algorithm": {"teacher": {"source": "demo", "reward_weight": 0}}},
     "algorithm.groups.min_group": {"algorithm": {"groups": {"on_failure": "drop"}}},

@@ -153,6 +153,39 @@ def test_where_the_template_drops_earlier_thoughts_a_new_segment_reads_what_it_t
     assert told.tokenizer.decode(told.ids).count("I need the product") == 1
 
 
+def test_generated_history_is_the_templates_where_nothing_is_dropped(qwen3: Path) -> None:
+    told = Told(qwen3, prompt(tools=(TOOL,)), history="as_generated")
+    messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
+    for number, end in enumerate((END, "", END)):  # one turn is ended by a stop string
+        told.say(told.tokenizer.encode_rendered(CALL + end))
+        told.observe(f"\n4{number}\n", "tool")
+        messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
+        assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bool) -> None:
+    told = Told(qwen3, prompt(), history="as_generated", chat_options={"enable_thinking": thinks})
+    opened, answer = list(told.ids), f"{THOUGHT if thinks else ''}42"
+    for number in range(3):
+        told.say(told.tokenizer.encode_rendered(answer + END))
+        told.observe(f"Are you sure? STAND-IN {number}", "user")
+    assert told.anew == [False] * 3
+    text = told.tokenizer.decode(told.ids[len(opened) :])
+    opening = told.said[told.said.rindex("<|im_start|>assistant") :]
+    questions = [f"\n<|im_start|>user\nAre you sure? STAND-IN {number}" for number in range(3)]
+    assert text == "".join(f"{answer}{asked}\n{opening}" for asked in questions)
+
+
+def test_template_that_hides_answers_cannot_keep_generated_history(tmp_path: Path) -> None:
+    folder = save_qwen3(tmp_path, template=None)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    told = Told(folder, prompt(), history="as_generated")
+    told.say(told.tokenizer.encode_rendered(f"42{END}"))
+    with pytest.raises(ValueError, match=r"leave model\.history at template"):
+        told.observe("Are you sure?", "user")
+
+
 def test_options_reach_the_template(qwen3: Path) -> None:
     told = Told(qwen3, prompt(), chat_options={"enable_thinking": False})
     expected = read_by_transformers(qwen3, [{"role": "user", "content": "What is 6 times 7?"}], enable_thinking=False)

@@ -1,6 +1,7 @@
 """What a job says to its model is checked before any device is held, within bounds of time and memory."""
 
 import json
+import re
 import signal
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from tests.engine.live.run.test_model_check import never, spec
 from tests.engine.models.families.test_agreement import whole
 
 ASKED = "What is 6 times 7? "
+CUSTOM_CODE = "def prompt(split, ordinal):\n    return ''\ndef respond(prompt, turns):\n    return {'reward': 1}\n"
 
 
 def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment: Any) -> dict[str, Any]:
@@ -88,6 +90,42 @@ def test_bad_rows_are_told_of_a_built_in_model_too(tmp_path: Path) -> None:
     job = spec(Path("demo"), environment={"name": "jsonl", "params": {"data": "bad.jsonl"}})
     with pytest.raises(ValueError, match=r"^bad\.jsonl:1: answer: a text"):
         check_model(job, data_folder=tmp_path, interrupted=never)
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "environment", "turns"),
+    [
+        ("qwen3", {"enable_thinking": False}, {"name": "tools"}, 6),
+        ("qwen3", {"enable_thinking": False}, {"name": "tool_sums", "params": {"turns": 12}}, 12),
+        ("qwen3", {}, {"name": "custom", "code": CUSTOM_CODE}, 8),
+        ("qwen3", {}, {"name": "tools"}, None),
+        ("qwen3", {"enable_thinking": False}, {"name": "running_sums"}, None),
+        ("qwen2_5", {}, {"name": "custom", "code": CUSTOM_CODE}, None),
+    ],
+)
+def test_rewritten_history_is_measured(
+    tmp_path: Path, template: str, options: dict[str, Any], environment: dict[str, Any], turns: int | None
+) -> None:
+    folder = save_qwen3(tmp_path, template=template)
+    model = {"chat_options": options}
+    warnings = refuse_model(spec(folder, environment=environment, model=model))
+    assert refuse_model(spec(folder, environment=environment, model={**model, "history": "as_generated"})) == ()
+    if turns is None:
+        assert warnings == ()
+        return
+    (warning,) = warnings
+    assert f"a conversation of {turns} turns" in warning and "Set model.history to as_generated" in warning
+    factor = float(re.findall(r"costs ([\d.]+) times", warning)[0])
+    assert 1.5 <= factor <= turns
+
+
+def test_warning_of_rewritten_history_counts_the_question(tmp_path: Path) -> None:
+    """A long question is in every segment, so that it brings the factor close to the number of turns."""
+    folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
+    long = asked_of(folder, data, [{"prompt": f"{at} {ASKED * 100}"} for at in range(40)], name="tools")
+    model = {"model": {"chat_options": {"enable_thinking": False}}}
+    (warning,) = check_model(spec(folder, **long, **model), data_folder=data, interrupted=never)
+    assert float(re.findall(r"costs ([\d.]+) times", warning)[0]) > 4.5
 
 
 def test_a_template_that_the_job_does_not_want_is_not_asked(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""The cost of a chat template that rewrites history: how many more tokens a conversation trains.
+
+    by the template   prompt turn │ prompt turn' turn │ prompt turn' turn' turn │ …   a segment for each turn
+    as generated      prompt turn turn turn …                                         one segment
+
+Both forms are measured on the job's first question with answers and observations of usual lengths, since nothing was
+generated yet. An answer begins with a thought where the model's vocabulary has thoughts and the template's opening does
+not close them.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from engine.environments.port import Observation, Prompt, Role, Turn
+from engine.environments.registry import observed_as
+from engine.live.rollout.wording import Wording
+from engine.models.tokenizer import Tokenizer
+from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.job import EnvironmentSpec, JobSpec, ModelSpec
+
+STAND_IN: Final = Prompt(split="train", ordinal=0, text="question", facts={})
+USUAL_TURNS: Final = 8
+"""Of an environment that names no number."""
+MOST_TURNS: Final = 32
+"""By the template, the work grows with the square."""
+ANSWER: Final = "the answer is" + " the" * 100
+OBSERVATION: Final = "the" + " the" * 20
+THOUGHT: Final = f"<think>\nthe{' the' * 200}\n</think>\n\n"
+WORTH_A_WARNING: Final = 1.5
+
+
+def warnings_of_history(spec: JobSpec, folder: Path, question: Prompt) -> tuple[str, ...]:
+    role = observed_as(spec.environment)
+    if role is None or spec.only_evaluates or not Wording.of_model(folder, spec.model).is_by_template:
+        return ()
+    if spec.model.history == "as_generated":
+        return ()
+    num_turns = turns_of(spec.environment)
+    kept = spec.model.model_copy(update={"history": "as_generated"})
+    rendered, generated = (_read_tokens(folder, model, question, role, num_turns) for model in (spec.model, kept))
+    factor = rendered / generated
+    if factor < WORTH_A_WARNING:
+        return ()
+    return (
+        "The chat template changes earlier answers, so that each turn is trained as a segment of its own: a "
+        f"conversation of {num_turns} turns like this job's costs {factor:.1f} times the tokens. Set model.history to "
+        "as_generated to read and train each conversation once.",
+    )
+
+
+def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, num_turns: int) -> int:
+    """Of all segments of one conversation."""
+    wording, tokenizer = Wording.of_model(folder, model), Tokenizer.from_folder(folder)
+    opened = wording.opened(question)
+    answer = _answer_to(opened.text, tokenizer)
+    ids = [*tokenizer.encode_rendered(answer), tokenizer.eos_id]
+    said, total, segment = opened.text, 0, len(opened.ids)
+    turns, observed = list[Turn](), list[Observation]()
+    for number in range(num_turns):
+        heard = wording.heard(ids)
+        turns.append(heard.turn)
+        said, segment = said + heard.exactly, segment + len(ids)
+        if number + 1 == num_turns:
+            break
+        observed.append(Observation(text=OBSERVATION, role=role))
+        worded = wording.went_on(question, said, turns, observed)
+        if worded.begins_anew:
+            total, segment, said = total + segment, 0, ""
+        said, segment = said + worded.text, segment + len(worded.ids)
+    return total + segment
+
+
+def _answer_to(opening: str, tokenizer: Tokenizer) -> str:
+    thinks = "</think>" in tokenizer.words() and not opening.rstrip().endswith("</think>")
+    return THOUGHT + ANSWER if thinks else ANSWER
+
+
+def turns_of(environment: EnvironmentSpec) -> int:
+    """The most turns of a conversation, by the environment's parameters."""
+    rows = ENVIRONMENTS[environment.name].params
+    limits = [environment.params.get(name, rows[name].default) for name in ("max_turns", "turns") if name in rows]
+    return min(int(limits[0]), MOST_TURNS) if limits else USUAL_TURNS
