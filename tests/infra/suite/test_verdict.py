@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,11 @@ def test_a_test_that_hangs_is_red_by_name(run: Run) -> None:
     verdict = judged(run, hangs="@pytest.mark.timeout(1)\ndef test_hangs(): time.sleep(3600)")
     assert verdict.red == ["test_hangs.py::test_hangs"]
     assert "Timeout" in verdict.tests[0].reason
+
+
+@pytest.mark.parametrize(("scale", "minutes"), [(1.0, 40), (1.5, 60), (3.7, 75)])
+def test_budget_of_a_run_follows_the_hosts_speed(run: Run, scale: float, minutes: int) -> None:
+    assert replace(run, scale=scale).budget_s == minutes * 60
 
 
 @pytest.mark.long
