@@ -23,9 +23,6 @@ from backend.variables import (
     read_metrics_token,
 )
 
-# What had another name once. Silently ignored, a period of 0 would mean the default, and things would be removed.
-RENAMED: Final = {"LAMINAR_KEEP_ROLLOUTS_DAYS": "LAMINAR_KEEP_TRAJECTORIES_DAYS"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -192,9 +189,6 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
             "and infra/OPERATING.md says what each one is"
         )
-    for former, name in RENAMED.items():
-        if values.get(former):
-            raise MissingSetting(f"{former} is called {name} now; set that instead")
 
     def given(name: str) -> str:
         return values.get(name) or DECLARED[name].default or ""

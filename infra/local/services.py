@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from backend.environment import OPTIONAL, RENAMED
+from backend.environment import OPTIONAL
 from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
 from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, taken_from_the_shell
 from infra.local.http_health import responds
@@ -89,7 +89,7 @@ class Site:
             "LAMINAR_STORE_DIR": str(self.home.store),
             "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost",
             "LAMINAR_DEBUG": "0",
-            **{name: os.environ[name] for name in sorted((OPTIONAL | RENAMED.keys()) & os.environ.keys())},
+            **{name: os.environ[name] for name in sorted(OPTIONAL & os.environ.keys())},
             "LAMINAR_SITE_DIR": str(self.home.site),
             "LAMINAR_DATABASE_DIRECT_URL": "",  # the shell's is of another database than this one
         }

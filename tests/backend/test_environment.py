@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from backend.environment import RENAMED, read_environment
+from backend.environment import read_environment
 from backend.missing import MissingSetting
 
 
@@ -18,14 +18,6 @@ def test_what_is_not_set_is_named() -> None:
 def test_what_is_printed_of_it_has_no_secret() -> None:
     values = {name: value for name, value in os.environ.items() if name.startswith("LAMINAR_")}
     assert repr(read_environment(values)) == f"<the settings of {values['LAMINAR_PUBLIC_URL']}>"
-
-
-@pytest.mark.parametrize("former", RENAMED)
-def test_a_former_name_is_refused_with_its_successor(former: str) -> None:
-    values = {name: value for name, value in os.environ.items() if name.startswith("LAMINAR_")}
-    read_environment(values)
-    with pytest.raises(MissingSetting, match=rf"{former} is called {RENAMED[former]} now"):
-        read_environment(values | {former: "0"})
 
 
 @pytest.mark.long

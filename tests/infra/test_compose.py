@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.environment import OPTIONAL, RENAMED, Environment, read_environment
+from backend.environment import OPTIONAL, Environment, read_environment
 from engine.live.checkpoints.store import FETCHED
 from engine.live.process.settings import Settings
 
@@ -39,7 +39,7 @@ def test_every_variable_is_documented_and_every_documented_one_is_used() -> None
         secret["environment"] for secret in yaml.safe_load(TEXT)["secrets"].values() if "file" not in secret
     }
     by_compose = {"COMPOSE_FILE", "COMPOSE_PROFILES"}
-    assert (interpolated - RENAMED.keys()) | from_secrets | by_compose == DOCUMENTED  # a former name is refused
+    assert interpolated | from_secrets | by_compose == DOCUMENTED
 
 
 def test_every_documented_variable_says_in_one_line_what_it_is() -> None:
@@ -52,7 +52,7 @@ def test_the_control_plane_gets_its_whole_environment(service: str) -> None:
     contract = {f"LAMINAR_{field.name.upper()}" for field in dataclasses.fields(Environment)}
     of_others = {"WEB_CONCURRENCY", "REMAP_SIGTERM"}  # uvicorn's and Celery's own
     given = {name for name in SERVICES[service]["environment"] if not name.startswith("AWS_")}
-    assert given - of_others == contract | RENAMED.keys()
+    assert given - of_others == contract
 
 
 @pytest.mark.parametrize("service", ["ray-head", "ray-worker"])

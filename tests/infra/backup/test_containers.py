@@ -91,7 +91,7 @@ def test_database_and_bucket_of_a_backup_are_those_of_the_site(service: str, giv
     """Whatever web has, it has, word for word: but for what is named here as none of its business."""
     web, ours = services(**given)["web"], compose(FOLDER / "compose.yml", **given)["services"][service]
     left_out = {f"LAMINAR_{name}" for name in NOT_OF_A_BACKUP} | {
-        *("WEB_CONCURRENCY", "LAMINAR_KEEP_ROLLOUTS_DAYS", "LAMINAR_BACKUP_DATABASE_URL"),
+        *("WEB_CONCURRENCY", "LAMINAR_BACKUP_DATABASE_URL"),
     }
     theirs = {name: value for name, value in web["environment"].items() if name not in left_out}
     assert {name: value for name, value in ours["environment"].items() if name not in left_out} == theirs
