@@ -25,11 +25,11 @@ from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
 from engine.spec.facts import Evaluated
-from engine.spec.job import BEFORE_TEMPLATES, EnvironmentSpec, JobSpec
+from engine.spec.job import EnvironmentSpec, JobSpec
 
 LONGEST_NAME: Final = 120
 # What only training needs is left at its defaults, whatever the checkpoint's job had: the weights are merged and whole.
-_KEPT: Final = ("schema_version", "environment", "evaluation", "rollout", "placement", "max_runtime_s")
+_KEPT: Final = ("schema_version", "model", "environment", "evaluation", "rollout", "placement", "max_runtime_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,6 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
     own: Mapping[str, Any] = checkpoint.job.spec
     evaluation = {"prompts": own["evaluation"]["prompts"] if wishes.prompts is None else wishes.prompts}
     changed: dict[str, Any] = {name: own[name] for name in _KEPT} | {
-        "model": BEFORE_TEMPLATES | own["model"],
         "name": wishes.name or f"Evaluate step {checkpoint.step} of {checkpoint.job.name}"[:LONGEST_NAME],
         "tags": ["evaluation"],
         "training": {"steps": 0, "seed": own["training"]["seed"]},

@@ -59,11 +59,11 @@ class FoundOnNodes:
 
 
 def keep_found(reports: Sequence[NodeReport], *, now: datetime) -> None:
-    """Instead of what was found before. Nodes of a release that does not look say nothing of it."""
+    """Instead of what was found before."""
     told = [
-        _Node(models=each.models, data=each.data or [], fetched=each.fetched or []).model_dump()
+        _Node(models=each.models, data=each.data, fetched=each.fetched).model_dump()
         for each in reports
-        if not each.silent and each.models is not None
+        if not each.silent
     ]
     if told:
         Examination.objects.update_or_create(pk=_ROW, defaults={"began_at": now, "ended_at": now, "parts": told})

@@ -205,5 +205,4 @@ def charts_of(job: "Job") -> tuple[Chart, ...]:
 
 
 def _has_teacher(job: "Job") -> bool:
-    """As it was stored: what was taken in before there were teachers says nothing of one."""
-    return bool(job.spec.get("algorithm", {}).get("teacher", {}).get("source"))
+    return bool(job.spec["algorithm"]["teacher"]["source"])

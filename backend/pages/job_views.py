@@ -6,7 +6,6 @@ Invariant: a job of another team is answered like one that does not exist.
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -47,8 +46,6 @@ def job_page(request: HttpRequest, job_id: str, slug: str = "") -> HttpResponse:
         return render(request, "pages/job/trajectories/_reading.html", reading_part(job, request.GET))
     if request.GET.get("part") == "lines":
         return render(request, "pages/job/_lines.html", {"log": log_of(job, request.GET), "job": job})
-    if tab.slug == "" and "step" in request.GET:  # where what was written stood before it had an address of its own
-        return redirect(f"{reverse('job_trajectories', args=[job.pk])}?{request.GET.urlencode()}")
     if tab not in tabs_of(job):
         return redirect("job", job_id=job.pk)
     verdict = verdict_line_of(job)

@@ -1,8 +1,6 @@
 """Whole trajectories as a Parquet file, which every notebook reads, and one of them out of it.
 
-Invariants:
-- reading one trajectory reads the file's end and the few rows around it, however large the file is;
-- a file of an earlier release, which lacks the columns behind `written`, reads as a sample that was not told them.
+Invariant: reading one trajectory reads the file's end and the few rows around it, however large the file is.
 """
 
 import io
@@ -78,11 +76,8 @@ def sample_at(store: ObjectStore, key: str, num_bytes: int, row: int) -> Traject
     with pq.ParquetFile(pa.PythonFile(_Ranged(store, key, num_bytes), mode="r")) as file:
         [record] = file.read_row_group(row // ROWS_A_GROUP).slice(row % ROWS_A_GROUP, 1).to_pylist()
     values: dict[str, Any] = {name: value for name, value in record.items() if name not in {"attempt", "step", *_TRACE}}
-    traced = {name: record[name] for name in _TRACE if name in record}
-    trace = None if record["token_ids"] is None else TokenTrace(**traced)
-    if "parts" in values:
-        values["parts"] = dict(values["parts"])
-    return TrajectorySample(**values, trace=trace)
+    trace = None if record["token_ids"] is None else TokenTrace(**{name: record[name] for name in _TRACE})
+    return TrajectorySample(**values | {"parts": dict(values["parts"])}, trace=trace)
 
 
 class _Ranged(io.RawIOBase):

@@ -16,7 +16,6 @@ environment_params   the environments, and what each takes
 knob_effects         the settings that have an effect only sometimes
 hints                settings of a valid spec that work against each other
 misfits              the parts of a spec that do not fit together
-stored               a spec as it is kept, readable by the release before
 fit                  memory and arithmetic of a job: a room of its own
 facts                the engine's news about an attempt
 control              messages between driver and control plane

@@ -71,13 +71,8 @@ class AttemptOrder(Strict):
     runtime_left_s: float | None = Field(None, gt=0)
     """Of max_runtime_s, less what earlier attempts took. None: all of it."""
     assets: OrderedAssets | None = None
-    """All that the spec names. None: it names none, or was taken in when names led into the shared folder."""
+    """All that the spec names. None: it names none."""
     pool: PoolTerms = Field(default_factory=PoolTerms)
-
-    def document(self) -> str:
-        """Without what it has not, so that an engine of the release before reads it too."""
-        left_out = {name for name in ("assets", "pool") if getattr(self, name) in (None, PoolTerms())}
-        return self.model_dump_json(exclude=left_out)
 
     @classmethod
     def read(cls, text: bytes) -> Self:

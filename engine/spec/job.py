@@ -10,10 +10,8 @@ Invariants:
 
 # Over budget: one contract, read from top to bottom; form and documentation follow its order.
 
-import logging
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
@@ -24,8 +22,6 @@ from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds, own_leads
 from engine.spec.strict import Strict, Text, Whole
-
-log = logging.getLogger(__name__)
 
 ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ParamValue = bool | Whole | float | Annotated[Text, Field(max_length=2_000)]
@@ -40,11 +36,6 @@ def _readable(name: str, info: ValidationInfo) -> str:
 Name = Annotated[Text, AfterValidator(_readable), Field(min_length=1, max_length=120)]
 Tag = Annotated[Text, AfterValidator(_readable), Field(min_length=1, max_length=40)]
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[1-9][0-9]{0,8})?")
-
-
-BEFORE_TEMPLATES: Final = {"chat": "plain"}
-"""What a stored spec says of its model if it says nothing: it was taken in before there were templates, and the job,
-and whatever goes on from it, reads prompts as they stand."""
 
 
 class ModelSpec(Strict):
@@ -70,11 +61,6 @@ class ModelSpec(Strict):
         "it changes them (Qwen3 drops thoughts), each turn reads the conversation anew and is trained as a segment of "
         "its own. as_generated: the tokens that were generated, so that a conversation is read and trained once.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _goes_on_as_it_began(cls, given: Any, info: ValidationInfo) -> Any:
-        return {**BEFORE_TEMPLATES, **given} if info.context is ACCEPTED and isinstance(given, dict) else given
 
     @property
     def is_name(self) -> bool:
@@ -391,15 +377,6 @@ class RolloutSpec(Strict):
         ge=1,
         le=8,
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_relays(cls, given: object) -> object:
-        """Specs of releases in which the number of relays was a setting go on: they follow from the cluster's hosts."""
-        if isinstance(given, Mapping) and "relays" in given:
-            log.info("rollout.relays is ignored: there is a relay on each host of replicas")
-            return {name: value for name, value in given.items() if name != "relays"}
-        return given
 
 
 class EvaluationSpec(Strict):

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
+from pydantic import Field
+
 from engine.spec.strict import Strict
 
 _MARK: Final = "laminar-nodes "
@@ -49,10 +51,10 @@ class NodeReport(Strict):
     free_bytes: int = 0
     """Of the disk with its part of the shared folder."""
     took_s: float = 0.0
-    models: list[FoundAsset] | None = None
-    """At most MOST_TOLD, in the order of their names, as are the others. None: a release that does not look."""
-    data: list[FoundAsset] | None = None
-    fetched: list[str] | None = None
+    models: list[FoundAsset] = Field(default_factory=list)
+    """At most MOST_TOLD, in the order of their names, as are the others."""
+    data: list[FoundAsset] = Field(default_factory=list)
+    fetched: list[str] = Field(default_factory=list)
     """Hashes of what it fetched for jobs and still has."""
 
 

@@ -79,7 +79,6 @@ def test_the_distance_to_a_teacher_is_drawn_for_the_job_that_has_one(world: Worl
     page = owner.get(f"/jobs/{taught.pk}/metrics/")
     assert title in text_of(page) and f"names={key}" in unescape(text_of(page))
     assert len(snapshot_of(taught).drawn.series[key]) == 3 and not snapshot_of(alone).drawn.series.get(key)
-    del alone.spec["algorithm"]["teacher"]  # as of a job that was taken in before there were teachers
     assert OF_A_TEACHER not in charts_of(alone) and OF_A_TEACHER in charts_of(taught)
 
 

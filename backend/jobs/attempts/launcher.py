@@ -193,7 +193,7 @@ def order_package(order: AttemptOrder) -> bytes:
     """The same order makes the same bytes, so that a repeated upload is the same package."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
-        package.writestr(zipfile.ZipInfo(ORDER_FILE), order.document())  # mode 600, dated 1980
+        package.writestr(zipfile.ZipInfo(ORDER_FILE), order.model_dump_json())  # mode 600, dated 1980
     return archive.getvalue()
 
 

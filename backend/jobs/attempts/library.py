@@ -29,7 +29,7 @@ class Library(Protocol):
         """For as long as the job is not over. In the transaction that makes it."""
 
     def order_for(self, job: Job, *, attempt: int, fence: int) -> OrderedAssets | None:
-        """None: it uses none, or was taken in before names were looked up."""
+        """None: it uses none."""
 
     def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
         """A model's config.json."""

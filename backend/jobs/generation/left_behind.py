@@ -28,7 +28,7 @@ LeftFacts = Callable[[JobAttempt, datetime], bool]
 left_facts: Port[LeftFacts] = Port("the facts that a driver left in its folder")
 """Stores those that are missing: was there any? They are telemetry's, which is above jobs and fills this."""
 
-_SUBMISSION = re.compile(r"(job_[0-9A-Za-z_]+)-([0-9]{1,9})-([0-9]{1,10})(?:-([0-9a-f]{8}))?")
+_SUBMISSION = re.compile(r"(job_[0-9A-Za-z_]+)-([0-9]{1,9})-([0-9]{1,10})-([0-9a-f]{8})")
 _GOING_ON: Final = frozenset({*HOLDING_STATES, JobState.QUEUED, JobState.VALIDATING})
 
 
@@ -39,7 +39,7 @@ class Submission:
     attempt: int
     fence: int
     site: str
-    """The first digits of whose it is; empty: an earlier release's."""
+    """The first digits of the installation's id."""
 
 
 def submission_id(job: str, n: int, fence: int, *, site: str) -> str:
@@ -78,14 +78,14 @@ def of_nobody(live: Iterable[str]) -> list[str]:
         return []
     known = set(JobAttempt.objects.filter(submission_id__in=list(live)).values_list("submission_id", flat=True))
     unknown = [_parsed(name) for name in live if name not in known]
-    ours = [one for one in unknown if one is not None and one.site in ("", row.site[:8])]
+    ours = [one for one in unknown if one is not None and one.site == row.site[:8]]
     jobs = Job.objects.in_bulk({one.job for one in ours})
     return [one.id for one in ours if _is_of_nobody(one, jobs.get(one.job), row.number)]
 
 
 def _is_of_nobody(one: Submission, job: Job | None, generation: int) -> bool:
     if job is None:
-        return bool(one.site)  # submitted in the lost time; without our name it may be anybody's
+        return True  # submitted in the lost time
     may_be_taken_up = one.attempt > job.num_attempts and job.fence < one.fence < generation
     return not (may_be_taken_up and job.state in _GOING_ON)
 
@@ -95,4 +95,4 @@ def _parsed(name: str) -> Submission | None:
     if found is None:
         return None
     job, attempt, fence, site = found.groups()
-    return Submission(id=name, job=job, attempt=int(attempt), fence=int(fence), site=site or "")
+    return Submission(id=name, job=job, attempt=int(attempt), fence=int(fence), site=site)

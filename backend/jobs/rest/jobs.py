@@ -45,7 +45,6 @@ from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
 from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec, Name, Tag
-from engine.spec.stored import as_stored
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
@@ -128,7 +127,7 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     cost = cost_of(spec, pool, now=now)
     reason = outlook(spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(
-        spec=as_stored(spec),
+        spec=spec.model_dump(mode="json"),
         presets=[
             PresetOut(path=each.path, value=each.value, reason=each.reason)
             for each in in_force(spec, caller.team, pool)

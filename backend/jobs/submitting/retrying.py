@@ -18,7 +18,7 @@ from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.successors import retry_name
-from engine.spec.job import BEFORE_TEMPLATES, JobSpec
+from engine.spec.job import JobSpec
 
 FROM_START: Final = "start"
 
@@ -72,7 +72,7 @@ def _checkpoint(parent: Job, wanted: str | None) -> str:
 
 
 def _changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
-    patched = _merged({**spec, "model": BEFORE_TEMPLATES | spec["model"]}, changes)
+    patched = _merged(spec, changes)
     try:
         return JobSpec.model_validate(patched)
     except ValidationError as failure:

@@ -28,7 +28,6 @@ from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
-from engine.spec.stored import as_stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def submit_job(
         created_by=by.user,
         name=spec.name,
         tags=spec.tags,
-        spec=as_stored(spec),
+        spec=spec.model_dump(mode="json"),
         devices=spec.num_devices,
         min_devices=spec.min_devices,
         priority=spec.placement.priority,

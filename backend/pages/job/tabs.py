@@ -93,7 +93,7 @@ TABS: Final = (
         slug="",
         title="Overview",
         script="job-overview",
-        also=("pages/moved", "pages/timeline", *_CHARTS),
+        also=("pages/timeline", *_CHARTS),
         regions=(
             "pages/job/_why.html",
             "pages/job/_timeline.html",

@@ -23,7 +23,6 @@ def as_tensors(trajectories: Trajectories) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> TrainingBatch:
-    tensors = _without_breaks(len(tensors["groups_N"])) | tensors
     ids_A = tensors["ids_A"].numpy()
     return TrainingBatch(
         tokens=TokenArrays(**{name: tensors[name].numpy() for name in _OF_TOKENS}),
@@ -31,9 +30,3 @@ def from_tensors(tensors: dict[str, Tensor]) -> TrainingBatch:
         highest_id=int(ids_A.max(initial=0)),
         **{name: tensors[name].numpy() for name in _OF_TRAJECTORIES},
     )
-
-
-def _without_breaks(num: int) -> dict[str, Tensor]:
-    """A step that was recorded before there were segments."""
-    zeros_N = torch.zeros(num, dtype=torch.int64)
-    return {"breaks": torch.empty(0, dtype=torch.int32), "break_starts_N": zeros_N, "num_breaks_N": zeros_N}

@@ -16,7 +16,7 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.validation import validate_job
 from backend.pools.models import ResourcePool
 from engine.spec.job import JobSpec
-from tests.backend.conftest import NOW, Api, MakeCheckpoint, MakeJob, given_asset, with_spec_of_before
+from tests.backend.conftest import NOW, Api, MakeCheckpoint, MakeJob, given_asset
 from tests.backend.telemetry.test_ingest import FINISHED, READY, Driver
 
 pytestmark = pytest.mark.django_db
@@ -93,12 +93,6 @@ class TestAsking:
         [entry] = AuditEntry.objects.filter(action="checkpoint.evaluated")
         assert (entry.target, entry.data["job"]) == (checkpoint.pk, job.pk)
         assert job.name == "Evaluate step 50 of Sums" and job.tags == ["evaluation"]
-
-    def test_of_a_job_from_before_there_were_templates_prompts_are_read_as_they_were(
-        self, api: Api, trained: Job, checkpoint: Checkpoint
-    ) -> None:
-        with_spec_of_before(trained, model={"source": "demo"})
-        assert job_of(ask(api, checkpoint)).spec["model"]["chat"] == "plain"
 
     def test_what_is_wished_for_differs(self, api: Api, checkpoint: Checkpoint) -> None:
         given_asset(checkpoint.job.team, "data", "exam.jsonl")

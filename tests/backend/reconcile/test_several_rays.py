@@ -20,6 +20,7 @@ from backend.pools.models import ResourcePool, TeamQuota
 from backend.reconcile.asking import ask_rays
 from backend.reconcile.round import sweep_zombies
 from backend.reconcile.views import held_jobs
+from engine.spec.control import PoolTerms
 from tests.backend.conftest import MakeJob
 from tests.backend.fake_ray import FakeRay
 from tests.backend.reconcile.conftest import S, World
@@ -150,9 +151,7 @@ def test_zombies_are_swept_on_every_ray_that_answers(world: World, eastern: Job,
     assert rays.east.stopped == [attempt.submission_id]
 
 
-def test_a_pool_of_before_runs_where_it_ran(world: World, rays: Rays) -> None:
-    """The columns as the migration leaves them."""
+def test_pool_without_terms_runs_on_the_sites_own_ray(world: World, rays: Rays) -> None:
     world.launch()
-    order = order_for(world.attempt)
-    assert len(rays.own.orders) == 1 and '"pool"' not in order.document()
+    assert len(rays.own.orders) == 1 and order_for(world.attempt).pool == PoolTerms()
     assert ReconcileLease.objects.count() == 1

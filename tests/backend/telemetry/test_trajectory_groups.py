@@ -1,17 +1,13 @@
 """Groups: the samples of a step by their question and by their end, and each whole with its turns and its tokens."""
 
-import io
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from backend.jobs.models import Job
 from backend.store.folder import FolderStore
-from backend.telemetry import parquet
-from backend.telemetry.models import Trajectory
 from backend.telemetry.trajectory_archive import archive_trajectories
 from backend.telemetry.trajectory_groups import ends_of_step, groups_of_step, samples_of_group
 from backend.telemetry.trajectory_search import the_trajectory, values_of, whole_of
@@ -28,7 +24,6 @@ TOLD: dict[str, Any] = {
         {"author": "environment", "text": "1", "first_token": 3, "num_tokens": 2, "tool": "sum", "seconds": 0.5},
     ],
 }
-OLD_COLUMNS = ("end", "reason", "group_size", "turns", "parts", "texts", "trainer_logprobs")
 
 
 @pytest.fixture
@@ -76,23 +71,6 @@ def test_turns_tokens_and_parts_are_the_same_archived_and_told_by_the_api(
     assert (row["num_turns"], row["end"], row["parts"]) == (2, "filtered", TOLD["parts"])
     assert row["trace"]["texts"] == ["a", "é", "\n", "�", ""]
     assert (plain["end"], plain["turns"], plain["parts"], plain["group_size"]) == ("trained", [], {}, 0)
-
-
-def test_a_file_of_a_release_before_still_reads(
-    job: Job, writer: Writer, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = parquet.SCHEMA
-    for name in OLD_COLUMNS:
-        before = before.remove(before.get_field_index(name))
-    monkeypatch.setattr(parquet, "SCHEMA", before)
-    store = FolderStore(tmp_path)
-    writer.write(1, sample(4), sample(5, trace=None))
-    archive_trajectories(job.pk, store, now=now)
-    [kept] = store.list(f"jobs/{job.pk}/trajectories/")
-    assert not set(OLD_COLUMNS) & set(pq.read_schema(io.BytesIO(store.get(kept.key))).names)
-    for each in (sample(4), sample(5, trace=None)):
-        row = Trajectory.objects.select_related("file").get(prompt_ordinal=each["prompt_ordinal"])
-        assert whole_of(row, store) == TrajectorySample.model_validate(each)
 
 
 def test_distributions_are_of_what_was_trained(job: Job, writer: Writer) -> None:

@@ -205,13 +205,6 @@ def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
         JobSpec.accepted({"name": "t", "trainer": {"zero_stage": 4}})
 
 
-def test_a_job_from_before_there_were_templates_goes_on_reading_its_prompts_as_they_stand() -> None:
-    new = JobSpec.model_validate({"name": "t"}).model_dump(mode="json")
-    assert JobSpec.accepted(new).model.chat is None
-    assert JobSpec.accepted({**new, "model": {"source": "Qwen3-8B"}}).model.chat == "plain"
-    assert JobSpec.model_validate({"name": "t", "model": {"source": "Qwen3-8B"}}).model.chat is None
-
-
 def test_a_learning_rate_falls_where_a_step_is_left_after_its_highest() -> None:
     cosine = {"course": "cosine", "warmup_steps": 0}
     assert list(refusals({"training": {"steps": 1}, "optimizer": cosine})) == ["optimizer.course"]
@@ -229,13 +222,6 @@ def test_the_documentation_says_when_a_setting_acts(path: str) -> None:
         model = below
     documented = JobSpec.model_json_schema()["$defs"][model.__name__]["properties"][last]["description"]
     assert documented.endswith(KNOB_EFFECTS[path].only)
-
-
-def test_a_spec_of_the_time_when_relays_were_a_setting_goes_on_without_them() -> None:
-    document = {"name": "t", "rollout": {"replicas": 2, "relays": 2}}
-    for spec in (JobSpec.accepted(document), JobSpec.model_validate(document)):
-        assert spec == JobSpec.model_validate({"name": "t", "rollout": {"replicas": 2}})
-    assert "relays" not in JobSpec.model_json_schema()["$defs"]["RolloutSpec"]["properties"]
 
 
 def test_a_replica_that_would_hold_a_device_idle_cannot_be_submitted() -> None:

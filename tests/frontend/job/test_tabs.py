@@ -1,4 +1,4 @@
-"""The tabs of a job's page: each has an address, loads what it shows, and stays up to date; old addresses lead on."""
+"""The tabs of a job's page: each has an address, loads what it shows, and stays up to date."""
 
 import json
 import re
@@ -80,25 +80,6 @@ def test_an_evaluation_has_no_tab_that_would_be_empty(world: World, owner: Clien
     for tab in TRAINS:
         assert f'href="{address(tab, job)}"' not in page
         assert owner.get(address(tab, job))["Location"] == f"/jobs/{job.pk}/"
-
-
-def test_the_old_address_of_a_step_leads_to_it(world: World, owner: Client) -> None:
-    job = seed.running(world, steps_done=3)
-    assert owner.get(f"/jobs/{job.pk}/?step=2")["Location"] == f"/jobs/{job.pk}/trajectories/?step=2"
-
-
-@pytest.mark.long
-@pytest.mark.browser
-@pytest.mark.django_db(transaction=True)
-def test_an_old_fragment_leads_to_what_it_named(visit: Visit) -> None:
-    world = seed.make_world()
-    job = seed.running(world, steps_done=3)
-    visitor = visit(world.owner)
-    for fragment, tab in (("#reading", "trajectories"), ("#ckpt_0123", "checkpoints")):
-        page = visitor.open("/jobs/")
-        page.goto(f"/jobs/{job.pk}/{fragment}", wait_until="commit")
-        page.wait_for_url(f"**/jobs/{job.pk}/{tab}/{fragment}")
-    assert not visitor.complaints
 
 
 @pytest.mark.long

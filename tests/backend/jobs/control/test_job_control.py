@@ -17,7 +17,7 @@ from backend.pools.models import ResourcePool
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.job import JobSpec
-from tests.backend.conftest import Api, MakeCheckpoint, MakeJob, with_spec_of_before
+from tests.backend.conftest import Api, MakeCheckpoint, MakeJob
 
 
 @pytest.fixture
@@ -55,12 +55,6 @@ class TestRetry:
         assert api.post(path, {"from": "start"}).json()["start_from"] is None
         of_another = make_checkpoint(make_job(), step=5)
         assert api.post(path, {"from": of_another.pk}).status_code == 404
-
-    def test_one_of_a_job_from_before_there_were_templates_reads_prompts_as_that_did(self, api: Api, over: Job) -> None:
-        for before, after in (({"source": "demo"}, "plain"), ({"source": "demo", "chat": None}, None)):
-            with_spec_of_before(over, model=before)
-            child = Job.objects.get(pk=api.post(f"/jobs/{over.pk}/retry", {}).json()["id"])
-            assert child.spec["model"]["chat"] == after
 
     def test_the_same_key_retries_once(self, api: Api, over: Job) -> None:
         first, second = (api.post(f"/jobs/{over.pk}/retry", {}, key="again") for _ in range(2))

@@ -86,7 +86,7 @@ def test_a_job_trains_a_model_and_on_questions_that_were_uploaded(
         schedule={"max_staleness": 1_000},
     )
     schedule_pool(job.pool_id, now=NOW)
-    order = AttemptOrder.read(order_for(JobAttempt.objects.get(job=job)).document().encode())
+    order = AttemptOrder.read(order_for(JobAttempt.objects.get(job=job)).model_dump_json().encode())
     assert order.assets is not None and order.spec.model.source == "tiny@1"
     parts = urlsplit(web_server)
     cache = tmp_path / "node"

@@ -158,12 +158,10 @@ def test_a_segment_that_fits_the_model_is_not_refused_for_the_length_of_its_traj
         check_batch(TrainingBatch.of([long]), vocab_size=40, max_positions=longest - 2)
 
 
-def test_a_recorded_step_keeps_its_breaks_and_one_from_before_there_were_any_is_read() -> None:
+def test_recorded_step_keeps_its_breaks() -> None:
     tensors = as_tensors(some())
     again = from_tensors(tensors)
     assert (Sequences.of(again).lengths_Q == Sequences.of(TrainingBatch.of(some())).lengths_Q).all()
-    old = {name: tensor for name, tensor in as_tensors(trajectories_of(0)).items() if "break" not in name}
-    assert (Sequences.of(from_tensors(old)).owners_Q == np.arange(12)).all()
 
 
 def test_routes_are_of_the_first_segment_and_those_after_it_choose_freely() -> None:
