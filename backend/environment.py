@@ -67,7 +67,7 @@ class Environment:
     )
     site_dir: Path = declared(
         "Folder that web, worker and beat share and no Ray node sees: static files, the audit log's anchors "
-        "and key. Not within `LAMINAR_STORE_DIR`; audit files that an earlier version kept there are moved.",
+        "and key. Not within `LAMINAR_STORE_DIR`.",
         default="",
         when_unset="`site` beside the store",
     )

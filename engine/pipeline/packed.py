@@ -1,15 +1,14 @@
 """Numbers of one kind, one after the other in memory: what a trajectory has for each of its tokens.
 
 A Python number takes 32 bytes and is a thing of its own, to be sent, read and freed by itself; here it takes four, or
-one, and a million of them are one. In JSON they are base64.
+one, and a million of them are one.
 
 Invariants:
 - as on every machine that this runs on, the lowest byte comes first;
-- what was written as a list of numbers, as logs once were, is read like what is written today.
+- a list of numbers is read like packed ones: recordings of brains hold lists.
 """
 
 from array import array
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -65,24 +64,17 @@ class Packed(Sequence[Number]):
     def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
         return type(self), (self.data,)
 
-    # As JSON ----------------------------------------------------------------------------------------------------------
+    # As it is read ----------------------------------------------------------------------------------------------------
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls._read, serialization=core_schema.plain_serializer_function_ser_schema(cls._written)
-        )
-
-    def _written(self) -> str:
-        return b64encode(self.data).decode()
+        return core_schema.no_info_plain_validator_function(cls._read)
 
     @classmethod
     def _read(cls, value: Any) -> Self:
         if isinstance(value, cls):
             return value
-        if isinstance(value, bytes):
-            return cls(value)
-        return cls(b64decode(value, validate=True)) if isinstance(value, str) else cls.of(value)
+        return cls(value) if isinstance(value, bytes) else cls.of(value)
 
 
 class Ints(Packed[int]):

@@ -1,8 +1,7 @@
 """Frames of data's log: an entry each, as a head that any JSON reader reads and its numbers and long texts as bytes.
 
-    [length crc32] [2 | length of the head | head | bytes …]      the head says {"bytes": [what, from, how many]} where
-                                                                   a field lies among the bytes
-    [length crc32] [{…json…}]                                      as earlier releases wrote them; read alike
+    [length crc32] [length of the head | head | bytes …]      the head says {"bytes": [what, from, how many]} where
+                                                               a field lies among the bytes
 
 Invariants:
 - no pickle: a log is read by whoever finds it;
@@ -30,7 +29,6 @@ Found = Callable[[Any], Trajectory]
 
 HEAD: Final = struct.Struct("<II")
 _LENGTH: Final = struct.Struct("<I")
-_BINARY: Final = b"\x02"
 _TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}
 _BYTES: Final = "bytes"
 # A shorter one is smaller in the head than what points to it.
@@ -45,18 +43,15 @@ LIES: Final = "lies"
 def frame(entry: Entry, *, named: Named = lambda trajectory: None) -> bytes:
     parts: list[bytes] = []
     head = json.dumps({type(entry).__name__: _Writer(parts, named).plain(entry)}, separators=(",", ":")).encode()
-    body = b"".join((_BINARY, _LENGTH.pack(len(head)), head, *parts))
+    body = b"".join((_LENGTH.pack(len(head)), head, *parts))
     return HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
 def entry_of(body: bytes, *, found: Found) -> Entry:
     """`found`: the trajectory that something stands for."""
-    if body[:1] == _BINARY:
-        [length] = _LENGTH.unpack_from(body, 1)
-        start = 1 + _LENGTH.size
-        head, tail = body[start : start + length], memoryview(body)[start + length :]
-    else:
-        head, tail = body, memoryview(b"")
+    [length] = _LENGTH.unpack_from(body)
+    start = _LENGTH.size
+    head, tail = body[start : start + length], memoryview(body)[start + length :]
     [(kind, content)] = json.loads(head).items()
     entry: Entry = _adapter(kind).validate_python(_read(content, tail, found))
     return entry
@@ -121,8 +116,8 @@ def _read(value: Any, tail: memoryview, found: Found) -> Any:
         if what == "numbers":
             return bytes(data)
         return zlib.decompress(data) if what == "squeezed" else str(zlib.decompress(data), "utf-8", "surrogatepass")
-    if value.keys() == {LIES} or value.keys() == {"trajectory_number"}:  # the latter as earlier releases have it
-        return found(*value.values())
+    if value.keys() == {LIES}:
+        return found(value[LIES])
     return {name: _read(each, tail, found) for name, each in value.items()}
 
 

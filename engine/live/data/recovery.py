@@ -1,6 +1,4 @@
-"""Data's log as it is read after its death, as this release writes it or an earlier one did.
-
-    earlier   00000002.journal   trajectories, the state, records …      the snapshot stood at the head of its journal
+"""Data's log as it is read after its death: the newest snapshot and the journals from its number on.
 
 Invariants:
 - what is left of the last journal's end does not matter; what is behind a frame that is not whole is not read;
@@ -13,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from engine.live.data.frames import Entry, body_at, entry_of, frames
+from engine.live.data.frames import body_at, entry_of, frames
 from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.pipeline.records import Trajectory
@@ -29,37 +27,21 @@ def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
     journals, snapshots = numbered(folder, JOURNAL), numbered(folder, SNAPSHOT)
     first = max(snapshots, default=0)
     snapshot = _snapshot(snapshots[first]) if snapshots else None
-    if snapshot is None:
-        first = max((number for number, file in journals.items() if _begins_with_snapshot(file)), default=0)
-    records: list[Record] = []
-    for entry in _entries([file for number, file in journals.items() if number >= first]):
-        if isinstance(entry, DataSnapshot):
-            snapshot = entry
-        elif not isinstance(entry, Trajectory):
-            records.append(entry)
-    return snapshot, records
+    return snapshot, list(_records([file for number, file in journals.items() if number >= first]))
 
 
-def _entries(files: Sequence[Path]) -> Iterator[Entry]:
+def _records(files: Sequence[Path]) -> Iterator[Record]:
     for file in files:
         with at_work("log", num_bytes=file.stat().st_size):
             content = file.read_bytes()
-        before: list[Trajectory] = []
         whole = 0
         for body, end in frames(content):
             with at_work("log", num_bytes=len(body)):
-                entry, whole = entry_of(body, found=before.__getitem__), end
-            if isinstance(entry, Trajectory):
-                before.append(entry)
+                entry, whole = entry_of(body, found=[].__getitem__), end
+            assert not isinstance(entry, DataSnapshot | Trajectory), f"{file} holds a {type(entry).__name__}"
             yield entry
         if whole < len(content):
             return
-
-
-def _begins_with_snapshot(journal: Path) -> bool:
-    with journal.open("rb") as file:
-        body = body_at(file, 0)
-    return body is not None and isinstance(entry_of(body, found=[].__getitem__), DataSnapshot | Trajectory)
 
 
 def _snapshot(file: Path) -> DataSnapshot:

@@ -1,6 +1,5 @@
 """Packed numbers are sequences like any other, however they travel."""
 
-import json
 import pickle
 from dataclasses import dataclass
 
@@ -31,9 +30,10 @@ held = st.builds(
 
 @given(held)
 def test_what_is_packed_is_unpacked_as_it_was_on_every_way(one: Held) -> None:
-    through_json = ADAPTER.validate_python(json.loads(json.dumps(ADAPTER.dump_python(one))))
     pickled = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own
-    assert pickled == one == through_json and hash(through_json) == hash(one)
+    assert pickled == one and hash(pickled) == hash(one)
+    as_bytes = {"ids": one.ids.data, "logprobs": one.logprobs.data, "written": one.written.data}
+    assert ADAPTER.validate_python(as_bytes) == one
     as_lists = {"ids": list(one.ids), "logprobs": list(one.logprobs), "written": list(one.written)}
     assert ADAPTER.validate_python(as_lists) == one
     assert Ints.of(list(one.ids)) == one.ids and len(one.ids) == len(list(one.ids))
@@ -50,5 +50,3 @@ def test_it_is_a_sequence_of_plain_numbers() -> None:
 def test_what_is_no_number_of_this_kind_is_refused() -> None:
     with pytest.raises(OverflowError):
         Ints.of([2**31])
-    with pytest.raises(ValueError):
-        ADAPTER.validate_python({"ids": "not base64!", "logprobs": [], "written": []})

@@ -1,9 +1,6 @@
 """Data's log: what was appended is read back as it was, whatever is left of the file's end."""
 
-import json
 import random
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -272,60 +269,6 @@ def test_a_snapshot_that_the_disk_lost_is_an_error_and_not_an_empty_log(tmp_path
             read_journal(tmp_path)
         file.write_bytes(whole)
     assert read_journal(tmp_path) == (SNAPSHOT, [])
-
-
-EARLIER_LOGS = Path(__file__).with_name("earlier_logs")
-"""As the last release whose frames were JSON alone wrote them: `RECORDS`; `SNAPSHOT`, then the last three of those."""
-
-
-@pytest.mark.parametrize(("name", "known"), [("records", (None, RECORDS)), ("snapshot", (SNAPSHOT, RECORDS[2:]))])
-def test_a_log_of_an_earlier_release_is_read_and_goes_on(
-    name: str, known: tuple[DataSnapshot | None, list[Record]], tmp_path: Path
-) -> None:
-    file = tmp_path / "00000005.journal"
-    file.write_bytes((EARLIER_LOGS / f"{name}.journal").read_bytes())
-    (tmp_path / "00000006.new").write_bytes(b"the snapshot at which it died")
-    assert read_journal(tmp_path) == known
-    journal = JournalFile(tmp_path)
-    taken(journal, [large(9)])
-    assert read_journal(tmp_path) == (known[0], [*known[1], TrajectoryTaken(trajectory=large(9))])
-    journal.begin_anew(SNAPSHOT)
-    journal.close()
-    assert read_journal(tmp_path) == (SNAPSHOT, [])
-    assert not file.exists()
-
-
-def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path) -> None:
-    """As those of earlier releases are, which know nothing of routes."""
-    body = json.dumps(
-        {
-            "TrajectoryTaken": {
-                "trajectory": {
-                    "key": {"group": {"ordinal": 3, "evaluation": None}, "sample": 1},
-                    "weights": {"epoch": 1, "version": 4},
-                    "reward": 0.30000000000000004,
-                    "num_tokens": 2,
-                    "runs": [
-                        {"weights": {"epoch": 1, "version": 4}, "num_tokens": 1},
-                        {"weights": {"epoch": 1, "version": 5}, "num_tokens": 1},
-                    ],
-                    "content": {
-                        "prompt_ids": [1, 2],
-                        "response_ids": [3, 4],
-                        "logprobs": [-0.1, -1.0 / 3.0],
-                        "prompt_text": "ask",
-                        "response_text": 'say "it"\n\udce9',
-                        "remark": "",
-                        "written": [True, False],
-                    },
-                }
-            }
-        }
-    ).encode()
-    (tmp_path / "00000001.journal").write_bytes(struct.pack("<II", len(body), zlib.crc32(body)) + body)
-    assert TRAJECTORY.content is not None
-    without = replace(TRAJECTORY, content=replace(TRAJECTORY.content, routes=Bytes()))
-    assert read_journal(tmp_path) == (None, [TrajectoryTaken(trajectory=without)])
 
 
 def test_a_token_takes_eight_bytes_of_the_log_where_the_model_wrote_all(tmp_path: Path) -> None:
