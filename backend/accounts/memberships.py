@@ -1,7 +1,7 @@
 """Members of a team: changing a role, leaving, being removed.
 
 Invariants:
-- a team keeps an owner; the database holds it too (migration 0002), for whoever does not come through here;
+- a team keeps an owner; the database holds it too (a trigger in the migration), for whoever does not come through here;
 - with a membership go the person's keys of that team, at once and for good: coming back brings none of them back;
 - open pages hear of it (telemetry listens to every saved and deleted membership).
 """

@@ -53,7 +53,7 @@ class WebhookEndpoint(models.Model):
 
 
 class PendingEvent(models.Model):
-    """An event without its deliveries yet, written by a trigger on jobs_jobevent (migration 0001)."""
+    """An event without its deliveries yet, written by a trigger on jobs_jobevent (in the migration)."""
 
     event = models.OneToOneField(JobEvent, on_delete=models.CASCADE, primary_key=True, related_name="+")
 

@@ -26,8 +26,8 @@ from infra.local.services import Site
 from infra.local.site_commands import supervisor_status
 from tests.e2e.customer import Customer
 
-# The first commit whose migrations are those of 0.1.0.
-EARLIER: Final = "293515e01"
+# The migrations of 0.1.0: the last commit that changed them is the earlier release.
+FIRST_MIGRATIONS: Final = ("backend/*/migrations/0001_initial.py", "backend/jobs/migrations/0002_initial.py")
 SPECS: Final = Path("engine/spec/templates")
 REPLACED: Final = ("web", "worker", "beat")
 STARTS_WITHIN_S: Final = 240.0
@@ -35,13 +35,16 @@ STARTS_WITHIN_S: Final = 240.0
 
 def earlier_release(folder: Path) -> Path:
     """Its files; a checkout without history has none."""
-    there = subprocess.run(["git", "cat-file", "-e", f"{EARLIER}^{{commit}}"], cwd=PROJECT, capture_output=True)
-    if there.returncode != 0:
-        pytest.skip(f"this checkout has no commit {EARLIER}, the release before: `git fetch --unshallow`")
+    if _git("rev-parse", "--is-shallow-repository") == b"true\n":
+        pytest.skip("this checkout has no history: `git fetch --unshallow`")
+    commit = _git("log", "-1", "--format=%H", "--", *FIRST_MIGRATIONS).decode().strip()
     folder.mkdir()
-    archive = subprocess.run(["git", "archive", EARLIER], cwd=PROJECT, capture_output=True, check=True).stdout
-    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive, check=True)
+    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=_git("archive", commit), check=True)
     return folder
+
+
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=PROJECT, capture_output=True, check=True).stdout
 
 
 @contextmanager

@@ -11,6 +11,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('accounts', '0001_initial'),
+        ('jobs', '0001_initial'),
     ]
 
     operations = [
@@ -79,5 +80,58 @@ class Migration(migrations.Migration):
                 ('pointer', models.CharField(max_length=100)),
                 ('asset', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='uses', to='assets.asset')),
             ],
+        ),
+        migrations.AddField(
+            model_name='assetuse',
+            name='job',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='asset_uses', to='jobs.job'),
+        ),
+        migrations.AddIndex(
+            model_name='asset',
+            index=models.Index(condition=models.Q(('state', 'uploading')), fields=['expires_at'], name='asset_upload_expiry'),
+        ),
+        migrations.AddIndex(
+            model_name='asset',
+            index=models.Index(condition=models.Q(('state', 'deleting')), fields=['next_sweep_at'], name='asset_sweep_due'),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['uploading', 'ready', 'deleting', 'deleted'])), name='asset_state_known'),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['data', 'model'])), name='asset_kind_known'),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('expires_at__isnull', False), ('state', 'uploading'), ('version__isnull', True)), models.Q(('ready_at__isnull', False), ('sha256__gt', ''), ('state', 'ready'), ('version__isnull', False)), ('state__in', ('deleting', 'deleted')), _connector='OR'), name='asset_ready_iff_versioned'),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('deleted_at__isnull', False), ('state', 'deleted')), models.Q(models.Q(('state', 'deleted'), _negated=True), ('deleted_at__isnull', True)), _connector='OR'), name='asset_deleted_iff_dated'),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.UniqueConstraint(condition=models.Q(('version__isnull', False)), fields=('team', 'kind', 'name', 'version'), name='one_asset_per_version', nulls_distinct=False),
+        ),
+        migrations.AddConstraint(
+            model_name='asset',
+            constraint=models.UniqueConstraint(condition=models.Q(('state', 'uploading')), fields=('team', 'kind', 'name'), name='one_upload_per_name'),
+        ),
+        migrations.AddConstraint(
+            model_name='assetfile',
+            constraint=models.UniqueConstraint(fields=('asset', 'number'), name='one_file_per_number'),
+        ),
+        migrations.AddConstraint(
+            model_name='assetfile',
+            constraint=models.UniqueConstraint(fields=('asset', 'name'), name='one_file_per_name'),
+        ),
+        migrations.AddConstraint(
+            model_name='assetpart',
+            constraint=models.UniqueConstraint(fields=('file', 'number'), name='one_part_per_number'),
+        ),
+        migrations.AddConstraint(
+            model_name='assetuse',
+            constraint=models.UniqueConstraint(fields=('job', 'pointer'), name='one_asset_per_place'),
         ),
     ]

@@ -1,6 +1,6 @@
 """Use of an API key: the devices that its jobs hold and have used, the measure behind its ceilings.
 
-A key's jobs are those whose `submitted` event names it as the actor; an index serves that (accounts, migration 0002).
+A key's jobs are those whose `submitted` event names it as the actor; the index `job_submitted_by` serves that.
 Use is computed from reservations, never from what an engine says of itself.
 """
 
