@@ -1,5 +1,1 @@
-"""Evaluations of a team's checkpoints.
-
-views     the page
-compared  each result beside the one before it
-"""
+"""Evaluations of a team's checkpoints."""

@@ -1,4 +1,1 @@
-"""Pages for who operates the site.
-
-status_views  what `manage.py doctor` finds
-"""
+"""Pages for who operates the site."""

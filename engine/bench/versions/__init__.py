@@ -3,9 +3,4 @@ had write it.
 
     a run on 64 devices, simulated ──▶ for each trained answer: which versions, for what part of it ──▶ a trace
     a small model ──▶ answers by stored versions, as the trace has it ──▶ trained ──▶ the next version is stored
-
-learning   the bench
-trace      a simulated run's trained answers, and how long its steps were
-answers    the small model's answers, each by its versions
-learner    its steps, and what it has learned
 """

@@ -14,13 +14,4 @@ Invariants:
   doubled message is made good by the next one; so do relays among themselves (`to_relay`);
 - data alone says who owns a group; a lease names each grant, and a higher lease ends every lower one;
 - a `payload` or a `state` means something to bodies only: a handle on bytes, live or simulated.
-
-message     everything that can be said
-addresses   receivers, by kind and number
-to_data     from replicas, manager, trainer, driver
-to_rollout  from data, other replicas, manager, relay
-to_trainer  from data, relays, driver
-to_relay    from trainer, replicas, data, other relays
-to_manager  from the parts, the driver, and who watches processes
-to_driver   from the parts, and from outside
 """

@@ -1,5 +1,1 @@
-"""Several processes by torch's FSDP2.
-
-trainer   the trainer of one rank
-sharding  divided parameters: make, step, read, fill
-"""
+"""Several processes by torch's FSDP2."""

@@ -4,11 +4,6 @@
     … look at them, write FOLDER/answers.json: {"1": "stuck", "2": "healthy", …}
     python -m tests.verdict.blind FOLDER --judge FOLDER/answers.json
 
-records/         what was answered, the key, and how many were right, of each try
-choosing.py      which runs, at which moment: by a seed
-records.py       keys and answers, read, written and compared
-test_blind.py    that the records are whole and the page still shows what was answered; and the pictures, where asked
-
 The first try, in November 2026: 12 of 12, by one reader, who had worked on the rules and knew which kinds there are.
 Its pictures still had the timeline, which tells whether a job has code of its own; it is hidden since.
 """
