@@ -36,6 +36,7 @@ def _replay(folder: Path, model: Path | None) -> int:
             train_again(folder, record, Path(again), model=model)
             verdict = compare(folder, Path(again), record)
         differences = record.machine.differences(Machine.here())
+        differences += [f"no deterministic kernel for {each}" for each in record.not_deterministic]
     if verdict.is_the_same:
         _say(f"step {record.step}: bit for bit the same, {verdict.num_tensors} tensors")
         return 0

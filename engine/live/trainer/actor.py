@@ -70,6 +70,10 @@ class TrainerActor(BodyActor):
     def build(self) -> Body:
         device = self._device = claim_device()
         from engine.models.loading import resolve_model, weights_bytes  # torch is imported on this thread, not before
+        from engine.training.replay.deterministic import fix_workspace
+
+        if self._recorded_step is not None:
+            fix_workspace()
 
         spec = self._spec
         if self._assets is not None:

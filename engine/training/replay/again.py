@@ -19,6 +19,7 @@ from engine.spec.job import JobSpec
 from engine.training.port import Trainer
 from engine.training.ranks.world import World
 from engine.training.replay.batch import from_tensors
+from engine.training.replay.deterministic import deterministic_kernels, fix_workspace
 from engine.training.replay.record import BATCH_FILE, BEGIN, StepRecord
 from engine.training.replay.recording import train_witnessed
 from engine.training.settings import TrainerSettings
@@ -38,6 +39,7 @@ def train_again(folder: Path, record: StepRecord, into: Path, *, model: Path | N
             f"{folder}: recorded by {num_ranks} ranks, a device each; this machine has {torch.cuda.device_count()}. "
             f"Another number of ranks adds up in another order"
         )
+    fix_workspace()
     make = _maker(spec, _model_of(folder, record, spec, model), num_ranks)
     into.mkdir(parents=True, exist_ok=True)
     if num_ranks == 1 and spec.trainer.backend == "torch":
@@ -73,7 +75,8 @@ def _other_rank(
 def _train(trainer: Trainer, folder: Path, into: Path, threads: int, *, computed: Path | None = None) -> None:
     torch.set_num_threads(threads)
     trainer.load(folder / BEGIN)
-    train_witnessed(trainer, from_tensors(load_file(folder / BATCH_FILE)), into, computed=computed)
+    with deterministic_kernels():
+        train_witnessed(trainer, from_tensors(load_file(folder / BATCH_FILE)), into, computed=computed)
 
 
 def _maker(spec: JobSpec, model: Path, num_ranks: int) -> MakeTrainer:

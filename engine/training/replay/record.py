@@ -64,6 +64,8 @@ class StepRecord(Strict):
     """The folder that the job's model was read from."""
     num_ranks: int
     machine: Machine
+    not_deterministic: list[str] = []
+    """Operations of the step that have no deterministic kernel on its device."""
     digests: dict[str, str]
     """Of tensors, by where they stand: `batch/reward`, `begin/model.safetensors/…`, `update 1, losses`, `end/…`."""
 

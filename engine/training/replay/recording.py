@@ -1,8 +1,8 @@
 """A trainer that records one of its steps: the checkpoint before it, the batch, what was computed, the one after.
 
-Invariant: the step is the one that would have been trained without a recording. What it costs is two checkpoints, for
-which training stands still; a checkpoint that waits to be written is written first, since its copy is in the memory
-that theirs need.
+Invariant: the step is the one that would have been trained without a recording, except that a GPU computes it with
+deterministic kernels, which round differently. What it costs is two checkpoints, for which training stands still; a
+checkpoint that waits to be written is written first, since its copy is in the memory that theirs need.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
+import torch
 from safetensors.torch import save_file
 
 from engine.signs import still_here
@@ -19,6 +20,7 @@ from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import Trajectories
 from engine.training.port import StepResult, Steps, Write
 from engine.training.replay.batch import as_tensors
+from engine.training.replay.deterministic import deterministic_kernels
 from engine.training.replay.record import (
     BATCH_FILE,
     BEGIN,
@@ -65,17 +67,24 @@ class RecordedTrainer:
         (folder / RECORD_FILE).unlink(missing_ok=True)
         save_file(as_tensors(trajectories), folder / BATCH_FILE)
         self._trainer.prepare_save(folder / BEGIN)()
-        result = train_witnessed(self._trainer, trajectories, folder)
+        with deterministic_kernels() as not_deterministic:
+            result = train_witnessed(self._trainer, trajectories, folder)
         record = StepRecord(
             step=self._step,
             spec=self._asked.spec,
             model=str(self._asked.model),
             num_ranks=self._asked.num_ranks,
             machine=Machine.here(),
+            not_deterministic=not_deterministic + self._other_ranks(),
             digests={name: digest(tensor) for read in (inputs, outcome) for name, tensor in read(folder)},
         )
         (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
         return result
+
+    def _other_ranks(self) -> list[str]:
+        """Only the first rank knows which step is recorded."""
+        is_shared = self._asked.num_ranks > 1 and torch.cuda.is_available()
+        return ["a GPU's work on ranks beyond the first"] if is_shared else []
 
     @property
     def num_parameters(self) -> int:
