@@ -23,6 +23,7 @@ TITLES: Final = {
     "versions": "what old and mixed versions cost in learning, by the trace of a simulated run on 64 devices",
     "learn": "reward against samples and time, every schedule, several seeds",
     "train": "seconds of a trainer's pass at true widths, against transformers",
+    "agreement": "a device's steps, attention, rollouts and replays against the CPU's, each gap beside its bound",
     "gpu": "a GPU's figures of a trainer's work, each beside its bound",
     "batch": "seconds of a batch's way from single trajectories to a rank's micro-batches, and how even ranks' work is",
     "data": "one data process under the traffic of hundreds of replicas: tokens a second, memory, bytes of its log",

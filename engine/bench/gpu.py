@@ -144,8 +144,9 @@ def _forget(device: torch.device) -> None:
 
 
 def _words_of(scale: Scale) -> str:
-    shape = scale.shape
+    shape, small = scale.shape, scale.small_shape
     return (
-        f"passes: width {shape.width:,}, {shape.num_layers} layers, {shape.num_heads} heads of {shape.head_dim}, "
-        f"vocabulary {shape.vocab_size:,}, {scale.num_sequences} sequences of {scale.length:,} tokens"
+        f"small model: width {small.width:,}, {small.num_layers} layers; other passes: width {shape.width:,}, "
+        f"{shape.num_layers} layers, {shape.num_heads} heads of {shape.head_dim}, vocabulary {shape.vocab_size:,}, "
+        f"{scale.num_sequences} sequences of {scale.length:,} tokens"
     )

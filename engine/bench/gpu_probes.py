@@ -1,7 +1,7 @@
 """The probes of `bench gpu`: each is some work of a trainer's, the flop or bytes that it is, and what bounds it.
 
     products, memory, link   what the device does at the most: the bounds of all others, measured in the same run
-    pass                     forward, loss and backward of a model of true widths with few layers
+    pass                     forward, loss, backward at true widths: of a large model with few layers, a small one whole
     attention, head          the two parts of it that are not plain products
     optimizer                AdamW in float32, which only moves memory
     hand-over                float32 weights into the shared memory that relays read, as rollouts want them
@@ -46,6 +46,7 @@ class Scale:
     square: int
     copied_bytes: int
     shape: ModelShape
+    small_shape: ModelShape
     num_sequences: int
     length: int
     num_parameters: int
@@ -56,23 +57,26 @@ OF_A_GPU: Final = Scale(
     square=8_192,
     copied_bytes=4 * 2**30,
     shape=replace(known_shape("Qwen3-8B"), num_layers=4),
+    small_shape=known_shape("Qwen3-0.6B"),
     num_sequences=2,
     length=4_096,
     num_parameters=500_000_000,
 )
+_TINY: Final = replace(
+    known_shape("Qwen3-0.6B"),
+    width=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    mlp_width=256,
+    vocab_size=512,
+)
 OF_A_CPU: Final = Scale(
     square=256,
     copied_bytes=2**24,
-    shape=replace(
-        known_shape("Qwen3-0.6B"),
-        width=128,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_width=256,
-        vocab_size=512,
-    ),
+    shape=_TINY,
+    small_shape=replace(_TINY, num_layers=1),
     num_sequences=2,
     length=64,
     num_parameters=2_000_000,
@@ -110,8 +114,9 @@ def link(scale: Scale, device: torch.device) -> Work:
     return Work(run=lambda: target.copy_(source), amount=float(scale.copied_bytes), unit="byte", bound="")
 
 
-def pass_with(activations: Activations) -> Probe:
+def pass_with(activations: Activations, *, is_small: bool = False) -> Probe:
     def probe(scale: Scale, device: torch.device) -> Work:
+        scale = replace(scale, shape=scale.small_shape) if is_small else scale
         model = decoder_of(scale.shape, device, max_positions=scale.length)
         model.hold_activations(activations)
         batch = _batch(scale, device)
@@ -209,6 +214,7 @@ PROBES: Final[dict[str, Probe]] = {
     "link to the host": link,
     "pass, activations kept": pass_with("kept"),
     "pass, layers recomputed": pass_with("recomputed"),
+    "pass of the small model, activations kept": pass_with("kept", is_small=True),
     "attention of a layer": attention,
     "head over the vocabulary": head,
     "optimizer, AdamW in float32": optimizer,

@@ -4,6 +4,7 @@
                 all weights that multiply, once, and the keys and values of every row. The goal is GOAL of it
     read in     prompts, one at a time; at the most the speed of products
     draw        one token a row out of the logits; at the most the memory's own speed over the logits, read once
+    install     a version of the first model, from the host's memory into its place; at the most the link's speed
 
 Weights are random, made where they lie. Rows are read in for true, each its own prompt, so that no two share a page;
 the largest batch comes first, and smaller ones are what is left of it.
@@ -26,10 +27,13 @@ from engine.bench.rollouts.on_device import Bench, kv_bytes_of_a_token, row_of, 
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.sampling import RowSampling, sample_tokens, uniforms
 from engine.inference.torch_engine import PREFILL_TOKENS, TorchRolloutEngine
+from engine.models.loading import model_tensors
 from engine.models.make_random import STD
+from engine.policy.lineage import WeightsId
 from engine.spec.fit.durations.step import forward_flops
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
+from engine.weights.snapshot import pack_weights
 
 GOAL: Final = 0.7
 """Of the bound, of decoding."""
@@ -47,6 +51,8 @@ def torch_rows(bench: Bench) -> Iterator[Row]:
             for context in bench.scale.contexts
         }
         figures[f"{name}, drawing"] = partial(_of_drawing, bench, name, ModelShape.of_config(config))
+        if name == next(iter(bench.scale.configs)):
+            figures[f"{name}, install"] = partial(_of_installing, bench, name, config)
         for what, rows in figures.items():
             if bench.is_over():
                 bench.remark(f"not tried: torch engine, {what}, for want of time")
@@ -201,6 +207,23 @@ def _of_drawing(bench: Bench, name: str, shape: ModelShape) -> Iterator[Row]:
         memory = bench.ceilings.get("memory")
         figure = f"torch engine: {name}, drawing for {batch} rows{words}"
         yield row_of(figure, "GB/s", rates, None if memory is None else memory / 1e9, "memory")
+
+
+def _of_installing(bench: Bench, name: str, config: Any) -> Iterator[Row]:
+    engine = _engine(bench, config, 1, min(bench.scale.contexts))
+    version = pack_weights(
+        {name: tensor.cpu() for name, tensor in model_tensors(engine._model).items()}, weights=WeightsId(0, 1)
+    )
+    rates: list[float] = []
+    for number in range(bench.repeats + 1):
+        _wait(bench.device)
+        started = time.perf_counter()
+        engine.install(version)
+        _wait(bench.device)
+        if number:  # the first one finds memory
+            rates.append(len(version.buffer) / (time.perf_counter() - started) / 1e9)
+    link = bench.ceilings.get("link")
+    yield row_of(f"torch engine: {name}, install", "GB/s", rates, None if link is None else link / 1e9, "link")
 
 
 def _wait(device: str) -> None:

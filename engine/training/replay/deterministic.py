@@ -32,9 +32,9 @@ def deterministic_kernels(*, are_wanted: bool | None = None) -> Iterator[list[st
         yield operations
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # finds reads of such memory, which is another question
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -42,7 +42,7 @@ def deterministic_kernels(*, are_wanted: bool | None = None) -> Iterator[list[st
         operations += sorted({name for each in caught if (name := _operation_in(str(each.message)))})
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 def _operation_in(warning: str) -> str:

@@ -21,6 +21,7 @@ FIGURES = [
     *DECODING,
     "torch engine: tiny, drawing for 3 rows",
     "torch engine: tiny, drawing for 3 rows of the likeliest",
+    "torch engine: tiny, install",
 ]
 
 
@@ -28,7 +29,7 @@ def bench_of(remarks: list[str], *, is_over: bool = False) -> Bench:
     return Bench(
         device="cpu",
         scale=OF_A_CPU,
-        ceilings={"memory": 1e9, "products": 1e9},
+        ceilings={"memory": 1e9, "products": 1e9, "link": 1e9},
         repeats=2,
         is_over=lambda: is_over,
         remark=remarks.append,
@@ -47,7 +48,7 @@ def test_every_figure_stands_beside_its_bound() -> None:
     rows, remarks = measured()
     assert list(rows) == FIGURES and remarks == []
     assert all(float(row["median"] or 0) > 0 for row in rows.values())
-    assert [row["bound_by"] for row in rows.values()] == ["products", *["memory"] * 4]
+    assert [row["bound_by"] for row in rows.values()] == ["products", *["memory"] * 4, "link"]
     assert [name for name, row in rows.items() if row.get("goal") == GOAL] == DECODING
 
 
@@ -77,14 +78,16 @@ def test_what_does_not_fit_the_device_is_said_with_what_it_needs(monkeypatch: py
 def test_without_time_nothing_is_begun_and_what_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     remarks: list[str] = []
     assert not list(torch_rows(bench_of(remarks, is_over=True)))
-    assert remarks == [f"not tried: torch engine, tiny{what}, for want of time" for what in (" at 40", ", drawing")]
+    assert remarks == [
+        f"not tried: torch engine, tiny{what}, for want of time" for what in (" at 40", ", drawing", ", install")
+    ]
 
     def breaks(*given: Any, **named: Any) -> None:
         raise NotImplementedError("no such kernel\nhere")
 
     remarks.clear()
     monkeypatch.setattr(torch_on_device, "sample_tokens", breaks)
-    assert [row["figure"] for row in torch_rows(bench_of(remarks))] == FIGURES[:3]
+    assert [row["figure"] for row in torch_rows(bench_of(remarks))] == [*FIGURES[:3], FIGURES[-1]]
     assert remarks == ["could not be tried: torch engine, tiny, drawing: NotImplementedError: no such kernel"]
 
 

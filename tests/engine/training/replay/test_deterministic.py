@@ -46,7 +46,7 @@ def test_kernels_are_as_before_where_the_step_fails() -> None:
     with pytest.raises(ZeroDivisionError), deterministic_kernels(are_wanted=True):
         raise ZeroDivisionError
     assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
 
 
 def test_a_cpu_computes_as_it_always_does(monkeypatch: pytest.MonkeyPatch) -> None:
