@@ -145,8 +145,8 @@ class DriverOracle:
         demand(entered > self._phase, f"{effect} after {PHASES[self._phase]}")
         demand(self._is_ready, f"{effect} before the pipeline is ready")
         ground = {
-            "evaluating": self._plan.only_evaluates or self._start_step == 0,
-            "training": not self._plan.only_evaluates and (StepReported in self._said or self._start_step > 0),
+            "evaluating": self._plan.only_evaluates,
+            "training": not self._plan.only_evaluates,
             "finalizing": not self._plan.only_evaluates and EvaluationStarted in self._said,
         }
         demand(ground[effect.phase], f"{effect} without a ground")

@@ -131,7 +131,6 @@ class World:
             self.plan,
             now=self.kernel.now,
             num_replicas=self.num_replicas,
-            start_step=self.start_step,
             leave_within_s=Chance(self.seed, "leave").uniform(0.0, LONGEST_LEAVE_S),
             patience=replace(PATIENCE, nothing_moves_s=self.no_progress_s),
         )

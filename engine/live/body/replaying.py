@@ -68,7 +68,6 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
                 now=built_with["now"],
                 num_replicas=built_with["num_replicas"],
                 max_replicas=built_with["max_replicas"],
-                start_step=built_with["start_step"],
                 patience=TypeAdapter(Patience).validate_python(built_with["patience"]),
             )
         case "manager":

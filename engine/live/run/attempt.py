@@ -137,7 +137,6 @@ class Attempt:
                 network=network,
                 recorder=recorder,
                 listen=self._interruptions.listen,
-                start_step=start_step,
                 patience=plan.patience,
                 recordings=plan.recordings,
                 runtime_left_s=self._interruptions.left_s,

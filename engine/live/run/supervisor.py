@@ -77,7 +77,6 @@ class Supervisor:
         network: Network,
         recorder: Recorder,
         listen: Callable[[], Sequence[ControlRequest]],
-        start_step: int,
         patience: Patience,
         recordings: Path | None = None,
         runtime_left_s: float | None = None,
@@ -99,7 +98,6 @@ class Supervisor:
             "now": now,
             "num_replicas": network.num_replicas,
             "max_replicas": spec.rollout.replicas,
-            "start_step": start_step,
             "patience": patience,
             "runtime_left_s": runtime_left_s,
         }

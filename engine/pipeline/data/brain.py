@@ -9,7 +9,7 @@ Invariants:
 - every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
 - a time in which it was away itself (frozen, busy) ends no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
-- the evaluation before training is complete before the first prompt of training is handed out.
+- no evaluation holds up training: a place that none of its waiting prompts takes is free for prompts of training.
 """
 
 # Over budget: every message to data is read here; what follows is decided elsewhere (state, assignment, commit).

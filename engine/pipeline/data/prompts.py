@@ -47,8 +47,6 @@ class PromptPool:
         hundreds of replicas need not be asked."""
         if any(book.num_unowned for book in self._state.books()):
             return False
-        if any(evaluation.version == 0 for evaluation in self._state.evaluations):
-            return True
         demand = self._demand()
         if self._schedule.window_steps and self._schedule.next_window(demand):
             return False
@@ -56,8 +54,6 @@ class PromptPool:
 
     def start(self, weights: WeightsId) -> OpenGroup | None:
         """The next new group, for a replica that holds these weights; None if it may not start one."""
-        if any(evaluation.version == 0 for evaluation in self._state.evaluations):
-            return None  # "before" means before
         self._close_what_is_too_old()
         self._open_window(self._demand())
         demand = self._demand()

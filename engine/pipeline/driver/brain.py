@@ -63,7 +63,6 @@ class DriverBrain:
         now: float,
         num_replicas: int,
         max_replicas: int | None = None,
-        start_step: int = 0,
         leave_within_s: float = LEAVE_WITHIN_S,
         patience: Patience | None = None,
         runtime_left_s: float | None = None,
@@ -71,7 +70,7 @@ class DriverBrain:
         """`num_replicas`: of the start; `max_replicas`: that the job may ever have, None: no more. `runtime_left_s`:
         None where somebody else ends the run."""
         patience = patience or Patience()
-        self._readiness = Readiness(plan, num_replicas=num_replicas, start_step=start_step)
+        self._readiness = Readiness(plan, num_replicas=num_replicas)
         self._requests = Requests(
             max_replicas=num_replicas if max_replicas is None else max_replicas,
             leave_within_s=leave_within_s,

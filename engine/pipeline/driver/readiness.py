@@ -1,8 +1,10 @@
 """Readiness of the pipeline, and the phases of a run.
 
-    provisioning → loading_weights → [ready] → evaluating → training → finalizing
+    provisioning → loading_weights → [ready] → training → finalizing      a job that trains
+                                             → evaluating                 one that only evaluates
 
 Invariants:
+- the first evaluation runs beside training, so it has no phase of its own;
 - it is ready once: when the trainer and every replica of the start hold weights, or at the first work that was done if
   that comes sooner, since a job that trains is no longer starting;
 - phases only go forward, and none after loading is entered before it is ready.
@@ -26,10 +28,10 @@ PHASES: Final[tuple[Phase, ...]] = ("provisioning", "loading_weights", "evaluati
 
 
 class Readiness:
-    def __init__(self, plan: Plan, *, num_replicas: int, start_step: int) -> None:
+    def __init__(self, plan: Plan, *, num_replicas: int) -> None:
         """`num_replicas`: of the start."""
         self._plan, self._num_replicas = plan, num_replicas
-        self._begins_with: Phase = "evaluating" if start_step == 0 or plan.only_evaluates else "training"
+        self._begins_with: Phase = "evaluating" if plan.only_evaluates else "training"
         self._phase: Phase = "loading_weights"
         self._ready_replicas: set[int] = set()
         self._num_parameters: int | None = None

@@ -163,7 +163,7 @@ class DataWithDisk:
         return self.handle(message)
 
     def past_the_evaluation(self) -> "DataWithDisk":
-        tasks = granted(self.sync())
+        tasks = granted(self.sync(wants=self.plan.evaluation_prompts))
         self.sync(finished=answers(tasks), wants=0)
         return self
 

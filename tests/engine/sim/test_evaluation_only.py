@@ -112,7 +112,7 @@ def test_it_pauses_at_once_since_there_is_nothing_to_write_down(is_loaded_first:
 
 
 def test_its_phases_say_that_it_evaluates() -> None:
-    driver = DriverBrain(PLAN, now=0.0, num_replicas=1, start_step=STEP)
+    driver = DriverBrain(PLAN, now=0.0, num_replicas=1)
     effects = [
         effect
         for report in (

@@ -108,13 +108,12 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
         ),
         (
             DRIVER,
-            DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, start_step=0, patience=Patience(silent_s=9.0)),
+            DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, patience=Patience(silent_s=9.0)),
             {
                 "spec": DOCUMENT,
                 "now": 0.0,
                 "num_replicas": 1,
                 "max_replicas": 2,
-                "start_step": 0,
                 "patience": plain(Patience(silent_s=9.0)),
             },
             [

@@ -31,24 +31,32 @@ CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_st
 # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_evaluation_before_training_is_complete_before_training_starts() -> None:
+def test_first_evaluation_runs_beside_training() -> None:
     data = DataWithDisk()
-    tasks = granted(data.sync(wants=1))
-    assert [task.key.split for task in tasks] == ["held_out"]
-    second = granted(data.sync(wants=8, finished=answers(tasks)))
-    assert [task.key.split for task in second] == ["held_out"]
-    effects = data.sync(wants=8, finished=answers(second))
-    assert of(effects, EvaluationReported) == [
+    held_out = granted(data.sync(wants=1))
+    assert [task.key.split for task in held_out] == ["held_out"], "its prompts come first"
+    more = granted(data.sync(wants=8, groups=holding(held_out)))
+    assert [task.key.split for task in more] == ["held_out", "train", "train", "train", "train"]
+    held_out, trained = held_out + more[:1], more[1:]
+    effects = data.sync(wants=0, groups=holding(held_out), finished=answers(trained))
+    assert of(effects, EvaluationReported) == [] and len(data.batch(1)) == 1, "training waits for no answer of it"
+    data.batch(2)
+    late = data.sync(version=1, wants=0, beside=(WeightsId(0, 0),), finished=answers(held_out))
+    assert of(late, EvaluationReported) == [
         EvaluationReported(weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
     ]
-    assert of(effects, VersionReleased) == [VersionReleased(weights=WeightsId(0, 0))]
-    assert {task.key.split for task in granted(effects)} == {"train"}
+    assert of(late, VersionReleased) == [VersionReleased(weights=WeightsId(0, 0))]
 
 
-def test_a_group_that_wants_exact_weights_is_assigned_only_to_a_replica_that_holds_them() -> None:
+def test_only_the_wanted_weights_answer_an_evaluation() -> None:
     data = DataWithDisk()
-    assert granted(data.sync(0, version=1)) == []
-    assert [task.exact for task in granted(data.sync(1, version=0))] == [WeightsId(0, 0)] * 2
+
+    def held_out(replica: int, version: int) -> list[WeightsId | None]:
+        tasks = granted(data.sync(replica, version=version))
+        return [task.exact for task in tasks if task.key.evaluation is not None]
+
+    assert held_out(0, version=1) == []
+    assert held_out(1, version=0) == [WeightsId(0, 0)] * 2
 
 
 def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None:

@@ -57,14 +57,13 @@ READY = AnnounceReady(num_replicas=2, num_parameters=9)
 class Told:
     """A driver that is told one thing after the other."""
 
-    def __init__(self, *, start_step: int = 0, num_environments: int = 1, runtime_left_s: float | None = None) -> None:
+    def __init__(self, *, num_environments: int = 1, runtime_left_s: float | None = None) -> None:
         self.now = 0.0
         self.brain = DriverBrain(
             replace(PLAN, num_environments=num_environments),
             now=self.now,
             num_replicas=2,
             max_replicas=4,
-            start_step=start_step,
             leave_within_s=3.0,
             patience=PATIENCE,
             runtime_left_s=runtime_left_s,
@@ -123,26 +122,21 @@ def test_it_is_ready_once_the_trainer_and_every_replica_of_the_start_hold_weight
     driver = Told()
     trainer, first, second = LOADED
     assert driver.tell(trainer, first, replace(first, incarnation=1)) == []
-    assert driver.tell(second) == [READY, EnterPhase(phase="evaluating")]
+    assert driver.tell(second) == [READY, EnterPhase(phase="training")]
     assert driver.tell(*LOADED) == []
 
 
 def test_phases_follow_a_job_and_never_go_back() -> None:
     driver = Told()
     evaluated = EvaluationReported(weights=WeightsId(0, 0), num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
-    told = driver.tell(*LOADED, evaluated, step(1), step(2), EvaluationStarted(version=2), step(2))
-    assert phases(told) == ["evaluating", "training", "finalizing"]
-
-
-def test_an_attempt_that_goes_on_trains_at_once() -> None:
-    assert phases(Told(start_step=3).tell(*LOADED)) == ["training"]
+    assert phases(driver.tell(*LOADED)) == ["training"], "the first evaluation runs beside it"
+    assert phases(driver.tell(step(1), evaluated, step(2), EvaluationStarted(version=2), step(2))) == ["finalizing"]
 
 
 def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
     trainer, first, second = LOADED
     assert Told().tell(trainer, first, step(1), step(2), second) == [
         AnnounceReady(num_replicas=1, num_parameters=9),
-        EnterPhase(phase="evaluating"),
         EnterPhase(phase="training"),
     ]
 
@@ -150,11 +144,11 @@ def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
 def test_nobody_waits_for_a_replica_that_has_left_before_it_was_ready() -> None:
     trainer, first, _ = LOADED
     told = Told().tell(trainer, first, ResizeReported(replicas=1))
-    assert told == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="evaluating")]
+    assert told == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="training")]
 
 
 def test_a_run_that_begins_at_its_end_is_ready_before_it_finalizes() -> None:
-    driver = Told(start_step=PLAN.steps)
+    driver = Told()
     assert driver.tell(EvaluationStarted(version=PLAN.steps)) == []
     assert driver.tell(*LOADED) == [READY, EnterPhase(phase="finalizing")]
 
@@ -444,7 +438,7 @@ FINISHED = (PartFinished(part="trainer"), PartFinished(part="data"))
 @pytest.mark.parametrize("finished", [FINISHED, FINISHED[::-1]])
 def test_it_succeeds_when_trainer_and_data_have_finished(finished: tuple[Message, ...]) -> None:
     driver = Told()
-    assert driver.tell(*LOADED, step(1), finished[0])[-1:] == [EnterPhase(phase="training")]
+    assert ends(driver.tell(*LOADED, step(1), finished[0])) == []
     assert driver.tell(finished[1]) == [EndRun(outcome="succeeded")]
 
 
