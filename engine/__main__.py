@@ -148,8 +148,8 @@ def _line(fact: Fact) -> str:
             )
         case PromptsAnswered(num_answered=num_answered, num_prompts=num_prompts):
             return f"{num_answered} of {num_prompts} held-out prompts are answered"
-        case Evaluated(version=version, num_prompts=num_prompts, reward_mean=mean, reward_std=std):
-            return f"held-out reward of version {version}: {mean:.3f}, spread {std:.3f}, on {num_prompts} prompts"
+        case Evaluated() as result:
+            return _evaluated(result)
         case CheckpointSaved(step=step, uri=uri):
             return f"checkpoint of step {step}: {uri}"
         case FaultDetected(component=component, message=message, action=action):
@@ -158,6 +158,13 @@ def _line(fact: Fact) -> str:
             return f"{outcome}{': ' + message if message else ''}  {ledger}"
         case _:
             return ""
+
+
+def _evaluated(result: Evaluated) -> str:
+    told = f"held-out reward of version {result.version}: {result.reward_mean:.3f} ± {result.reward_error:.3f}"
+    if result.pass_rate is not None:
+        told += f", pass@{result.num_samples} {result.pass_rate:.3f} ± {result.pass_error:.3f}"
+    return f"{told}, on {result.num_prompts} prompts"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from engine.spec.job import EnvironmentSpec, JobSpec
 LONGEST_NAME: Final = 120
 # What only training needs is left at its defaults, whatever the checkpoint's job had: the weights are merged and whole.
 _KEPT: Final = ("schema_version", "model", "environment", "evaluation", "rollout", "placement", "max_runtime_s")
+_WISHED: Final = ("prompts", "samples", "temperature", "top_p")
+_OF_DRAWN: Final = ("samples", "top_p", "top_k", "min_p")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,9 @@ class EvaluationWishes:
 
     name: str | None = None
     prompts: int | None = None
+    samples: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     environment: EnvironmentSpec | None = None
     replicas: int = 1
     max_runtime_s: int | None = None
@@ -46,12 +51,11 @@ class EvaluationWishes:
 def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec:
     """Raises `SpecRefused`."""
     own: Mapping[str, Any] = checkpoint.job.spec
-    evaluation = {"prompts": own["evaluation"]["prompts"] if wishes.prompts is None else wishes.prompts}
     changed: dict[str, Any] = {name: own[name] for name in _KEPT} | {
         "name": wishes.name or f"Evaluate step {checkpoint.step} of {checkpoint.job.name}"[:LONGEST_NAME],
         "tags": ["evaluation"],
         "training": {"steps": 0, "seed": own["training"]["seed"]},
-        "evaluation": evaluation,
+        "evaluation": _evaluation(own["evaluation"], wishes),
         "rollout": own["rollout"] | {"replicas": wishes.replicas},
         "resources": {"trainer_devices": 0, "devices_per_replica": own["resources"]["devices_per_replica"]},
         "placement": own["placement"] | {"min_replicas": None},
@@ -65,6 +69,14 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
     except ValidationError as failure:  # its job was taken in by another release
         raise SpecRefused("The evaluation's spec breaks a rule.",
                           errors=field_errors(failure, changed)) from None  # fmt: skip
+
+
+def _evaluation(own: Mapping[str, Any], wishes: EvaluationWishes) -> dict[str, Any]:
+    """What the checkpoint's job asked, changed as wished. Greedy answers are all the same: how its job drew several
+    does not concern them."""
+    wished = {name: value for name in _WISHED if (value := getattr(wishes, name)) is not None}
+    kept = {name: value for name, value in own.items() if wishes.temperature != 0 or name not in _OF_DRAWN}
+    return kept | {"every": 0} | wished
 
 
 def evaluate_checkpoint(
@@ -103,6 +115,6 @@ def record_evaluation(job: Job, told: Evaluated, *, now: datetime) -> None:
         return  # a training job's own evaluations are in its series
     if not Checkpoint.objects.filter(pk=job.start_from).exists():
         return
-    found = told.model_dump(include={"num_prompts", "reward_mean", "reward_std", "length_mean"})
+    found = told.model_dump(exclude={"type", "version"})
     kept = found | {"checkpoint_id": job.start_from, "at": now, "environment": job.spec["environment"]["name"]}
     CheckpointEvaluation.objects.update_or_create(job=job, defaults=kept)

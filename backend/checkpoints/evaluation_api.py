@@ -32,6 +32,9 @@ class EvaluateCheckpoint(Strict):
 
     name: Name | None = None
     prompts: int | None = Field(None, ge=1, le=65_536, description="How many held-out prompts are answered.")
+    samples: int | None = Field(None, ge=1, le=256, description="Answers to each of them, k of avg@k and pass@k.")
+    temperature: float | None = Field(None, ge=0, le=4, description="0: greedy, one answer to each unless told.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Only the likeliest tokens that make up this share.")
     environment: EnvironmentSpec | None = Field(None, description="Another one than the checkpoint was trained on.")
     replicas: int = Field(1, ge=1, le=4_096, description="Rollout replicas that share the prompts.")
     pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
@@ -57,9 +60,9 @@ def evaluate(
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
 
     def make() -> Job:
-        spec = evaluation_spec(checkpoint, EvaluationWishes(**_wishes(body)))
         pool = the_only_pool(list(pools_of(caller.team)), body.pool or checkpoint.job.pool.name)
         try:
+            spec = evaluation_spec(checkpoint, EvaluationWishes(**_wishes(body)))
             return evaluate_checkpoint(
                 checkpoint, spec, pool=pool, by=Submitter(user=caller.user, key=caller.key), now=now
             )
@@ -76,5 +79,5 @@ def _wishes(body: EvaluateCheckpoint) -> dict[str, Any]:
 
 def _in_this_body(error: FieldError) -> FieldError:
     """A refusal points into the spec, which its user has not written."""
-    mine = {"/rollout/replicas": "/replicas", "/evaluation/prompts": "/prompts"}.get(error.pointer, error.pointer)
+    mine = {"/rollout/replicas": "/replicas"}.get(error.pointer, error.pointer.removeprefix("/evaluation"))
     return FieldError(pointer=mine, code=error.code, message=error.message)

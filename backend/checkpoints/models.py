@@ -121,8 +121,12 @@ class CheckpointEvaluation(models.Model):
     at = models.DateTimeField()
     environment = models.CharField(max_length=40)
     num_prompts = models.PositiveIntegerField()  # answered and graded
-    reward_mean = models.FloatField()
+    num_samples = models.PositiveIntegerField(db_default=1)  # k: answers that each prompt was asked for
+    reward_mean = models.FloatField()  # avg@k
     reward_std = models.FloatField()
+    reward_error = models.FloatField(db_default=0.0)  # standard error of reward_mean, over prompts
+    pass_rate = models.FloatField(null=True)  # pass@k; null: not told
+    pass_error = models.FloatField(db_default=0.0)
     length_mean = models.FloatField()
 
     class Meta:

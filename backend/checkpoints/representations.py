@@ -27,8 +27,14 @@ class EvaluationOut(BaseModel):
     at: datetime
     environment: str
     prompts: int = Field(validation_alias="num_prompts", description="Answered and graded.")
-    reward_mean: float
-    reward_std: float = Field(description="Of the prompts' rewards about their mean.")
+    samples: int = Field(validation_alias="num_samples", description="k: answers that each prompt was asked for.")
+    reward_mean: float = Field(description="avg@k: over prompts, of the mean reward of each prompt's answers.")
+    reward_std: float = Field(description="Of the prompts' mean rewards about their mean.")
+    reward_error: float = Field(description="Standard error of reward_mean, over prompts.")
+    pass_rate: float | None = Field(
+        description="pass@k: the share of prompts with an answer whose reward is at least evaluation.pass_mark."
+    )
+    pass_error: float = Field(description="Standard error of pass_rate, over prompts.")
     length_mean: float = Field(description="Tokens in an answer.")
 
     @classmethod

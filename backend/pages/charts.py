@@ -40,7 +40,7 @@ class Chart:
 
 
 REWARD, HELD_OUT, STEP_S = "reward/mean", "evaluation/reward", "trainer/step_s"
-HELD_OUT_SPREAD = "evaluation/reward_std"
+HELD_OUT_ERROR, PASSED, PASSED_ERROR = "evaluation/reward_error", "evaluation/pass_rate", "evaluation/pass_error"
 UNTRUSTED, SEGMENTS = "reward/untrusted", "length/segments"
 
 CHARTS: tuple[Chart, ...] = (
@@ -49,8 +49,9 @@ CHARTS: tuple[Chart, ...] = (
         title="Reward",
         unit="",
         formula="mean of r over the step's trusted trajectories",
-        about="The line is the training batch, the rings are held-out prompts. They should rise together: "
-        "a line that climbs while the rings stay is memorising, or gaming the reward.",
+        about="The line is the training batch, the rings are held-out prompts: the mean of each prompt's answers "
+        "(avg@k, evaluation.samples). They should rise together: a line that climbs while the rings stay is "
+        "memorising, or gaming the reward. Two rings within twice their standard errors do not differ.",
         traces=(
             Trace(key=REWARD, label="training"),
             Trace(key=HELD_OUT, label="held out", tone="second", marks=True),
@@ -190,7 +191,9 @@ OF_A_TEACHER = Chart(
 KEYS: tuple[str, ...] = (
     *(key for chart in CHARTS for key in chart.keys),
     STEP_S,
-    HELD_OUT_SPREAD,
+    HELD_OUT_ERROR,
+    PASSED,
+    PASSED_ERROR,
     UNTRUSTED,
     SEGMENTS,
 )

@@ -65,8 +65,8 @@ def sentence_of(event: JobEvent) -> str:
             return f"on {data.get('host', 'an unnamed host')}"
         case "evaluated":
             return (
-                f"held-out reward {reward(data.get('reward_mean'))} with version {data.get('version')}, "
-                f"{number(data.get('num_prompts'))} prompts"
+                f"held-out reward {reward(data.get('reward_mean'))} ± {data.get('reward_error', 0.0):.3f} with version "
+                f"{data.get('version')}{_passed(data)}, {number(data.get('num_prompts'))} prompts"
             )
         case "checkpoint_saved":
             return f"step {data.get('step')}, {size(data.get('num_bytes'))}"
@@ -77,6 +77,11 @@ def sentence_of(event: JobEvent) -> str:
             return headline_of(event.message) or event.reason
         case _:
             return headline_of(event.message)
+
+
+def _passed(data: Mapping[str, Any]) -> str:
+    rate = data.get("pass_rate")
+    return "" if rate is None else f", pass@{data.get('num_samples', 1)} {reward(rate)} ± {data['pass_error']:.3f}"
 
 
 def _actor_names(events: Sequence[JobEvent], job: Job) -> dict[str, str]:

@@ -46,6 +46,8 @@ _TITLES: Mapping[str, str] = {
     "optimizer.course": "Course of the learning rate",
     "evaluation.prompts": "Held-out prompts",
     "evaluation.every": "Evaluate every",
+    "evaluation.samples": "Answers to each held-out prompt",
+    "evaluation.pass_mark": "Pass mark",
 }
 # What the API's documentation tells at length and this site has elsewhere.
 _HELP: Mapping[str, str] = {"schedule.name": "Who waits for whom; Help says how each of them does it."}

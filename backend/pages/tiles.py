@@ -6,13 +6,14 @@ Invariants:
 - the cost is one trip to the database, however long the job ran: an open page asks several times a second.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from pydantic import BaseModel
 
 from backend.jobs.models import Job, JobState
-from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, REWARD, SEGMENTS, STEP_S, UNTRUSTED
+from backend.pages.charts import HELD_OUT, HELD_OUT_ERROR, PASSED, PASSED_ERROR, REWARD, SEGMENTS, STEP_S, UNTRUSTED
 from backend.pages.templatetags.laminar import change, day, number, reward, share, span
 from backend.telemetry.drawing import Ends, ends_of_series
 
@@ -52,7 +53,9 @@ class Tiles(BaseModel):
 
 def tiles_of(job: Job, *, now: datetime) -> Tiles:
     ends = ends_of_series(
-        job, (REWARD, UNTRUSTED, SEGMENTS, HELD_OUT, HELD_OUT_SPREAD, STEP_S), num_last=PACE_OVER_STEPS
+        job,
+        (REWARD, UNTRUSTED, SEGMENTS, HELD_OUT, HELD_OUT_ERROR, PASSED, PASSED_ERROR, STEP_S),
+        num_last=PACE_OVER_STEPS,
     )
     elapsed = elapsed_of(job, now=now)
     counts = f"{number(job.num_done)}/{number(job.num_to_do)}"
@@ -67,7 +70,7 @@ def tiles_of(job: Job, *, now: datetime) -> Tiles:
         reward=reward(_newest(ends.get(REWARD))),
         reward_words=_reward_words(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
         no_metric="It ended without a metric." if job.is_terminal else "No metric yet.",
-        held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends.get(HELD_OUT)),
+        held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends),
     )
 
 
@@ -105,9 +108,8 @@ def _reward_words(untrusted: float | None, segments: float | None) -> str:
 
 
 def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
-    spread = _newest(ends.get(HELD_OUT_SPREAD))
-    if spread is not None:
-        words = f"spread {reward(spread)} over the prompts"
+    if HELD_OUT in ends:
+        words = _errors(job, ends)
     elif job.is_terminal:
         words = "the job ended without a result"
     else:
@@ -115,20 +117,34 @@ def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
     return HeldOut(first=reward(_newest(ends.get(HELD_OUT))), words=words)
 
 
-def _held_out(job: Job, ends: Ends | None) -> HeldOut:
+def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
+    """Of the newest result."""
+    error, passed = _newest(ends.get(HELD_OUT_ERROR)), _newest(ends.get(PASSED))
+    told = [] if error is None else [f"± {error:.3f} (standard error)"]
+    if passed is not None:
+        samples = job.spec["evaluation"].get("samples", 1)
+        told.append(f"pass@{samples} {reward(passed)} ± {_newest(ends.get(PASSED_ERROR)) or 0.0:.3f}")
+    return ", ".join(told)
+
+
+def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
     """Before and after training. One that began with a checkpoint may have been measured after only."""
-    nothing = reward(None)
+    nothing, ends, errors = reward(None), all_ends.get(HELD_OUT), _errors(job, all_ends)
     if ends is None:
         return HeldOut(first=nothing, last=nothing, words="measured before and after training")
     (first_step, first), (last_step, last) = ends.first, ends.newest[-1]
     if first_step > 0:
-        return HeldOut(first=nothing, last=reward(last), words="not measured before training")
+        return HeldOut(first=nothing, last=reward(last), words=_and("not measured before training", errors))
     if first_step == last_step:
         second = "the job ended before the second" if job.is_terminal else "the second number comes at the end"
-        return HeldOut(first=reward(first), last=nothing, words=f"before training; {second}")
+        return HeldOut(first=reward(first), last=nothing, words=_and(f"before training; {second}", errors))
     tone: Tone = "good" if last > first else "bad" if last < first else "plain"
-    words = "on prompts it never trained on"
+    words = _and("on prompts it never trained on", errors)
     return HeldOut(first=reward(first), last=reward(last), change=change(last - first), words=words, tone=tone)
+
+
+def _and(words: str, errors: str) -> str:
+    return f"{words}; {errors}" if errors else words
 
 
 def _newest(ends: Ends | None) -> float | None:

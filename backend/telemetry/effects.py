@@ -131,8 +131,11 @@ class FactEffects:
         metrics = {
             "evaluation/reward": body.reward_mean,
             "evaluation/reward_std": body.reward_std,
+            "evaluation/reward_error": body.reward_error,
             "evaluation/length": body.length_mean,
         }
+        if body.pass_rate is not None:
+            metrics |= {"evaluation/pass_rate": body.pass_rate, "evaluation/pass_error": body.pass_error}
         self._measure(body.version, at, event, metrics)
         record_evaluation(self._job, body, now=self._now)
 

@@ -53,9 +53,9 @@ def _spec(schedule: str, seed: int, arguments: argparse.Namespace) -> JobSpec:
 
 
 def _row(schedule: str, runs: list[Run], steps: int) -> Row:
-    before = Spread.of([run.evaluations[0][1].reward_mean for run in runs])
-    after = Spread.of([run.evaluations[-1][1].reward_mean for run in runs])
-    seconds = Spread.of([run.steps[-1][0] - run.evaluations[0][0] for run in runs])
+    before = Spread.of([_held_out(run, 0) for run in runs])
+    after = Spread.of([_held_out(run, steps) for run in runs])
+    seconds = Spread.of([run.steps[-1][0] - run.ready_at for run in runs])
     half = Spread.of([_reward_between(run, steps * 4 // 10, steps * 6 // 10) for run in runs])
     staleness = [step.metrics["staleness/mean"] for run in runs for _, step in run.steps]
     return {
@@ -66,6 +66,10 @@ def _row(schedule: str, runs: list[Run], steps: int) -> Row:
         "training_s": rounded(seconds.median),
         "staleness_mean": rounded(sum(staleness) / len(staleness)),
     }
+
+
+def _held_out(run: Run, version: int) -> float:
+    return next(result.reward_mean for _, result in run.evaluations if result.version == version)
 
 
 def _reward_between(run: Run, first: int, last: int) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 
 from engine.sinks.jsonl import JsonlSink
 from engine.sinks.port import EventSink
-from engine.spec.facts import Evaluated, FactBody, RunFinished, StepTrained
+from engine.spec.facts import Evaluated, FactBody, PipelineReady, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 
 # Of a run that is kept.
@@ -33,6 +33,10 @@ class Run:
     @property
     def steps(self) -> list[tuple[float, StepTrained]]:
         return [(at, body) for at, body in self.facts if isinstance(body, StepTrained)]
+
+    @property
+    def ready_at(self) -> float:
+        return next(at for at, body in self.facts if isinstance(body, PipelineReady))
 
     @property
     def evaluations(self) -> list[tuple[float, Evaluated]]:

@@ -109,6 +109,9 @@ class EvaluationView:
     any_version: bool
     answered: tuple[Trajectory, ...]
     num_given_up: int
+    """Samples."""
+    given_up: tuple[int, ...] = ()
+    """The prompts that lack them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

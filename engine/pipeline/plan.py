@@ -33,6 +33,10 @@ class Plan:
     evaluation_prompts: int
     evaluate_every: int
     max_batch: int
+    evaluation_samples: int = 1
+    """Answers to each held-out prompt."""
+    pass_mark: float = 1.0
+    """A held-out answer passes with this reward or more."""
     checkpoint_every_s: float = 0.0
     """A checkpoint also so long after the last; 0: never."""
     num_spare: int = 0
@@ -83,6 +87,8 @@ class Plan:
             checkpoint_every_s=60 * spec.training.checkpoint_minutes,
             evaluation_prompts=spec.evaluation.prompts,
             evaluate_every=spec.evaluation.every,
+            evaluation_samples=spec.evaluation.samples,
+            pass_mark=spec.evaluation.pass_mark,
             max_batch=spec.rollout.max_batch,
             num_environments=spec.environment.workers,
             filters=spec.algorithm.name == "dapo" and spec.algorithm.learns_from_rewards,

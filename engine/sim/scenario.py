@@ -37,6 +37,7 @@ def plan_of(seed: int, schedule: ScheduleName, *, is_capped: bool = False) -> Pl
         checkpoint_every=chance.whole(1, 6),
         evaluation_prompts=chance.whole(1, 6),
         evaluate_every=chance.whole(1, steps) if chance.happens(0.4) else 0,
+        evaluation_samples=Chance(seed, "evaluation samples").whole(1, 3),
         max_batch=chance.whole(1, 24),
         num_spare=chance.whole(1, 2) if chance.happens(0.15) else 0,
         min_group=failures.whole(1, group_size) if failures.happens(0.6) else None,

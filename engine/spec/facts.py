@@ -69,9 +69,18 @@ class Evaluated(Told):
     version: BigCount
     num_prompts: Count
     reward_mean: float
+    """Over prompts, of the mean reward of each prompt's answers: avg@k."""
     reward_std: float = Field(ge=0)
-    """Of the prompts' rewards about their mean; 0 where there is one prompt."""
+    """Of the prompts' mean rewards about their mean; 0 where there is one prompt."""
     length_mean: float
+    num_samples: int = Field(1, ge=1, le=65_536)
+    """k: the answers that each prompt was asked for."""
+    reward_error: float = Field(0.0, ge=0)
+    """Standard error of `reward_mean`, over prompts."""
+    pass_rate: float | None = Field(None, ge=0, le=1)
+    """pass@k: the share of prompts with an answer whose reward is at least `evaluation.pass_mark`. None: not told."""
+    pass_error: float = Field(0.0, ge=0)
+    """Standard error of `pass_rate`, over prompts."""
 
 
 class PromptsAnswered(Told):

@@ -15,6 +15,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from engine.spec.evaluation import EvaluationSpec as EvaluationSpec
+from engine.spec.evaluation import TokenSampling
 from engine.spec.knob_effects import knob
 from engine.spec.misfits import misfits
 from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
@@ -378,10 +380,9 @@ class RolloutSpec(Strict):
         le=8,
     )
 
-
-class EvaluationSpec(Strict):
-    prompts: int = Field(256, ge=1, le=65_536, description="Held-out prompts, answered before and after training.")
-    every: int = Field(0, ge=0, le=1_000_000, description="Also every so many steps; 0: only before and after.")
+    @property
+    def sampling(self) -> TokenSampling:
+        return TokenSampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
 
 class ResourceSpec(Strict):
@@ -472,6 +473,11 @@ class JobSpec(Strict):
     def only_evaluates(self) -> bool:
         """Nothing is trained: the weights that it begins with answer the held-out prompts once."""
         return self.training.steps == 0
+
+    @property
+    def evaluation_sampling(self) -> TokenSampling:
+        """The rollouts' own, where `evaluation` is empty."""
+        return self.evaluation.sampling(self.rollout.sampling)
 
     @property
     def trajectories_per_step(self) -> int:

@@ -137,6 +137,14 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "rollout.weight_slots",
     ),
     **_of(
+        "Not with greedy held-out answers (evaluation.temperature 0), which are always the same.",
+        lambda spec: spec.evaluation_sampling.temperature > 0,
+        "evaluation.samples",
+        "evaluation.top_p",
+        "evaluation.top_k",
+        "evaluation.min_p",
+    ),
+    **_of(
         "Only with the trainer deepspeed.",
         lambda spec: spec.trainer.backend == "deepspeed",
         "trainer.zero_stage",

@@ -24,7 +24,7 @@ STEPS, PROMPTS = 40, 256
 READY = {"type": "pipeline_ready", "num_replicas": 1, "num_parameters": 262_144}
 EVALUATING = {"type": "phase_changed", "phase": "evaluating"}
 EVALUATED = {"type": "evaluated", "version": STEPS, "num_prompts": PROMPTS, "reward_mean": 0.75, "reward_std": 0.25}
-EVALUATED |= {"length_mean": 22.5}
+EVALUATED |= {"length_mean": 22.5, "reward_error": 0.016, "pass_rate": 0.8, "pass_error": 0.025}
 FINISHED = {"type": "run_finished", "outcome": "succeeded"}
 
 
@@ -113,7 +113,8 @@ class TestWhoMay:
         Engine(job).say(READY, answered(PROMPTS), EVALUATED, FINISHED)
         page = text_of(viewer.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert ONLY_MEMBERS in page and "/evaluate" not in page
-        assert f'<a href="/jobs/{job.pk}/">0.75</a> ± 0.25 over {PROMPTS} prompts of running_sums' in page
+        result = f'<a href="/jobs/{job.pk}/">0.75</a> ± 0.016, pass@1 0.80 ± 0.025'
+        assert f"{result} over {PROMPTS} prompts of running_sums" in page
         assert f'value="{PROMPTS}" data-progress' in text_of(viewer.get(f"/jobs/{job.pk}/"))
 
     def test_a_viewer_who_sends_the_form_all_the_same_is_refused(
@@ -183,7 +184,7 @@ def test_an_open_page_follows_an_evaluation_to_its_result(
     expect(page).to_have_title(re.compile(r"^succeeded · "))
     page.screenshot(path=tmp_path / f"finished-{width}.png", full_page=True)
     page = visitor.open(f"/jobs/{checkpoint.job_id}/#{checkpoint.pk}")
-    expect(page.locator(".checkpoints")).to_contain_text("0.75 ± 0.25 over 256 prompts")
+    expect(page.locator(".checkpoints")).to_contain_text("0.75 ± 0.016, pass@1 0.80 ± 0.025 over 256 prompts")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / f"checkpoints-{width}.png", full_page=True)
     assert visitor.complaints == []

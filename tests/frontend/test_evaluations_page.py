@@ -31,7 +31,7 @@ def measured(world: World, of: Checkpoint, reward: float, *, minutes: int = 0, *
     job = evaluation(world, of, **changes)
     CheckpointEvaluation.objects.create(
         job=job, checkpoint=of, at=NOW + timedelta(minutes=minutes), environment=job.spec["environment"]["name"],
-        num_prompts=256, reward_mean=reward, reward_std=0.4, length_mean=24.0,
+        num_prompts=256, reward_mean=reward, reward_std=0.4, reward_error=0.025, length_mean=24.0,
     )  # fmt: skip
     [found] = compared(list(CheckpointEvaluation.objects.filter(job=job).select_related("job", "checkpoint")))
     return found
@@ -45,7 +45,7 @@ def trained(world: World) -> Job:
 
 def test_a_result_has_its_error_and_stands_beside_the_one_before_it(world: World, trained: Job) -> None:
     first = measured(world, checkpoint_of(trained, 40), 0.60)
-    assert first.error == pytest.approx(0.4 / 16)
+    assert first.error == 0.025
     assert first.before and (first.before.label, first.before.mean) == ("before training", seed.HELD_OUT_BEFORE)
     assert first.is_clear
     second = measured(world, checkpoint_of(trained, 80), 0.62)
@@ -58,6 +58,10 @@ def test_what_asked_something_else_is_not_laid_beside_it(world: World, trained: 
     other = {"name": "running_sums", "params": {"median_terms": 3}}
     assert measured(world, checkpoint_of(trained, 80), 0.9, environment=other).before is None
     assert measured(world, checkpoint_of(trained, 90), 0.9, training={"steps": 0, "seed": 99}).before is None
+    greedy = {"prompts": 256, "temperature": 0}
+    assert measured(world, checkpoint_of(trained, 100), 0.9, evaluation=greedy).before is None
+    several = {"prompts": 256, "samples": 4, "temperature": 1.0}
+    assert measured(world, checkpoint_of(trained, 110), 0.9, evaluation=several).before is not None
 
 
 def test_the_page_lists_results_and_what_goes_on(world: World, trained: Job, owner: Client, outsider: Client) -> None:

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from backend.clock import database_now
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
-from backend.pages.charts import HELD_OUT, REWARD, SEGMENTS, STEP_S, UNTRUSTED
+from backend.pages.charts import HELD_OUT, HELD_OUT_ERROR, PASSED, PASSED_ERROR, REWARD, SEGMENTS, STEP_S, UNTRUSTED
 from backend.pages.tiles import tiles_of
 from backend.telemetry.models import MetricPoint, MetricRollup, MetricSeries
 from tests.frontend import seed
@@ -144,6 +144,13 @@ class TestHeldOut:
         self.measured(job, (1, 0, 0.25), (1, 60, 0.1), (1, 120, 0.9), (2, 120, after))
         words = "on prompts it never trained on"
         assert self.told(job) == ("0.25", f"{after:.2f}", change, words, tone), "of a step done again the later one"
+
+    def test_newest_result_comes_with_its_errors(self, job: Job) -> None:
+        self.measured(job, (1, 0, 0.25), (1, 120, 0.75))
+        for name, value in ((HELD_OUT_ERROR, 0.027), (PASSED, 0.875), (PASSED_ERROR, 0.021)):
+            self.measured(job, (1, 0, 0.5), (1, 120, value), name=name)
+        errors = "± 0.027 (standard error), pass@1 0.88 ± 0.021"
+        assert self.told(job)[3] == f"on prompts it never trained on; {errors}"
 
     def test_a_job_that_began_with_a_checkpoint_was_not_measured_before(self, job: Job) -> None:
         self.measured(job, (1, 160, 0.75))

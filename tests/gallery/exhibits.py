@@ -144,6 +144,7 @@ def _measured(world: seed.World, of: Checkpoint, *, now: datetime) -> None:
     cancel_job(job.pk, actor=f"user:{world.owner.pk}", now=now)
     CheckpointEvaluation.objects.create(
         job=job, checkpoint=of, at=now, environment="running_sums", num_prompts=256, reward_mean=0.61, reward_std=0.4,
+        reward_error=0.025, num_samples=4, pass_rate=0.82, pass_error=0.024,
         length_mean=24.0,
     )  # fmt: skip
 

@@ -2,19 +2,22 @@
 
 Invariants:
 - two results are laid side by side only if they asked the same questions: the same environment with the same
-  parameters, as many prompts, drawn by the same seed;
+  parameters, as many prompts, drawn by the same seed, answered by the same sampling; of several answers to each the
+  mean is compared, which estimates the same as one answer's;
 - a difference is called one only if it is more than twice what chance explains.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from backend.checkpoints.models import CheckpointEvaluation
 from backend.jobs.models import Job, JobEvent
+from engine.spec.evaluation import TokenSampling
 
 MOST_OF_A_JOB: Final = 500
+SAMPLING: Final = tuple(each.name for each in fields(TokenSampling))
 CLEAR: Final = 2.0
 """Standard errors of a difference: chance alone goes beyond in one of twenty."""
 
@@ -57,15 +60,11 @@ def compared(evaluations: Sequence[CheckpointEvaluation]) -> list[Compared]:
     return [
         Compared(
             evaluation=each,
-            error=error_of(each.reward_std, each.num_prompts),
+            error=each.reward_error,
             before=_before(each, of_job[each.checkpoint.job_id], first.get(each.checkpoint.job_id)),
         )
         for each in evaluations
     ]
-
-
-def error_of(std: float, num: int) -> float:
-    return std / math.sqrt(num) if num else 0.0
 
 
 def _before(
@@ -73,12 +72,12 @@ def _before(
 ) -> Result | None:
     for other in others:
         if other.checkpoint.step < this.checkpoint.step and _asks_the_same(other.job, this.job):
-            error = error_of(other.reward_std, other.num_prompts)
-            return Result(label=f"step {other.checkpoint.step:,}", mean=other.reward_mean, error=error)
+            label = f"step {other.checkpoint.step:,}"
+            return Result(label=label, mean=other.reward_mean, error=other.reward_error)
     if first is None or not _asks_the_same(first[0], this.job):
         return None
     said = first[1]
-    error = error_of(float(said.get("reward_std", 0.0)), int(said.get("num_prompts", 0)))
+    error = float(said.get("reward_error", 0.0))
     return Result(label="before training", mean=float(said["reward_mean"]), error=error)
 
 
@@ -87,7 +86,13 @@ def _asks_the_same(one: Job, other: Job) -> bool:
 
 
 def _questions(spec: Mapping[str, Any]) -> Sequence[object]:
-    return (spec["environment"], spec["evaluation"]["prompts"], spec["training"]["seed"])
+    rollout, evaluation = spec["rollout"], spec["evaluation"]
+    sampling = [_given(evaluation.get(name), rollout[name]) for name in SAMPLING]
+    return (spec["environment"], evaluation["prompts"], spec["training"]["seed"], sampling)
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
@@ -96,7 +101,8 @@ def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
 
 
 def _firsts(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
-    events = JobEvent.objects.filter(job__in=jobs, type="evaluated").select_related("job")
+    # Beside training another version's result may come first.
+    events = JobEvent.objects.filter(job__in=jobs, type="evaluated", data__version=0).select_related("job")
     for event in events.order_by("job", "seq").distinct("job"):
-        if event.data.get("version") == 0 and "reward_mean" in event.data:
+        if "reward_mean" in event.data:
             yield event.job_id, (event.job, event.data)

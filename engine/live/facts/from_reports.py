@@ -242,6 +242,10 @@ def evaluated(report: EvaluationReported) -> Evaluated:
         num_prompts=report.num_prompts,
         reward_mean=report.reward_mean,
         reward_std=report.reward_std,
+        num_samples=report.num_samples,
+        reward_error=report.reward_error,
+        pass_rate=report.pass_rate,
+        pass_error=report.pass_error,
         length_mean=report.length_mean,
     )
 

@@ -244,14 +244,15 @@ def name_of(key: SampleKey) -> str:
 def sampling_of(key: SampleKey, spec: JobSpec) -> SamplingParams:
     """The seed follows from the job's and the sample's name, so any replica draws the same."""
     rollout = spec.rollout
+    asked = rollout.sampling if key.group.evaluation is None else spec.evaluation_sampling
     drawn = sha256(f"{spec.training.seed}/{name_of(key)}".encode()).digest()
     return SamplingParams(
         max_new_tokens=rollout.max_new_tokens,
-        temperature=rollout.temperature,
+        temperature=asked.temperature,
         seed=int.from_bytes(drawn[:4], "big") >> 1,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
         stop=tuple(rollout.stop),
     )
 

@@ -258,7 +258,8 @@ class Assignment:
             group = next(evaluation.groups.unowned(), None)
             if group is None or not (group.exact is None or group.exact in replica.residents):
                 continue
-            if self._fits(replica, 1, replica.wants if group.exact in (None, replica.weights) else replica.room):
+            room = replica.wants if group.exact in (None, replica.weights) else replica.room
+            if self._fits(replica, len(group.missing), room):
                 return evaluation.groups, group
         for group in self._state.training.unowned():
             if group.exact is None:

@@ -1,19 +1,27 @@
-"""An evaluation: the held-out prompts, one sample each, answered by the weights of one version.
+"""An evaluation: the held-out prompts, answered by the weights of one version, one or several samples each.
+
+    avg@k    mean over prompts of the mean reward of each prompt's answers
+    pass@k   share of prompts with at least one answer that passes: its reward is at least the plan's pass mark
 
 Invariants:
 - only replicas that hold exactly these weights answer, unless they are gone from every relay: then any may, and the
   report says so;
-- a grader's failure is no reward of 0: such prompts are left out of the mean and counted;
+- a grader's failure is no reward of 0: such answers are left out of their prompt's mean and counted, and a prompt
+  without any graded answer is left out of the result;
+- standard errors are over prompts: answers to one prompt resemble one another and are no independent measurements;
 - how far it is, is said at most once in COUNT_EVERY_S, and at its end, whatever was said just before.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from math import sqrt
-from typing import Final
+from typing import Final, Self
 
 from engine.pipeline.data.groups import GroupBook
 from engine.pipeline.journal import EvaluationView
 from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
+from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, Trajectory
 from engine.policy.lineage import WeightsId
 
@@ -22,23 +30,28 @@ COUNT_EVERY_S: Final = 1.0
 
 
 class Evaluation:
-    def __init__(self, *, weights: WeightsId, num_prompts: int) -> None:
+    def __init__(self, plan: Plan, *, weights: WeightsId) -> None:
         self.weights = weights
         self.any_version = False
-        self.num_prompts = num_prompts
-        self.groups = GroupBook(num_samples=1)
+        self.num_prompts, self._num_samples = plan.evaluation_prompts, plan.evaluation_samples
+        self._pass_mark = plan.pass_mark
+        # The other samples of a prompt count whatever becomes of one.
+        self.groups = GroupBook(num_samples=self._num_samples, num_least=1)
         self._answered: list[Trajectory] = []
         self._num_given_up = 0
-        for ordinal in range(num_prompts):
+        self._given_up: list[int] = []
+        for ordinal in range(self.num_prompts):
             self.groups.open(GroupKey(ordinal=ordinal, evaluation=weights.version), exact=weights)
 
     @classmethod
-    def restored(cls, view: EvaluationView, *, num_prompts: int) -> "Evaluation":
-        evaluation = cls(weights=view.weights, num_prompts=num_prompts)
+    def restored(cls, view: EvaluationView, plan: Plan) -> "Evaluation":
+        evaluation = cls(plan, weights=view.weights)
         if view.any_version:
             evaluation.allow_any_version()
         for trajectory in view.answered:
             evaluation.take(trajectory)
+        for ordinal in view.given_up:
+            evaluation.give_up(GroupKey(ordinal=ordinal, evaluation=view.weights.version))
         evaluation._num_given_up = view.num_given_up
         return evaluation
 
@@ -48,6 +61,7 @@ class Evaluation:
             any_version=self.any_version,
             answered=tuple(self._answered),
             num_given_up=self._num_given_up,
+            given_up=tuple(self._given_up),
         )
 
     @property
@@ -60,7 +74,7 @@ class Evaluation:
 
     @property
     def num_answered(self) -> int:
-        """Those that were given up are waited for no more either."""
+        """Prompts of which no answer is awaited any more, those that were given up included."""
         return self.num_prompts - len(self.groups)
 
     def accepts(self, trajectory: Trajectory) -> bool:
@@ -68,14 +82,16 @@ class Evaluation:
         return fits and trajectory.key.group.evaluation == self.version and self.groups.misses(trajectory.key)
 
     def take(self, trajectory: Trajectory) -> None:
-        if self.groups.take(trajectory) is not None:
+        if self.groups.misses(trajectory.key):
+            self.groups.take(trajectory)
             self._answered.append(trajectory)
 
     def give_up(self, key: GroupKey) -> None:
         group = self.groups.get(key)
         if group is not None:
+            self._num_given_up += len(group.missing)
+            self._given_up.append(key.ordinal)
             self.groups.close(group)
-            self._num_given_up += 1
 
     def allow_any_version(self) -> None:
         self.any_version = True
@@ -113,17 +129,24 @@ class Evaluation:
         return reports
 
     def _result(self, graded: Sequence[Trajectory]) -> EvaluationReported:
-        num = len(graded)
-        rewards = [_counted(trajectory) for trajectory in graded]
-        mean = sum(rewards) / num
-        squares = sum((reward - mean) ** 2 for reward in rewards)
+        by_prompt = groupby(sorted(graded, key=_prompt_of), key=_prompt_of)
+        prompts = [list(answers) for _, answers in by_prompt]
+        reward = Mean.of([Mean.of([_counted(answer) for answer in answers]).value for answers in prompts])
+        passed = Mean.of([float(any(map(self._passes, answers))) for answers in prompts])
         return EvaluationReported(
             weights=self.weights,
-            num_prompts=num,
-            reward_mean=mean,
-            reward_std=sqrt(squares / max(1, num - 1)),
-            length_mean=sum(trajectory.num_tokens for trajectory in graded) / num,
+            num_prompts=len(prompts),
+            num_samples=self._num_samples,
+            reward_mean=reward.value,
+            reward_std=reward.std,
+            reward_error=reward.error,
+            pass_rate=passed.value,
+            pass_error=passed.error,
+            length_mean=sum(trajectory.num_tokens for trajectory in graded) / len(graded),
         )
+
+    def _passes(self, answer: Trajectory) -> bool:
+        return answer.trusted and answer.reward >= self._pass_mark
 
     def _fault(self, message: str, action: str) -> FaultReported:
         return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)
@@ -132,6 +155,28 @@ class Evaluation:
 def _counted(trajectory: Trajectory) -> float:
     """Left out of the mean, a doubtful answer would raise it: a model could choose which prompts count."""
     return trajectory.reward if trajectory.trusted else min(0.0, trajectory.reward)
+
+
+def _prompt_of(trajectory: Trajectory) -> int:
+    return trajectory.key.group.ordinal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean of independent values, at least one."""
+
+    value: float
+    std: float
+    """Of the values about it; 0 of one value."""
+    error: float
+    """The standard error of the mean."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        num = len(values)
+        mean = sum(values) / num
+        std = sqrt(sum((value - mean) ** 2 for value in values) / max(1, num - 1))
+        return cls(value=mean, std=std, error=std / sqrt(num))
 
 
 class AnswerCounter:

@@ -283,7 +283,7 @@ class DataState:
 
     def _open_evaluation(self, version: int) -> None:
         weights = WeightsId(self.lineage.epoch, version)
-        self.evaluations.append(Evaluation(weights=weights, num_prompts=self.plan.evaluation_prompts))
+        self.evaluations.append(Evaluation(self.plan, weights=weights))
 
     def _evaluations_of(self, version: int) -> list[Evaluation]:
         return [evaluation for evaluation in self.evaluations if evaluation.version == version]
@@ -321,9 +321,7 @@ class DataState:
         state.ledger = Ledger(snapshot.progress, num_rolled_back=snapshot.num_rolled_back)
         state.trained_version, state.checkpointed = snapshot.trained_version, snapshot.checkpointed
         state.lineage, state.first_version = snapshot.lineage, snapshot.first_version
-        state.evaluations = [
-            Evaluation.restored(view, num_prompts=plan.evaluation_prompts) for view in snapshot.evaluations
-        ]
+        state.evaluations = [Evaluation.restored(view, plan) for view in snapshot.evaluations]
         for trajectories in snapshot.unfinished:
             for trajectory in trajectories:
                 state._take(trajectory)

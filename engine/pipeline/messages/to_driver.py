@@ -106,9 +106,20 @@ class EvaluationReported:
 
     weights: WeightsId
     num_prompts: int
+    """With at least one graded answer."""
     reward_mean: float
+    """Over prompts, of the mean reward of each prompt's answers: avg@k."""
     reward_std: float
+    """Of the prompts about that mean."""
     length_mean: float
+    num_samples: int = 1
+    """k: the answers that each prompt was asked for."""
+    reward_error: float = 0.0
+    """Standard error of `reward_mean`, over prompts."""
+    pass_rate: float = 0.0
+    """pass@k."""
+    pass_error: float = 0.0
+    """Its standard error, over prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

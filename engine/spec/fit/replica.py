@@ -84,7 +84,7 @@ class ReplicaPlan:
             is_vllm=is_vllm,
             merges=spec.trainer.lora_rank > 0 and not is_beside_base,
             adapter_rank=room_of_rank(spec.trainer.lora_rank) if is_beside_base else 0,
-            cuts=rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0,
+            cuts=rollout.sampling.cuts or spec.evaluation_sampling.cuts,
             num_devices=spec.resources.devices_per_replica if is_vllm else 1,
         )
 

@@ -64,6 +64,7 @@ def begun(job: Job, pool: ResourcePool) -> Driver:
 
 def evaluated(**changes: Any) -> dict[str, Any]:
     told = {"version": STEP, "num_prompts": 38, "reward_mean": 0.75, "reward_std": 0.25, "length_mean": 12.5}
+    told |= {"num_samples": 4, "reward_error": 0.041, "pass_rate": 0.875, "pass_error": 0.054}
     return {"type": "evaluated"} | told | changes
 
 
@@ -102,6 +103,22 @@ class TestAsking:
         assert (spec.name, spec.evaluation.prompts, spec.rollout.replicas, spec.max_runtime_s) == ("Exam", 9, 2, 60)
         assert (spec.environment.name, spec.environment.params) == ("jsonl", {"data": "exam.jsonl@1"})
 
+    def test_answers_are_drawn_as_wished(self, api: Api, checkpoint: Checkpoint) -> None:
+        wishes = {"samples": 4, "temperature": 0.6, "top_p": 0.95}
+        spec = JobSpec.model_validate(job_of(ask(api, checkpoint, wishes)).spec)
+        drawn = spec.evaluation_sampling
+        assert (spec.evaluation.samples, drawn.temperature, drawn.top_p) == (4, 0.6, 0.95)
+
+    def test_greedy_answers_take_nothing_of_how_several_were_drawn(
+        self, api: Api, make_job: MakeJob, make_checkpoint: MakeCheckpoint
+    ) -> None:
+        drawn = {"prompts": 40, "samples": 8, "temperature": 0.6, "top_p": 0.95}
+        checkpoint = make_checkpoint(make_job(evaluation=drawn), step=STEP)
+        same = JobSpec.model_validate(job_of(ask(api, checkpoint)).spec)
+        assert (same.evaluation.samples, same.evaluation.top_p) == (8, 0.95), "unless told otherwise as its job"
+        greedy = JobSpec.model_validate(job_of(ask(api, checkpoint, {"temperature": 0})).spec)
+        assert (greedy.evaluation.samples, greedy.evaluation_sampling.temperature) == (1, 0)
+
     def test_the_same_request_twice_is_one_job(self, api: Api, checkpoint: Checkpoint) -> None:
         first, again = (ask(api, checkpoint, {"prompts": 4}, key="k-1") for _ in range(2))
         assert job_of(first) == job_of(again) and again.headers["Idempotency-Replayed"] == "true"
@@ -113,6 +130,7 @@ class TestAsking:
             ({"replicas": 9}, "/replicas"),
             ({"pool": "large"}, "/pool"),
             ({"prompts": 0}, "/prompts"),
+            ({"temperature": 0, "samples": 4}, "/samples"),
             ({"environment": {"name": "custom"}}, "/environment/code"),
             ({"steps": 3}, "/steps"),
         ],
@@ -179,9 +197,12 @@ class TestTheAnswer:
         [told] = shown(api, checkpoint)
         assert (told["job"], told["prompts"], told["environment"]) == (job.pk, 38, "running_sums")
         assert (told["reward_mean"], told["reward_std"], told["length_mean"]) == (0.75, 0.25, 12.5)
+        assert (told["samples"], told["reward_error"]) == (4, 0.041)
+        assert (told["pass_rate"], told["pass_error"]) == (0.875, 0.054)
         series = api.get(f"/jobs/{job.pk}/metrics").json()["series"]
         assert {name: points[0][1] for name, points in series.items()} == {
-            "evaluation/reward": 0.75, "evaluation/reward_std": 0.25, "evaluation/length": 12.5,
+            "evaluation/reward": 0.75, "evaluation/reward_std": 0.25, "evaluation/reward_error": 0.041,
+            "evaluation/pass_rate": 0.875, "evaluation/pass_error": 0.054, "evaluation/length": 12.5,
         }  # fmt: skip
         assert api.get(f"/jobs/{job.pk}/usage").status_code == 200
 
@@ -255,7 +276,7 @@ class TestThePage:
         driver = begun(job, pool)
         driver.say(READY, evaluated(), FINISHED)
         after = browser.get(f"/jobs/{job.pk}/").content.decode()
-        assert "spread 0.25 over the prompts" in after
+        assert "± 0.041 (standard error), pass@1 0.88 ± 0.054" in after
 
     def test_the_list_shows_its_result_where_others_show_theirs(
         self, api: Api, checkpoint: Checkpoint, pool: ResourcePool, browser: Client

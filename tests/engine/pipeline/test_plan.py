@@ -6,7 +6,7 @@ import pytest
 
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.plan import Plan
-from engine.spec.job import EnvironmentSpec, JobSpec
+from engine.spec.job import EnvironmentSpec, EvaluationSpec, JobSpec
 from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, granted, of
 
 HOUR_S = 3_600.0
@@ -30,3 +30,8 @@ def test_dapo_leaves_out_groups_without_a_signal_unless_a_teacher_alone_is_learn
 
     assert filters(name="dapo") and filters(name="dapo", teacher={"source": "demo"}) and not filters()
     assert not filters(name="dapo", teacher={"source": "demo", "reward_weight": 0})
+
+
+def test_plan_asks_as_many_held_out_answers_as_the_spec() -> None:
+    plan = Plan.from_spec(JobSpec(name="x", evaluation=EvaluationSpec(samples=4, pass_mark=0.5)))
+    assert (plan.evaluation_samples, plan.pass_mark) == (4, 0.5)

@@ -35,6 +35,10 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("schedule.age_cap", 2, {"schedule": {"name": "laminar"}}),
     ("schedule.repack", False, {"schedule": {"name": "paper"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
+    ("evaluation.samples", 4, {"evaluation": {"temperature": 0.6}}),
+    ("evaluation.top_p", 0.95, {"evaluation": {"temperature": 0.6}}),
+    ("evaluation.top_k", 20, {"evaluation": {}}),
+    ("evaluation.min_p", 0.1, {"evaluation": {}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
     ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
@@ -57,6 +61,7 @@ NOWHERE: dict[str, dict[str, Any]] = {
     "schedule.age_cap": {"rollout": {"engine": "vllm"}},
     "schedule.repack": {"schedule": {"name": "sync"}},
     "rollout.weight_slots": {"schedule": {"name": "partial"}},
+    **{f"evaluation.{name}": {"evaluation": {"temperature": 0}} for name in ("samples", "top_p", "top_k", "min_p")},
 }
 
 

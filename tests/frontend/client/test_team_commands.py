@@ -17,8 +17,11 @@ from tests.frontend.seed import World, finished, running, submitted
 
 def test_a_checkpoint_is_evaluated_and_its_results_are_listed(shell: Shell, world: World) -> None:
     checkpoint = checkpoint_of(finished(world, steps=2))
-    job = Job.objects.get(pk=shell("evaluate", checkpoint.pk, "--prompts", "7").stdout.strip())
-    assert (job.steps, job.start_from, job.spec["evaluation"]["prompts"]) == (0, checkpoint.pk, 7)
+    drawn = ("--prompts", "7", "--samples", "4", "--temperature", "0.6", "--top-p", "0.95")
+    job = Job.objects.get(pk=shell("evaluate", checkpoint.pk, *drawn).stdout.strip())
+    asked = job.spec["evaluation"]
+    assert (job.steps, job.start_from, asked["prompts"]) == (0, checkpoint.pk, 7)
+    assert (asked["samples"], asked["temperature"], asked["top_p"]) == (4, 0.6, 0.95)
     assert "evaluates step" in shell("show", job.pk).stdout and "0 of 7 prompts" in shell("show", job.pk).stdout
     assert "0/7 prompts" in shell("list").stdout and "2/2 steps" in shell("list").stdout
     given_asset(world.team, "data", "exam.jsonl")
@@ -27,9 +30,9 @@ def test_a_checkpoint_is_evaluated_and_its_results_are_listed(shell: Shell, worl
     assert made["spec"]["environment"]["params"] == {"data": "exam.jsonl@1", "verifier": "exact"}
     CheckpointEvaluation.objects.create(
         job=job, checkpoint=checkpoint, at=datetime.now(UTC), environment="running_sums", num_prompts=7,
-        reward_mean=0.625, reward_std=0.25, length_mean=9.0,
+        reward_mean=0.625, reward_std=0.25, reward_error=0.0945, length_mean=9.0,
     )  # fmt: skip
-    assert "0.625 ± 0.25" in shell("checkpoints").stdout
+    assert "0.625 ± 0.095" in shell("checkpoints").stdout
     [told] = shell.json("checkpoints")[0]["evaluations"]
     assert (told["job"], told["prompts"]) == (job.pk, 7)
 
@@ -41,10 +44,12 @@ def test_evaluate_waits_for_its_result_and_is_the_same_job_with_the_same_key(she
     shell("cancel", job_id)
     CheckpointEvaluation.objects.create(
         job_id=job_id, checkpoint=checkpoint, at=datetime.now(UTC), environment="running_sums", num_prompts=7,
-        reward_mean=0.625, reward_std=0.25, length_mean=9.0,
+        num_samples=4, reward_mean=0.625, reward_std=0.25, reward_error=0.0945, pass_rate=0.75, pass_error=0.177,
+        length_mean=9.0,
     )  # fmt: skip
     shown = shell(*ask, "--wait", code=1).stdout  # it was cancelled, whatever it had said before
-    assert job_id in shown and f"step {checkpoint.step}: reward 0.625, spread 0.25, over 7 prompts" in shown
+    result = f"step {checkpoint.step}: reward 0.625 ± 0.095, pass@4 0.75 ± 0.18, over 7 prompts"
+    assert job_id in shown and result in shown
     assert Job.objects.filter(steps=0).count() == 1
 
 

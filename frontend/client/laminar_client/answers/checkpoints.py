@@ -13,8 +13,12 @@ class Evaluation(Answer):
     at: datetime
     environment: str
     prompts: int
+    samples: int
     reward_mean: float
     reward_std: float
+    reward_error: float
+    pass_rate: float | None
+    pass_error: float
     length_mean: float
 
 

@@ -35,6 +35,9 @@ def evaluate(
     checkpoint_id: str,
     *,
     prompts: int | None = None,
+    samples: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
     environment: Mapping[str, Any] | None = None,
     replicas: int = 1,
     pool: str | None = None,
@@ -46,6 +49,9 @@ def evaluate(
     `evaluations` hold what it said. Unless told otherwise it asks what the checkpoint's own job asked."""
     wishes: dict[str, Any] = {
         "prompts": prompts,
+        "samples": samples,
+        "temperature": temperature,
+        "top_p": top_p,
         "environment": None if environment is None else dict(environment),
         "replicas": replicas,
         "pool": pool,

@@ -11,7 +11,7 @@ from ..answers.jobs import Job
 from .commands import laminar
 from .completing import CHECKPOINT
 from .jobs import outcome_code, page_of
-from .rendering import number, plain
+from .rendering import plain, with_error
 from .session import Session, wrong_use
 from .specs import with_setting
 from .watching import watch_to_its_end
@@ -20,6 +20,9 @@ from .watching import watch_to_its_end
 @laminar.command("evaluate")
 @click.argument("checkpoint_id", metavar="CHECKPOINT", type=CHECKPOINT)
 @click.option("--prompts", type=click.IntRange(1), help="How many held-out prompts; else as many as its job asked.")
+@click.option("--samples", type=click.IntRange(1), help="Answers to each: k of avg@k and pass@k.")
+@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy; else as its job asked.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Else as its job asked.")
 @click.option("--environment", metavar="NAME", help="Another one than it was trained on.")
 @click.option("--dataset", metavar="FILE", help="Questions with answers: a file of the cluster's (environment jsonl).")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="A setting of --environment.")
@@ -34,6 +37,9 @@ def evaluate(
     context: click.Context,
     checkpoint_id: str,
     prompts: int | None,
+    samples: int | None,
+    temperature: float | None,
+    top_p: float | None,
     environment: str | None,
     dataset: str | None,
     params: Sequence[str],
@@ -50,6 +56,9 @@ def evaluate(
     job = session.client.checkpoints.evaluate(
         checkpoint_id,
         prompts=prompts,
+        samples=samples,
+        temperature=temperature,
+        top_p=top_p,
         environment=_environment(environment, dataset, params),
         replicas=replicas,
         pool=pool,
@@ -75,8 +84,10 @@ def _until_it_is_over(session: Session, job: Job, checkpoint_id: str, *, watch: 
 
 
 def result_of(checkpoint: Checkpoint, found: Evaluation) -> str:
-    mean, spread = number(found.reward_mean), number(found.reward_std)
-    return f"step {checkpoint.step}: reward {mean}, spread {spread}, over {found.prompts} prompts"
+    told = f"step {checkpoint.step}: reward {with_error(found.reward_mean, found.reward_error)}"
+    if found.pass_rate is not None:
+        told += f", pass@{found.samples} {with_error(found.pass_rate, found.pass_error)}"
+    return f"{told}, over {found.prompts} prompts"
 
 
 def _environment(name: str | None, dataset: str | None, params: Sequence[str]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from ..answers.checkpoints import Checkpoint
 from ..errors import NotFound
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, CHECKPOINT_OR_JOB, JOB
-from .rendering import ago, number, plain, size, table
+from .rendering import ago, number, plain, size, table, with_error
 from .session import Session
 
 
@@ -47,7 +47,7 @@ def _evaluated(checkpoint: Checkpoint) -> str:
     """By the newest evaluation; else by its own job, if it asked held-out prompts at this step."""
     if checkpoint.evaluations:
         newest = checkpoint.evaluations[0]
-        return f"{number(newest.reward_mean)} ± {number(newest.reward_std)}"
+        return with_error(newest.reward_mean, newest.reward_error)
     own = checkpoint.metrics.get("evaluation/reward")
     return "–" if own is None else number(own)
 

@@ -93,6 +93,10 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= MANY else f"{value:.4g}"
 
 
+def with_error(value: float, error: float) -> str:
+    return f"{number(value)} ± {error:.2g}"
+
+
 def when(moment: datetime | None) -> str:
     """In the reader's own time zone."""
     return "–" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

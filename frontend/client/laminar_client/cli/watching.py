@@ -25,7 +25,8 @@ from .session import INTERRUPTED, Session
 SHOWN_SERIES: Final[Mapping[str, str]] = {
     "reward/mean": "reward",
     "evaluation/reward": "held-out",
-    "evaluation/reward_std": "spread",
+    "evaluation/reward_error": "± held-out",
+    "evaluation/pass_rate": "pass@k",
     "train/loss": "loss",
     "train/entropy": "entropy",
     "length/mean": "length",

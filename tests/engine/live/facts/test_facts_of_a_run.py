@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.live.facts.from_reports import finite, printable, step_trained, trajectories_sampled
+from engine.live.facts.from_reports import evaluated, finite, printable, step_trained, trajectories_sampled
 from engine.live.facts.recorder import Recorder
 from engine.live.facts.token_texts import texts_of_tokens
 from engine.live.process.settings import Settings
@@ -13,6 +13,7 @@ from engine.live.run.model_source import BUILT_IN
 from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
     LedgerReported,
     ReadTrajectory,
     SamplesEnded,
@@ -24,6 +25,7 @@ from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, Tr
 from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import (
+    Evaluated,
     PhaseChanged,
     PipelineReady,
     ReplicasResized,
@@ -201,3 +203,14 @@ def test_settings_fail_loudly_and_a_jobs_id_is_no_way_out_of_the_store(tmp_path:
     for job in ("../x", "a/b", "..", ""):
         with pytest.raises(ValueError, match="job:"):
             settings.attempt_folder(job=job, attempt=1, fence=1)
+
+
+def test_fact_of_an_evaluation_carries_both_means_with_errors() -> None:
+    report = EvaluationReported(
+        weights=WeightsId(0, 3), num_prompts=9, num_samples=4, reward_mean=0.5, reward_std=0.3, reward_error=0.1,
+        pass_rate=0.75, pass_error=0.15, length_mean=8.0,
+    )  # fmt: skip
+    assert evaluated(report) == Evaluated(
+        version=3, num_prompts=9, num_samples=4, reward_mean=0.5, reward_std=0.3, reward_error=0.1,
+        pass_rate=0.75, pass_error=0.15, length_mean=8.0,
+    )  # fmt: skip

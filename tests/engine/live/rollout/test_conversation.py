@@ -5,11 +5,12 @@ from dataclasses import replace
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.environment.turns import Answer
-from engine.live.rollout.conversation import TOLD_ANEW, Conversation
+from engine.live.rollout.conversation import TOLD_ANEW, Conversation, sampling_of
 from engine.live.rollout.telling import retold, told_whole
 from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.records import Failure, GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
+from engine.spec.job import JobSpec
 
 VERDICT = Verdict(reward=0.5, parts={}, trusted=True, remark="half")
 
@@ -218,3 +219,28 @@ def test_an_environment_that_failed_is_the_last_to_speak() -> None:
     assert content is not None
     (_, last) = content.utterances
     assert (last.is_own, last.num_tokens, last.error, last.seconds) == (False, 0, late.reason, 5.0)
+
+
+def sampled(evaluation: dict[str, float], *, version: int | None) -> tuple[float, float, int, float]:
+    """Temperature, top_p, top_k, min_p; `version`: None of a prompt of training."""
+    rollout = {"temperature": 0.8, "top_p": 0.9, "top_k": 7, "min_p": 0.01}
+    spec = JobSpec.model_validate({"name": "x", "rollout": rollout, "evaluation": evaluation})
+    asked = sampling_of(SampleKey(group=GroupKey(ordinal=0, evaluation=version), sample=0), spec)
+    return asked.temperature, asked.top_p, asked.top_k, asked.min_p
+
+
+def test_held_out_answers_are_drawn_by_their_own_settings() -> None:
+    own = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
+    assert sampled(own, version=0) == (0.6, 0.95, 0, 0.0)
+    assert sampled(own, version=None) == (0.8, 0.9, 7, 0.01), "training keeps the rollouts' settings"
+
+
+def test_empty_evaluation_settings_are_the_rollouts() -> None:
+    assert sampled({}, version=3) == (0.8, 0.9, 7, 0.01)
+    assert sampled({"temperature": 0}, version=3) == (0.0, 0.9, 7, 0.01)
+
+
+def test_samples_of_a_held_out_prompt_draw_by_other_seeds() -> None:
+    spec = JobSpec(name="x")
+    keys = [SampleKey(group=GroupKey(ordinal=0, evaluation=0), sample=sample) for sample in range(4)]
+    assert len({sampling_of(key, spec).seed for key in keys}) == 4

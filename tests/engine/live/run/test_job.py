@@ -140,7 +140,7 @@ def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pyte
     assert [body.step for body in sink.of(CheckpointSaved)] == [2, 4]
     assert not sink.of(FaultDetected)
     assert [body.phase for body in sink.of(PhaseChanged)] == [
-        "provisioning", "loading_weights", "evaluating", "training", "finalizing",
+        "provisioning", "loading_weights", "training", "finalizing",
     ]  # fmt: skip
     assert len(sink.of(PipelineReady)) == 1 and sink.of(PipelineReady)[0].num_parameters > 0
     metrics = sink.of(StepTrained)[-1].metrics

@@ -43,7 +43,9 @@ def test_first_evaluation_runs_beside_training() -> None:
     data.batch(2)
     late = data.sync(version=1, wants=0, beside=(WeightsId(0, 0),), finished=answers(held_out))
     assert of(late, EvaluationReported) == [
-        EvaluationReported(weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
+        EvaluationReported(
+            weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0, pass_rate=1.0
+        )
     ]
     assert of(late, VersionReleased) == [VersionReleased(weights=WeightsId(0, 0))]
 

@@ -64,6 +64,12 @@ def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest(
     assert ReplicaPlan.of_spec(given, shape).kv_tokens == 5_000
 
 
+def test_cut_held_out_answers_sort_a_vocabulary_too() -> None:
+    shape = known_shape("Qwen3-8B")
+    for evaluation, cuts in (({}, False), ({"top_p": 0.95}, True), ({"temperature": 0}, False)):
+        assert ReplicaPlan.of_spec(job(evaluation=evaluation), shape).cuts is cuts
+
+
 def test_vllms_cache_has_the_blocks_that_it_is_told_or_room_for_a_sequence_of_any_length(tmp_path: Path) -> None:
     config = KNOWN_CONFIGS["Qwen3-8B"]
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,0 +1,63 @@
+"""EvaluationSpec: how many held-out prompts are answered, when, and how their answers are drawn."""
+
+from dataclasses import dataclass, fields, replace
+
+from pydantic import Field
+
+from engine.spec.knob_effects import knob
+from engine.spec.strict import Strict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSampling:
+    """How tokens are drawn: in training as `rollout` says, of held-out answers as `evaluation` says."""
+
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int
+    min_p: float
+
+    @property
+    def cuts(self) -> bool:
+        """Unlikely tokens are left out, so that a vocabulary is sorted."""
+        return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
+
+
+class EvaluationSpec(Strict):
+    prompts: int = Field(
+        256,
+        ge=1,
+        le=65_536,
+        description="Held-out prompts, answered by the first weights, beside training, and by the last ones.",
+    )
+    every: int = Field(
+        0, ge=0, le=1_000_000, description="Also after every so many steps; 0: only by the first and the last weights."
+    )
+    samples: int = knob(
+        1,
+        "evaluation.samples",
+        "Answers to each held-out prompt, k of avg@k and pass@k.",
+        ge=1,
+        le=256,
+    )
+    pass_mark: float = Field(
+        1.0,
+        ge=-1e9,
+        le=1e9,
+        description="An answer passes with this reward or more; pass@k is the share of prompts with an answer that "
+        "passes.",
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=4, description="Of held-out answers; 0: greedy, the likeliest token. Empty: rollout.temperature."
+    )
+    top_p: float | None = knob(None, "evaluation.top_p", "Of held-out answers. Empty: rollout.top_p.", gt=0, le=1)
+    top_k: int | None = knob(
+        None, "evaluation.top_k", "Of held-out answers; 0: all tokens. Empty: rollout.top_k.", ge=0, le=1_000_000
+    )
+    min_p: float | None = knob(None, "evaluation.min_p", "Of held-out answers. Empty: rollout.min_p.", ge=0, lt=1)
+
+    def sampling(self, otherwise: TokenSampling) -> TokenSampling:
+        """`otherwise`: of what is empty here."""
+        given = {each.name: getattr(self, each.name) for each in fields(TokenSampling)}
+        return replace(otherwise, **{name: value for name, value in given.items() if value is not None})
