@@ -28,7 +28,7 @@ from engine.sim.costs.relay import broadcast_s
 from engine.sim.costs.slots import SlotCost, Slots
 from engine.sim.costs.switch import switch_s
 from engine.sim.costs.training import fewest_devices, training_cost
-from engine.sim.fleet.work import Drawing, Modelled, Work
+from engine.sim.fleet.work import NO_WORK, Drawing, Modelled, Work
 
 Workload = Literal["math", "tools"]
 
@@ -84,6 +84,8 @@ class Setup:
         return Tools.of(self.book) if self.workload == "tools" else None
 
     def work(self, key: SampleKey) -> Work:
+        if key.group.evaluation is not None:
+            return NO_WORK
         return self._drawing.work(self.seed, key)
 
     @cached_property

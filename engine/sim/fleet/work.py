@@ -8,7 +8,7 @@ Invariants:
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.sim.chance import Chance
@@ -36,6 +36,10 @@ class Work:
     def num_tokens(self) -> int:
         """All that it comes to."""
         return self.prompt + self.num_written + sum(call.tokens for call in self.calls)
+
+
+NO_WORK: Final = Work(prompt=1, turns=(1,))
+"""Of a held-out prompt: evaluations are not simulated, and a plan has at least one."""
 
 
 class Drawing(Protocol):
