@@ -161,10 +161,10 @@ def _line(fact: Fact) -> str:
 
 
 def _evaluated(result: Evaluated) -> str:
-    told = f"held-out reward of version {result.version}: {result.reward_mean:.3f} ± {result.reward_error:.3f}"
+    line = f"held-out reward of version {result.version}: {result.reward_mean:.3f} ± {result.reward_error:.3f}"
     if result.pass_rate is not None:
-        told += f", pass@{result.num_samples} {result.pass_rate:.3f} ± {result.pass_error:.3f}"
-    return f"{told}, on {result.num_prompts} prompts"
+        line += f", pass@{result.num_samples} {result.pass_rate:.3f} ± {result.pass_error:.3f}"
+    return f"{line}, on {result.num_prompts} prompts"
 
 
 if __name__ == "__main__":

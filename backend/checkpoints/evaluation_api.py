@@ -33,7 +33,7 @@ class EvaluateCheckpoint(Strict):
     name: Name | None = None
     prompts: int | None = Field(None, ge=1, le=65_536, description="How many held-out prompts are answered.")
     samples: int | None = Field(None, ge=1, le=256, description="Answers to each of them, k of avg@k and pass@k.")
-    temperature: float | None = Field(None, ge=0, le=4, description="0: greedy, one answer to each unless told.")
+    temperature: float | None = Field(None, ge=0, le=4, description="0: greedy, then one answer a prompt by default.")
     top_p: float | None = Field(None, gt=0, le=1, description="Only the likeliest tokens that make up this share.")
     environment: EnvironmentSpec | None = Field(None, description="Another one than the checkpoint was trained on.")
     replicas: int = Field(1, ge=1, le=4_096, description="Rollout replicas that share the prompts.")

@@ -29,10 +29,13 @@ class EvaluationSpec(Strict):
         256,
         ge=1,
         le=65_536,
-        description="Held-out prompts, answered by the first weights, beside training, and by the last ones.",
+        description="Held-out prompts, answered with the first weights (in parallel with training) and with the last.",
     )
     every: int = Field(
-        0, ge=0, le=1_000_000, description="Also after every so many steps; 0: only by the first and the last weights."
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Also after every so many steps; 0: only with the first and last weights.",
     )
     samples: int = knob(
         1,

@@ -43,7 +43,7 @@ class Step:
     words: tuple[str, ...]
     """For `python -m engine.bench`."""
     takes_seconds: bool = False
-    """Stops by itself after `--seconds`, with whatever was measured until then."""
+    """Stops by itself after `--seconds` and reports the figures measured so far."""
 
 
 STEPS: Final = (

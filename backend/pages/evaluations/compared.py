@@ -101,7 +101,7 @@ def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
 
 
 def _firsts(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
-    # Beside training another version's result may come first.
+    # The first evaluation runs in parallel with training, so a later version's result may come first.
     events = JobEvent.objects.filter(job__in=jobs, type="evaluated", data__version=0).select_related("job")
     for event in events.order_by("job", "seq").distinct("job"):
         if "reward_mean" in event.data:

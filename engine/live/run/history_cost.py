@@ -37,7 +37,10 @@ def warnings_of_history(spec: JobSpec, folder: Path, question: Prompt) -> tuple[
         return ()
     num_turns = turns_of(spec.environment)
     kept = spec.model.model_copy(update={"history": "as_generated"})
-    rendered, generated = (_read_tokens(folder, model, question, role, num_turns) for model in (spec.model, kept))
+    try:
+        rendered, generated = (_read_tokens(folder, model, question, role, num_turns) for model in (spec.model, kept))
+    except ValueError:  # the template shows no earlier answers, so as_generated is no way out
+        return ()
     factor = rendered / generated
     if factor < WORTH_A_WARNING:
         return ()

@@ -4,7 +4,7 @@
                                              → evaluating                 one that only evaluates
 
 Invariants:
-- the first evaluation runs beside training, so it has no phase of its own;
+- the first evaluation runs in parallel with training, so it has no phase of its own;
 - it is ready once: when the trainer and every replica of the start hold weights, or at the first work that was done if
   that comes sooner, since a job that trains is no longer starting;
 - phases only go forward, and none after loading is entered before it is ready.

@@ -25,7 +25,9 @@ def test_every_template_is_a_whole_spec_that_can_be_submitted(api: Any, project:
 def test_the_schema_describes_a_spec(api: Any) -> None:
     schema = api.get("/schemas/job-spec").json()
     assert schema["title"] == "JobSpec" and schema["required"] == ["name"]
-    assert "Held-out prompts, answered by the first weights, beside training" in str(schema)
+    assert "Held-out prompts, answered with the first weights (in parallel with training) and with the last." in str(
+        schema
+    )
 
 
 def test_pools_tell_capacity_use_and_the_callers_own_quota(

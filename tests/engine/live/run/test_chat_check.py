@@ -119,6 +119,15 @@ def test_rewritten_history_is_measured(
     assert 1.5 <= factor <= turns
 
 
+def test_template_without_earlier_answers_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    folder = save_qwen3(tmp_path, template=None)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }} {{ messages | length }}")
+    job = {"environment": {"name": "custom", "code": CUSTOM_CODE}}
+    assert refuse_model(spec(folder, **job)) == ()
+    with pytest.raises(ValueError, match=r"leave model\.history at template"):
+        refuse_model(spec(folder, **job, model={"history": "as_generated"}))
+
+
 def test_warning_of_rewritten_history_counts_the_question(tmp_path: Path) -> None:
     """A long question is in every segment, so that it brings the factor close to the number of turns."""
     folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
