@@ -11,7 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -133,8 +133,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     if os.environ.get(WARM) and isinstance(item, pytest.Function):
-        runtestprotocol(item, log=False, nextitem=item)  # fixtures of its module stay
-        item._initrequest()
+        # Its own fixtures end, those of its class and module stay; pytest reads nothing else of `nextitem`.
+        runtestprotocol(item, log=False, nextitem=cast(pytest.Item, item.parent))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

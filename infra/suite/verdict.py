@@ -5,6 +5,7 @@ Invariants:
   `MOST_UNSTEADY` of those are red;
 - an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, one that uses the
   processor for over `TOO_SLOW_CPU_S` both times is red (alone it runs twice, and the first time fills the caches);
+  one that fails when it runs twice is unsteady;
 - a run that exceeds its time budget, or whose pytest breaks off, is red.
 """
 
@@ -97,6 +98,8 @@ def judge(run: Run) -> Verdict:
     slow = results.slow_tests(tests, scale=run.scale)
     if slow and run.suite == "gate":
         _time_again(run, slow, verdict)
+    if len(verdict.unsteady) > MOST_UNSTEADY:
+        verdict.red.append(f"{len(verdict.unsteady)} unsteady tests, {MOST_UNSTEADY} are bearable")
     return verdict
 
 
@@ -108,14 +111,13 @@ def _retry(run: Run, failed: Sequence[Result], verdict: Verdict) -> None:
     passed = {result.nodeid for result in again if result.outcome == "passed"}
     verdict.unsteady = [result for result in failed if result.nodeid in passed]
     verdict.red += [result.nodeid for result in failed if result.nodeid not in passed]
-    if len(verdict.unsteady) > MOST_UNSTEADY:
-        verdict.red.append(f"{len(verdict.unsteady)} unsteady tests, {MOST_UNSTEADY} are bearable")
 
 
 def _time_again(run: Run, slow: Sequence[Result], verdict: Verdict) -> None:
     chosen = sorted(slow, key=lambda result: -result.seconds)[:MOST_TIMED_AGAIN]
     print(f"\nUnmarked tests over {results.SLOW_AFTER_S:.0f} s again, alone ({len(chosen)}):", flush=True)
     _, again = run.pytest("slow", [result.nodeid for result in chosen], **{WARM: "1"})
+    verdict.unsteady += results.failures(again)
     beside = {result.nodeid: result for result in chosen}
     best = [_better(result, beside[result.nodeid]) for result in again if result.outcome == "passed"]
     verdict.slow = [result for result in best if result.seconds > results.SLOW_AFTER_S * run.scale]

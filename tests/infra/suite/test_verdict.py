@@ -158,7 +158,9 @@ def test_slow_test_is_named_and_one_that_burns_cpu_is_red(run: Run, monkeypatch:
         run,
         a=BURN
         + """
-def test_burns(): burn()
+def test_burns(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    burn()
 def test_sleeps(): time.sleep(0.5)
 def test_pays_for_an_import(): import heavy
 @pytest.fixture(scope="module")
@@ -174,9 +176,15 @@ def test_proof(): time.sleep(0.4)
 @pytest.fixture(scope="session")
 def shared(): time.sleep(0.4)
 def test_pays_for_the_session(shared): pass
+def test_runs_only_once(tmp_path_factory):
+    seen = tmp_path_factory.getbasetemp() / "seen"
+    assert not seen.exists()
+    seen.touch()
+    time.sleep(0.4)
 """,
     )
     assert verdict.red == ["test_a.py::test_burns"]
+    assert [row.nodeid for row in verdict.unsteady] == ["test_a.py::test_runs_only_once"]
     assert "mark it long" in verdict.reasons["test_a.py::test_burns"]
     assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_burns", "test_a.py::test_sleeps"}
 
