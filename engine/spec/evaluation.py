@@ -1,11 +1,15 @@
 """EvaluationSpec: how many held-out prompts are answered, when, and how their answers are drawn."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from pydantic import Field
 
 from engine.spec.knob_effects import knob
 from engine.spec.strict import Strict
+
+MAX_ANSWERS: Final = 2**18
+"""Of one evaluation: about 80 MB of rewards and lengths in the memory of data, which keeps them until its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from engine.spec.environment_params import wrong_params
+from engine.spec.evaluation import MAX_ANSWERS
 from engine.spec.knob_effects import idle_knobs
 from engine.spec.recipes import RECIPES
 from engine.spec.schedules import SCHEDULES
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if len(set(spec.tags)) != len(spec.tags):
         yield _misfit("tags", "must not repeat", spec.tags)
-    if spec.evaluation.every > spec.training.steps:
-        yield _misfit("evaluation.every", "must not exceed training.steps", spec.evaluation.every)
     if spec.training.mini_batches > spec.training.prompts_per_step:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
         yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
@@ -46,6 +45,7 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         if spec.algorithm.name == "gspo":
             rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
+    yield from _of_the_evaluation(spec)
     yield from _of_the_groups(spec)
     yield from _of_the_correction(spec)
     yield from _of_the_teacher(spec)
@@ -56,6 +56,16 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     for name, wrong in wrong_params(spec.environment.name, params):
         yield _told(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+
+
+def _of_the_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+    evaluation = spec.evaluation
+    if evaluation.every > spec.training.steps:
+        yield _misfit("evaluation.every", "must not exceed training.steps", evaluation.every)
+    if evaluation.prompts * evaluation.samples > MAX_ANSWERS:
+        most = f"must be at most {MAX_ANSWERS // evaluation.prompts} with {evaluation.prompts:,} prompts"
+        rule = f"{most}: an evaluation has at most {MAX_ANSWERS:,} answers"
+        yield _misfit("evaluation.samples", rule, evaluation.samples)
 
 
 def _of_the_groups(spec: "JobSpec") -> Iterator[InitErrorDetails]:

@@ -212,19 +212,23 @@ class Conversation:
             queue_s=self.queue_s,
             queue_depth=self.queue_depth,
             failure=failure,
-            content=TrajectoryContent(
-                prompt_ids=Ints.of(self.prompt_ids),
-                response_ids=Ints.of(self.response_ids),
-                logprobs=Floats.of(self.logprobs),
-                written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
-                breaks=Ints.of(self.breaks) if self.breaks else NO_BREAKS,
-                routes=Bytes(self.routes),
-                prompt_text=self.asked or self.prompt.text,
-                response_text=self.text,
-                remark=remark,
-                utterances=tuple(self.utterances) if len(self.utterances) > 1 else (),
-                parts=parts,
-            ),
+            content=self._content(remark, parts) if self.key.group.evaluation is None else None,
+        )
+
+    def _content(self, remark: str, parts: tuple[tuple[str, float], ...]) -> TrajectoryContent:
+        """Of a training sample. Nobody reads that of an evaluation's, of which data would keep all until its end."""
+        return TrajectoryContent(
+            prompt_ids=Ints.of(self.prompt_ids),
+            response_ids=Ints.of(self.response_ids),
+            logprobs=Floats.of(self.logprobs),
+            written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
+            breaks=Ints.of(self.breaks) if self.breaks else NO_BREAKS,
+            routes=Bytes(self.routes),
+            prompt_text=self.asked or self.prompt.text,
+            response_text=self.text,
+            remark=remark,
+            utterances=tuple(self.utterances) if len(self.utterances) > 1 else (),
+            parts=parts,
         )
 
 

@@ -137,6 +137,14 @@ def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does
     assert [*waits, talk.awaits_answer] == [True, False]
 
 
+def test_held_out_answer_is_sent_without_its_content() -> None:
+    """Data keeps an evaluation's answers until its end: 65,536 of 32k tokens would be 25 GB."""
+    talk = replace(conversation(), key=SampleKey(group=GroupKey(ordinal=3, evaluation=4), sample=1))
+    talk.add_turn(output(3), heard("one"), named)
+    answer = talk.judged(VERDICT)
+    assert (answer.content, answer.reward, answer.num_tokens) == (None, 0.5, 1)
+
+
 def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
     talk = conversation()
     talk.add_turn(output(3), heard("one"), named)
