@@ -9,11 +9,10 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
+from engine.environments.sandbox.host_speed import one_round, scale_of
+
 VARIABLE: Final = "LAMINAR_TEST_SCALE"
-REFERENCE_ROUNDS_PER_S: Final = 10_000.0
-"""Rounds of `_spin` a second and core where the budgets were measured: two quiet cores of an AMD EPYC."""
 MEASURED_FOR_S: Final = 0.3
-HIGHEST: Final = 10.0
 
 
 def scale() -> float:
@@ -26,23 +25,12 @@ def measure_scale(num_cores: int | None = None) -> float:
     count = num_cores or os.cpu_count() or 1
     with ProcessPoolExecutor(max_workers=count) as pool:
         rates = list(pool.map(_rounds_per_s, [MEASURED_FOR_S] * count))
-    return scale_of(min(rates))
-
-
-def scale_of(rounds_per_s: float) -> float:
-    return round(min(max(REFERENCE_ROUNDS_PER_S / rounds_per_s, 1.0), HIGHEST), 1)
+    return round(scale_of(min(rates)), 1)
 
 
 def _rounds_per_s(seconds: float) -> float:
     started, rounds = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < seconds or rounds == 0:
-        _spin()
+        one_round()
         rounds += 1
     return rounds / elapsed
-
-
-def _spin() -> int:
-    total = 0
-    for number in range(1_000):
-        total += number * number % 7
-    return total

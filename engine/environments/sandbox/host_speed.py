@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 REFERENCE_ROUNDS_PER_S: Final = 10_000.0
-"""Rounds of `_round` in a second of a quiet core of an AMD EPYC, by Python 3.11."""
+"""Rounds of `one_round` in a second of a quiet core of an AMD EPYC, by Python 3.11."""
 HIGHEST: Final = 10.0
 _NUM_ROUNDS: Final = 100
 _MEASURED_FOR_S: Final = 60.0
@@ -37,7 +37,7 @@ class HostSpeed:
     def _rounds_per_s(self) -> float:
         began = self._cpu_clock()
         for _ in range(_NUM_ROUNDS):
-            _round()
+            one_round()
         return _NUM_ROUNDS / max(self._cpu_clock() - began, 1e-9)
 
 
@@ -45,7 +45,7 @@ def scale_of(rounds_per_s: float) -> float:
     return min(max(REFERENCE_ROUNDS_PER_S / rounds_per_s, 1.0), HIGHEST)
 
 
-def _round() -> int:
+def one_round() -> int:
     total = 0
     for number in range(1_000):
         total += number * number % 7

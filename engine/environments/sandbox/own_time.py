@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from engine.environments.sandbox.host_speed import host_scale
-from engine.environments.sandbox.process_times import ThreadTimes, TreeTimes
+from engine.environments.sandbox.process_times import TreeTimes
+from engine.thread_times import ThreadTimes
 
 Ending = Literal["cpu", "wall", "starved"]
 
@@ -109,7 +110,7 @@ class TreeWaits:
         return cpu_s, waited_s
 
 
-_UNBORN: Final = ThreadTimes(ran_ns=0, waited_ns=0, is_runnable=False)
+_UNBORN: Final = ThreadTimes(state="", ran_ns=0, waited_ns=0, num_turns=0)
 
 
 def patience_s(limit_s: float) -> float:

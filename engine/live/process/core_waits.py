@@ -1,8 +1,5 @@
 """Scheduler statistics of a process: is it waiting for a core, or stopped, asleep or gone?
 
-    /proc/PID/task/TID/stat       R runnable, S and D asleep, T stopped
-    /proc/PID/task/TID/schedstat  ns on a core, ns in which it was runnable without one, turns on a core
-
 Invariants:
 - a process is known by boot, namespace, number and start: a number that came again is another process;
 - the kernel adds a wait only when it is over: a thread that was runnable at both looks and had no turn has waited for
@@ -12,30 +9,22 @@ Invariants:
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-_PROC: Final = Path("/proc")
-_RUNNABLE: Final = "R"
+from engine.thread_times import PROC, UNREADABLE, ThreadTimes, own_wait_ns, stat_fields, threads_of
+
 _STARTED_AT: Final = 19  # among the fields behind the name, in clock ticks since the boot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadSeen:
-    state: str
-    ran_ns: int
-    waited_ns: int
-    num_turns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
     at: float
     """On its host's monotonic clock."""
-    threads: dict[int, ThreadSeen]
+    threads: dict[int, ThreadTimes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +38,7 @@ class ProcessNamed:
 def home() -> str:
     """Boot and process namespace of this process: within it, numbers of processes mean the same."""
     try:
-        return f"{(_PROC / 'sys/kernel/random/boot_id').read_text().strip()}:{(_PROC / 'self/ns/pid').readlink()}"
+        return f"{Path(PROC, 'sys/kernel/random/boot_id').read_text().strip()}:{Path(PROC, 'self/ns/pid').readlink()}"
     except OSError:
         return ""
 
@@ -70,10 +59,7 @@ def home_of(process: str) -> str:
 
 def thread_waited_s(tid: int) -> float:
     """A thread of this process, since it began."""
-    try:
-        return int((_PROC / f"self/task/{tid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    return own_wait_ns(f"self/task/{tid}") / 1e9
 
 
 def look_at(process: str) -> ProcessSeen | None:
@@ -81,7 +67,7 @@ def look_at(process: str) -> ProcessSeen | None:
     if not process or home_of(process) != home():
         return None
     pid, started = process.rsplit("/", 2)[1:]
-    threads = dict(_threads(int(pid)))
+    threads = threads_of(int(pid))
     if not threads or _started(int(pid)) != started:
         return None
     return ProcessSeen(at=time.monotonic(), threads=threads)
@@ -114,34 +100,15 @@ class Looks:
         self._last = {key: seen for key, seen in self._last.items() if is_silent(key)}
 
 
-def _waited_s(before: ThreadSeen, now: ThreadSeen, lasts_s: float) -> float:
-    is_queued = before.state == now.state == _RUNNABLE and before.num_turns == now.num_turns
+def _waited_s(before: ThreadTimes, now: ThreadTimes, lasts_s: float) -> float:
+    is_queued = before.is_runnable and now.is_runnable and before.num_turns == now.num_turns
     if is_queued:
         return lasts_s - (now.ran_ns - before.ran_ns) / 1e9
     return (now.waited_ns - before.waited_ns) / 1e9
 
 
-def _threads(pid: int) -> Iterator[tuple[int, ThreadSeen]]:
-    try:
-        folders = list((_PROC / f"{pid}/task").iterdir())
-    except OSError:
-        return
-    for folder in folders:
-        try:
-            ran_ns, waited_ns, num_turns = map(int, (folder / "schedstat").read_text().split())
-            state = _fields(folder / "stat")[0]
-        except (OSError, ValueError, IndexError):  # it has just ended, or this kernel does not count
-            continue
-        yield int(folder.name), ThreadSeen(state=state, ran_ns=ran_ns, waited_ns=waited_ns, num_turns=num_turns)
-
-
 def _started(pid: int) -> str:
     try:
-        return _fields(_PROC / f"{pid}/stat")[_STARTED_AT]
-    except (OSError, IndexError):
+        return stat_fields(f"{PROC}/{pid}")[_STARTED_AT].decode()
+    except UNREADABLE:
         return ""
-
-
-def _fields(stat: Path) -> list[str]:
-    """Behind the name, in which there may be anything."""
-    return stat.read_text().rpartition(")")[2].split()

@@ -7,14 +7,16 @@ import pytest
 from engine.environments.sandbox.excuses import Excuse, excuse_wait, excused, excusing
 from engine.environments.sandbox.host_speed import HIGHEST, HostSpeed
 from engine.environments.sandbox.own_time import LEAST_PATIENCE_S, Ending, OwnTime, TreeWaits, patience_s
-from engine.environments.sandbox.process_times import ThreadTimes, TreeTimes, own_wait_ns, times_of
+from engine.environments.sandbox.process_times import TreeTimes, times_of
 from engine.environments.sandbox.watch import NEW_BORN
+from engine.thread_times import ThreadTimes, own_wait_ns
 
 LOOK_S = 0.125
 
 
 def thread(ran_s: float = 0.0, waited_s: float = 0.0, *, is_runnable: bool = True) -> ThreadTimes:
-    return ThreadTimes(ran_ns=int(ran_s * 1e9), waited_ns=int(waited_s * 1e9), is_runnable=is_runnable)
+    state = "R" if is_runnable else "S"
+    return ThreadTimes(state=state, ran_ns=int(ran_s * 1e9), waited_ns=int(waited_s * 1e9), num_turns=0)
 
 
 def tree(cpu_s: float, *threads: ThreadTimes) -> TreeTimes:

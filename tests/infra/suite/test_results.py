@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.environments.sandbox.host_speed import HIGHEST, REFERENCE_ROUNDS_PER_S, scale_of
 from infra.suite.report import red_files
 from infra.suite.results import (
     CRASHED,
@@ -16,7 +17,7 @@ from infra.suite.results import (
     time_table,
     write_phase,
 )
-from infra.suite.speed import HIGHEST, REFERENCE_ROUNDS_PER_S, measure_scale, scale_of
+from infra.suite.speed import measure_scale
 
 
 def phase(file: Path, nodeid: str, when: str, outcome: str = "passed", **more: object) -> None:

@@ -6,27 +6,28 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine import thread_times
 from engine.live.process import core_waits
 from engine.live.process.core_waits import (
     Looks,
     ProcessSeen,
-    ThreadSeen,
     look_at,
     own_process,
     process_of,
     thread_waited_s,
     waited_between_s,
 )
+from engine.thread_times import ThreadTimes
 from tests.engine.live.process.starving import SLEEP, SPIN, running, starved, stopped
 
 APART_S = 0.2
 
 
-def thread(state: str, *, ran_s: float = 0.0, waited_s: float = 0.0, num_turns: int = 0) -> ThreadSeen:
-    return ThreadSeen(state=state, ran_ns=int(ran_s * 1e9), waited_ns=int(waited_s * 1e9), num_turns=num_turns)
+def thread(state: str, *, ran_s: float = 0.0, waited_s: float = 0.0, num_turns: int = 0) -> ThreadTimes:
+    return ThreadTimes(state=state, ran_ns=int(ran_s * 1e9), waited_ns=int(waited_s * 1e9), num_turns=num_turns)
 
 
-def between(before: ThreadSeen, after: ThreadSeen, *, lasts_s: float = 10.0) -> float:
+def between(before: ThreadTimes, after: ThreadTimes, *, lasts_s: float = 10.0) -> float:
     return waited_between_s(ProcessSeen(at=0.0, threads={1: before}), ProcessSeen(at=lasts_s, threads={1: after}))
 
 
@@ -53,7 +54,7 @@ def between(before: ThreadSeen, after: ThreadSeen, *, lasts_s: float = 10.0) -> 
         "no longer than time",
     ],
 )
-def test_wait_between_two_looks(before: ThreadSeen, after: ThreadSeen, waited_s: float) -> None:
+def test_wait_between_two_looks(before: ThreadTimes, after: ThreadTimes, waited_s: float) -> None:
     assert between(before, after) == pytest.approx(waited_s)
 
 
@@ -109,7 +110,8 @@ def test_number_that_came_again_is_another_process() -> None:
 
 
 def test_host_that_tells_nothing_excuses_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(core_waits, "_PROC", tmp_path)
+    for reader in (core_waits, thread_times):
+        monkeypatch.setattr(reader, "PROC", tmp_path)
     assert process_of(os.getpid()) == "" and thread_waited_s(1) == 0.0
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from engine.live.process.core_waits import ProcessNamed, ProcessSeen, ThreadSeen, process_of
+from engine.live.process.core_waits import ProcessNamed, ProcessSeen, process_of
 from engine.live.run import starved_parts
 from engine.live.run.starved_parts import SILENT_AFTER_S, StarvedParts
 from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
 from engine.pipeline.messages.to_manager import PartStarved
+from engine.thread_times import ThreadTimes
 from tests.engine.live.process.starving import SPIN, running, starved, stopped
 
 SILENT, OTHER = rollout_address(0), relay_address(1)
@@ -69,7 +70,7 @@ class FarHost:
     def remote(self, process: str) -> ProcessSeen:
         self.asked.append(process)
         self.at += 1.0
-        return ProcessSeen(at=self.at, threads={1: ThreadSeen(state="R", ran_ns=0, waited_ns=0, num_turns=1)})
+        return ProcessSeen(at=self.at, threads={1: ThreadTimes(state="R", ran_ns=0, waited_ns=0, num_turns=1)})
 
     def wait(self, answers: list[ProcessSeen], timeout: float) -> tuple[list[ProcessSeen], list[ProcessSeen]]:
         return answers, []
