@@ -62,22 +62,23 @@ def evaluate(
     def make() -> Job:
         pool = the_only_pool(list(pools_of(caller.team)), body.pool or checkpoint.job.pool.name)
         try:
-            spec = evaluation_spec(checkpoint, EvaluationWishes(**_wishes(body)))
+            spec = evaluation_spec(checkpoint, wishes_of(body))
             return evaluate_checkpoint(
                 checkpoint, spec, pool=pool, by=Submitter(user=caller.user, key=caller.key), now=now
             )
         except SpecRefused as refusal:
-            refusal.errors = tuple(map(_in_this_body, refusal.errors))
+            refusal.errors = tuple(map(in_this_body, refusal.errors))
             raise
 
     return answer_with_new_job(request, make, key=idempotency_key, spec_at="", now=now)
 
 
-def _wishes(body: EvaluateCheckpoint) -> dict[str, Any]:
-    return {name: getattr(body, name) for name in EvaluateCheckpoint.model_fields if name != "pool"}
+def wishes_of(body: EvaluateCheckpoint) -> EvaluationWishes:
+    asked: dict[str, Any] = {name: getattr(body, name) for name in EvaluateCheckpoint.model_fields if name != "pool"}
+    return EvaluationWishes(**asked)
 
 
-def _in_this_body(error: FieldError) -> FieldError:
+def in_this_body(error: FieldError) -> FieldError:
     """A refusal points into the spec, which its user has not written."""
     mine = {"/rollout/replicas": "/replicas"}.get(error.pointer, error.pointer.removeprefix("/evaluation"))
     return FieldError(pointer=mine, code=error.code, message=error.message)

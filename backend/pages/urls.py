@@ -6,7 +6,6 @@ from django.urls import path
 
 from backend.pages import (
     audit_views,
-    checkpoint_views,
     environment_views,
     invitation_views,
     job_views,
@@ -30,6 +29,7 @@ from backend.pages.job.checkpoint_act_views import act, download, retention
 from backend.pages.job.checkpoint_acts import ACTS
 from backend.pages.job.control_views import control
 from backend.pages.job.controls import CONTROLS
+from backend.pages.job.evaluate_views import evaluate
 from backend.pages.job.retry_views import retry
 from backend.pages.job.tabs import TABS
 from backend.pages.jobs.list_views import jobs
@@ -69,7 +69,7 @@ urlpatterns = [
     path("jobs/<id:job_id>/retention", retention, name="job_retention"),
     path("jobs/<id:job_id>/live", job_views.live, name="job_live"),
     path("jobs/<id:job_id>/series", series_views.series, name="job_series"),
-    path("checkpoints/<id:checkpoint_id>/evaluate", checkpoint_views.evaluate, name="evaluate_checkpoint"),
+    path("checkpoints/<id:checkpoint_id>/evaluate", evaluate, name="evaluate_checkpoint"),
     path("checkpoints/<id:checkpoint_id>/download", download, name="download_checkpoint"),
     *(path(f"checkpoints/<id:checkpoint_id>/{each.verb}", act, {"verb": each.verb}, name=each.page) for each in ACTS),
     path("queue/", queue_views.queue, name="queue"),

@@ -317,7 +317,7 @@ PAGES: Final[dict[str, Page]] = {
     "job_live": Page(),
     "job_series": Page(),
     "job_trajectory": Page(),
-    "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
+    "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS, asks=True),
     "environments": Page(),
     "queue": Page(),
     "ask_for_quota": Page(

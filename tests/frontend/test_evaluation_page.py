@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
@@ -17,6 +18,7 @@ from backend.jobs.submitting.validation import validate_job
 from backend.pages.job.making import FORM
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
+from engine.spec.job import JobSpec
 from tests.frontend.seed import World, finished, make_world
 
 ONLY_MEMBERS = "a member of the team starts one"
@@ -52,15 +54,21 @@ def checkpoint(world: World) -> Checkpoint:
 
 
 def button_of(browser: Client, checkpoint: Checkpoint) -> str:
-    """The token in the form that starts an evaluation."""
-    page = text_of(browser.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
+    """The token in the form that starts an evaluation, which the job's page leads to."""
+    assert f'href="/checkpoints/{checkpoint.pk}/evaluate"' in text_of(checkpoints_page(browser, checkpoint))
+    page = text_of(browser.get(f"/checkpoints/{checkpoint.pk}/evaluate"))
     found = re.search(rf'action="/checkpoints/{checkpoint.pk}/evaluate">.*?name="token" value="([^"]+)"', page, re.S)
     assert found, "there is no button"
     return found[1]
 
 
-def press(browser: Client, checkpoint: Checkpoint, token: str) -> Any:
-    return browser.post(f"/checkpoints/{checkpoint.pk}/evaluate", f"token={token}", FORM)
+def checkpoints_page(browser: Client, checkpoint: Checkpoint) -> Any:
+    return browser.get(f"/jobs/{checkpoint.job_id}/checkpoints/")
+
+
+def press(browser: Client, checkpoint: Checkpoint, token: str, **typed: str) -> Any:
+    body = f"token={token}&{urlencode(typed)}"
+    return browser.post(f"/checkpoints/{checkpoint.pk}/evaluate", body, FORM)
 
 
 def evaluation_of(browser: Client, checkpoint: Checkpoint) -> Job:
@@ -124,6 +132,43 @@ class TestWhoMay:
         assert press(viewer, checkpoint, token).status_code == 403
         assert not Job.objects.filter(start_from=checkpoint.pk).exists()
 
+    def test_form_begins_with_what_the_job_asked(self, owner: Client, checkpoint: Checkpoint) -> None:
+        page = text_of(owner.get(f"/checkpoints/{checkpoint.pk}/evaluate"))
+        values = dict(re.findall(r'<input id="evaluate-(\w+)" name="\w+" value="([^"]*)"', page))
+        asked = {"prompts": str(PROMPTS), "samples": "1", "temperature": "1", "top_p": "1", "replicas": "1"}
+        assert values == asked
+
+    def test_changed_settings_are_the_evaluations(self, owner: Client, checkpoint: Checkpoint) -> None:
+        typed = {"prompts": "1 024", "samples": "4", "temperature": "0.6", "top_p": "0.95", "replicas": "2"}
+        assert press(owner, checkpoint, button_of(owner, checkpoint), **typed).status_code == 302
+        spec = JobSpec.model_validate(Job.objects.get(start_from=checkpoint.pk).spec)
+        asked = spec.evaluation
+        assert (asked.prompts, asked.samples, asked.temperature, asked.top_p) == (1024, 4, 0.6, 0.95)
+        assert spec.rollout.replicas == 2
+
+    @pytest.mark.parametrize(
+        ("name", "typed", "told"),
+        [
+            ("temperature", "0,5", "0,5 can be read as 0.5 or as 5"),
+            ("prompts", "many", "many is not a whole number"),
+            ("top_p", "1.5", "less than or equal to 1"),
+            ("samples", "257", "less than or equal to 256"),
+        ],
+    )
+    def test_what_cannot_be_asked_is_told_beside_its_field(
+        self, owner: Client, checkpoint: Checkpoint, name: str, typed: str, told: str
+    ) -> None:
+        answer = press(owner, checkpoint, button_of(owner, checkpoint), **{name: typed})
+        page = answer.content.decode()
+        assert answer.status_code == 422 and not Job.objects.filter(start_from=checkpoint.pk).exists()
+        assert re.search(rf'value="{typed}".*?id="evaluate-{name}-error" dir="auto">[^<]*{re.escape(told)}', page)
+
+    def test_rule_over_two_settings_is_told_beside_its_field(self, owner: Client, checkpoint: Checkpoint) -> None:
+        typed = {"prompts": "65536", "samples": "5"}
+        answer = press(owner, checkpoint, button_of(owner, checkpoint), **typed)
+        told = r'id="evaluate-samples-error" dir="auto">[^<]*at most 4 with 65,536 prompts'
+        assert answer.status_code == 422 and re.search(told, answer.content.decode())
+
     def test_a_form_that_no_browser_sends_so_makes_nothing(self, owner: Client, checkpoint: Checkpoint) -> None:
         """In parts it could not be told from another by its hash."""
         answer = owner.post(f"/checkpoints/{checkpoint.pk}/evaluate", {"token": button_of(owner, checkpoint)})
@@ -144,6 +189,7 @@ class TestWhoMay:
         token = button_of(owner, checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
         assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
+        assert "Its files are broken" in text_of(owner.get(f"/checkpoints/{checkpoint.pk}/evaluate"))
         assert press(owner, checkpoint, token).status_code == 302
         assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert not Job.objects.filter(start_from=checkpoint.pk).exists()

@@ -112,6 +112,7 @@ def _questions() -> Iterator[Entry]:
     yield Entry(page="cancel_job", state="too late", of=_job("finished"))
     yield Entry(page="retry_job", of=_job("failed"))
     yield Entry(page="change_job", of=_job("running"))
+    yield Entry(page="evaluate_checkpoint", of=lambda exhibits: [exhibits.checkpoint.pk])
     yield Entry(page="job_retention", of=_job("running"))
     for act in ACTS:
         yield Entry(page=act.page, of=_checkpoint_for(act.verb))
