@@ -188,6 +188,17 @@ OF_A_TEACHER = Chart(
     from_zero=True,
 )
 """Of a job that has one."""
+OF_EVALUATIONS = Chart(
+    slug="passed",
+    title="Held-out pass rate",
+    unit="",
+    formula="pass@k: prompts with an answer of at least evaluation.pass_mark ÷ held-out prompts",
+    about="k is evaluation.samples. A rise while the held-out reward stays says that the answers differ more, not that "
+    "they are better. Two points within twice their standard errors do not differ.",
+    traces=(Trace(key=PASSED, label="pass@k", tone="second", marks=True),),
+    from_zero=True,
+)
+"""Of a job that evaluates while it trains."""
 KEYS: tuple[str, ...] = (
     *(key for chart in CHARTS for key in chart.keys),
     STEP_S,
@@ -204,7 +215,8 @@ EVERY_KEY: tuple[str, ...] = (*KEYS, *OF_A_TEACHER.keys)
 def charts_of(job: "Job") -> tuple[Chart, ...]:
     if job.only_evaluates:  # one number is no line
         return ()
-    return (*CHARTS, OF_A_TEACHER) if _has_teacher(job) else CHARTS
+    further = [(_has_teacher(job), OF_A_TEACHER), (job.spec["evaluation"]["every"] > 0, OF_EVALUATIONS)]
+    return (*CHARTS, *(chart for is_shown, chart in further if is_shown))
 
 
 def _has_teacher(job: "Job") -> bool:

@@ -192,7 +192,8 @@ def evaluated(job: Job, *, version: int, reward: float, at: datetime) -> None:
     with transaction.atomic():
         job = locked_job(job.pk)
         event = record_event(job, "evaluated", actor="engine:1", now=at, data=data)
-        _store(job, version, {"evaluation/reward": reward}, at=at, cursor=event.cursor)
+        told = {"evaluation/reward": reward, "evaluation/pass_rate": reward}
+        _store(job, version, told, at=at, cursor=event.cursor)
 
 
 def finished(world: World, *, steps: int = 120, at: datetime | None = None, **changes: Any) -> Job:

@@ -17,7 +17,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
-from backend.pages.charts import OF_A_TEACHER, charts_of
+from backend.pages.charts import OF_A_TEACHER, OF_EVALUATIONS, charts_of
 from backend.pages.job.tabs import TABS
 from backend.pages.snapshot import snapshot_of
 from backend.pages.timeline import timeline_of
@@ -80,6 +80,16 @@ def test_the_distance_to_a_teacher_is_drawn_for_the_job_that_has_one(world: Worl
     assert title in text_of(page) and f"names={key}" in unescape(text_of(page))
     assert len(snapshot_of(taught).drawn.series[key]) == 3 and not snapshot_of(alone).drawn.series.get(key)
     assert OF_A_TEACHER not in charts_of(alone) and OF_A_TEACHER in charts_of(taught)
+
+
+def test_pass_rate_is_drawn_for_a_job_that_evaluates_while_it_trains(world: World, owner: Client) -> None:
+    ends_only = seed.running(world, steps_done=2)
+    assert OF_EVALUATIONS not in charts_of(ends_only)
+    between = seed.finished(world, steps=3, evaluation={"every": 1})
+    page = owner.get(f"/jobs/{between.pk}/metrics/")
+    assert "Held-out pass rate" in text_of(page) and "names=evaluation/pass_rate" in unescape(text_of(page))
+    drawn = [*snapshot_of(between).drawn.series["evaluation/pass_rate"]]
+    assert drawn == [(0, seed.HELD_OUT_BEFORE), (3, seed.HELD_OUT_AFTER)]
 
 
 def test_a_failed_job_says_what_to_do(world: World, owner: Client) -> None:
