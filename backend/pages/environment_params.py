@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.pages.spec_fields import setting_text, settings_of
-from engine.spec.environment_params import ENVIRONMENTS
-from engine.spec.named_assets import FILE_PARAMS, READ_BY
+from engine.spec.environment_params import ENVIRONMENTS, Param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +47,17 @@ def offered_params(environment: str, typed: str, data: Sequence[str]) -> Offered
             OfferedParam(
                 name=name,
                 about=row.about,
-                rule="" if row.kind == "text" else row.rule,
+                rule="" if row.kind in ("text", "file") else row.rule,
                 default="" if row.default == "" else setting_text(row.default),
                 is_required=row.is_required,
                 is_typed=name in said,
-                values=_values(environment, name, row.choices if row.kind == "choice" else (), data),
+                values=_values(row, data),
             )
             for name, row in entry.params.items()
         ],
     )
 
 
-def _values(environment: str, name: str, choices: Sequence[str], data: Sequence[str]) -> list[str]:
-    found = data if name in FILE_PARAMS and environment in READ_BY else choices
+def _values(row: Param, data: Sequence[str]) -> list[str]:
+    found = data if row.kind == "file" else row.choices if row.kind == "choice" else ()
     return [setting_text(each) for each in found if each]

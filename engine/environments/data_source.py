@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from engine.spec.environment_params import files_of
 from engine.spec.job import EnvironmentSpec
-from engine.spec.named_assets import BUILT_IN_DATA, FILE_PARAMS, READ_BY
+from engine.spec.named_assets import BUILT_IN_DATA
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _QUESTIONS: Final = Path(__file__).parent / "questions"
@@ -19,10 +20,8 @@ _QUESTIONS: Final = Path(__file__).parent / "questions"
 def located_data(spec: EnvironmentSpec, folder: Path | None) -> EnvironmentSpec:
     """The spec with files in place of their names: built in, or of this folder; without one they are paths. Raises
     `ValueError`."""
-    if spec.name not in READ_BY:
-        return spec
     params = dict(spec.params)
-    for key in FILE_PARAMS:
+    for key in files_of(spec.name):
         said = params.get(key, "")
         if said in BUILT_IN_DATA:
             params[key] = str(_QUESTIONS / f"{said}.jsonl")

@@ -4,6 +4,7 @@ Invariant: a wrong parameter is a `ValueError` that names it, the value given an
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from engine.spec.environment_params import ENVIRONMENTS, Value
 
@@ -17,7 +18,15 @@ class ParamReader:
         self._params = params
 
     def text(self, name: str) -> str:
+        assert self._rows[name].kind != "file", f"{name} names a data set: read it by file()"
         return str(self._taken(name))
+
+    def file(self, name: str) -> Path | None:
+        """Where `located_data` found what the parameter names: only rows of kind "file" are looked up and confined to
+        a team's own. None: it names nothing."""
+        assert self._rows[name].kind == "file", f"{name} is opened, and its row in environment_params says no file"
+        path = str(self._taken(name))
+        return Path(path) if path else None
 
     def number(self, name: str) -> float:
         return float(self._taken(name))

@@ -82,7 +82,7 @@ class Tools:
     @classmethod
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> Self:
         reader = ParamReader(cls.name, params)
-        data, corpus = DataParams.of(reader, brings_tools=False), reader.text("corpus")
+        data, corpus = DataParams.of(reader, brings_tools=False), reader.file("corpus")
         default = "calculator,search" if corpus else "calculator"
         wanted = words_of(reader.text("tools") or default)
         waits = Waits(
@@ -167,14 +167,14 @@ def _told_first(rules: str, messages: Sequence[Message]) -> tuple[Message, ...]:
     return ({"role": "system", "content": rules}, *messages)
 
 
-def _tool(name: str, corpus: str, timeout_s: float) -> Tool:
+def _tool(name: str, corpus: Path | None, timeout_s: float) -> Tool:
     match name:
         case "calculator":
             return _calculated
         case "search":
             if not corpus:
                 raise ValueError("tools: search needs corpus, the name of a JSONL file of documents")
-            found = Corpus(Path(corpus))
+            found = Corpus(corpus)
             return lambda query: _listed(found, query)
         case "python":
             return SandboxedPython(timeout_s=timeout_s).run

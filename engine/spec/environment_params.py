@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Value = str | int | float | bool
-Kind = Literal["text", "whole", "number", "choice", "words"]
+Kind = Literal["text", "file", "whole", "number", "choice", "words"]
+"""file: the name of a data set, which both planes look up; the environment gets the path of its file."""
 
 VERIFIERS: Final = ("exact", "numeric", "regex", "math_verify", "unit_tests")
 TOOLS: Final = ("calculator", "search", "python")
@@ -72,12 +73,21 @@ class EnvironmentEntry:
     """Further parameters go on to what it runs."""
 
 
+def files_of(environment: str) -> tuple[str, ...]:
+    """Its parameters that name data sets."""
+    return tuple(name for name, row in ENVIRONMENTS[environment].params.items() if row.kind == "file")
+
+
 def words_of(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
 def _text(default: str, about: str) -> Param:
     return Param(kind="text", default=default, about=about)
+
+
+def _file(about: str, *, is_required: bool = False) -> Param:
+    return Param(kind="file", default="", about=about, is_required=is_required)
 
 
 def _number(default: float, low: float, high: float, about: str) -> Param:
@@ -93,16 +103,16 @@ def _choice(default: str, choices: tuple[str, ...], about: str) -> Param:
 
 
 _QUESTIONS: Final[Mapping[str, Param]] = {
-    "data": _text("", "The questions: the built-in demo/sums, or a data set of your team's, NAME or NAME@VERSION."),
+    "data": _file("The questions: the built-in demo/sums, or a data set of your team's, NAME or NAME@VERSION."),
     "prompt_column": _text("prompt", "Where a row has the question."),
     "answer_column": _text("answer", "Where it has the answer that is due."),
     "tools_column": _text("tools", "Where it has the tools that the chat template is to tell of."),
     "held_out_share": _number(0.125, 0.001, 0.9, "How many questions are kept for evaluations only."),
     "held_out_column": _text("", "Instead: the column that says which rows those are."),
     "held_out_value": _text("test", "Its value there."),
-    "held_out_data": _text("", "Instead: a data set of its own for them."),
+    "held_out_data": _file("Instead: a data set of its own for them."),
 }
-_DUE: Final = Param(kind="text", default="", about=_QUESTIONS["data"].about, is_required=True)
+_DUE: Final = _file(_QUESTIONS["data"].about, is_required=True)
 _VERIFIER: Final[Mapping[str, Param]] = {
     "verifier": _choice("exact", VERIFIERS, "The rule by which an answer is right."),
     "answer_after": _text("", "Judge only what follows the last such marker, such as ####."),
@@ -166,7 +176,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentEntry]] = {
                 about="Those that it may use. Empty: the calculator, and the search where there is a corpus.",
             ),
             "calls": _choice("marks", CALLS, "How the model writes a call: as the question explains, or as taught."),
-            "corpus": _text("", "What the search finds: a data set of titles and texts."),
+            "corpus": _file("What the search finds: a data set of titles and texts."),
             "max_turns": _whole(6, 1, 100, "No answer by then is worth nothing."),
             "tool_timeout_s": _number(10.0, 0.1, 600, "Seconds that a program may take."),
             "wait_median_s": _number(0.0, 0, _WAIT_S, "An extra wait before each result."),

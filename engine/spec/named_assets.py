@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from engine.spec.environment_params import files_of
 from engine.spec.job import JobSpec
 
 AssetKind = Literal["data", "model"]
@@ -19,9 +20,6 @@ BUILT_IN_DATA: Final[Mapping[str, str]] = {
     "demo/sums": "600 sums with their results, in the words of the model demo.",
 }
 """With a slash, which no name of a team's has: whatever a team uploads, its name leads to it."""
-FILE_PARAMS: Final = ("data", "held_out_data", "corpus")
-READ_BY: Final = ("jsonl", "graded", "tools")
-"""Environments of which those are files; for the others they are parameters like any other."""
 _REFERENCE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?:@([1-9][0-9]{0,8}))?")
 
 
@@ -41,14 +39,12 @@ def named_assets(spec: JobSpec) -> list[NamedAsset]:
         for pointer, said in models.items()
         if said and said not in BUILT_IN_MODELS
     ]
-    if spec.environment.name in READ_BY:
-        params = spec.environment.params
-        found += [
-            NamedAsset(pointer=f"/environment/params/{key}", kind="data", said=str(params[key]))
-            for key in FILE_PARAMS
-            if params.get(key, "") not in ("", *BUILT_IN_DATA)
-        ]
-    return found
+    params = spec.environment.params
+    return found + [
+        NamedAsset(pointer=f"/environment/params/{key}", kind="data", said=str(params[key]))
+        for key in files_of(spec.environment.name)
+        if params.get(key, "") not in ("", *BUILT_IN_DATA)
+    ]
 
 
 def reference_of(said: str) -> tuple[str, int | None] | None:

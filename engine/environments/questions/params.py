@@ -14,14 +14,14 @@ HELD_OUT_SHARE: Final = float(ENVIRONMENTS["jsonl"].params["held_out_share"].def
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParams:
-    data: str
+    data: Path | None
     columns: Columns
     held_out: HeldOut
 
     @classmethod
     def of(cls, reader: ParamReader, *, all_to_judge: bool = False, brings_tools: bool = True) -> "DataParams":
         """`brings_tools`: rows may. Raises `ValueError`."""
-        data, held_out_data = reader.text("data"), reader.text("held_out_data")
+        data, held_out_data = reader.file("data"), reader.file("held_out_data")
         share = reader.number("held_out_share")
         column = reader.text("held_out_column")
         value = reader.text("held_out_value")
@@ -44,9 +44,10 @@ class DataParams:
             tools=reader.text("tools_column") if brings_tools else "",
             all_to_judge=all_to_judge,
         )
-        held_out = HeldOut(share=share, data=Path(held_out_data) if held_out_data else None, column=column, value=value)
+        held_out = HeldOut(share=share, data=held_out_data, column=column, value=value)
         return cls(data=data, columns=columns, held_out=held_out)
 
     def opened(self, *, seed: int, accept: Accept | None = None) -> Questions:
         """Raises `ValueError`."""
-        return Questions(Path(self.data), seed=seed, held_out=self.held_out, columns=self.columns, accept=accept)
+        assert self.data is not None, "the spec names no data set"
+        return Questions(self.data, seed=seed, held_out=self.held_out, columns=self.columns, accept=accept)

@@ -10,6 +10,7 @@ from engine.environments.params import ParamReader
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.spec.environment_params import ENVIRONMENTS, Param
 from engine.spec.job import EnvironmentName, EnvironmentSpec, JobSpec
+from engine.spec.named_assets import named_assets
 
 README = (Path(__file__).parents[3] / "engine/environments/README.md").read_text(encoding="utf-8")
 ROWS = [(name, key, row) for name, entry in ENVIRONMENTS.items() for key, row in entry.params.items()]
@@ -52,8 +53,9 @@ def test_a_value_is_refused_with_its_spec_as_the_environment_would_refuse_it(nam
         params = with_data(name, {**COMPANIONS.get(key, {}), key: value})
         assert refusals(name, params)[f"environment.params.{key}"] == f"{key}: {row.rule}; got {value!r}"
         reader = ParamReader(name, params)
+        read = {"number": reader.number, "file": reader.file}.get(row.kind, reader.text)
         with pytest.raises(ValueError, match=f"^{name}: {key}: "):
-            reader.number(key) if row.kind == "number" else reader.text(key)
+            read(key)
     taken = {"choice": row.choices, "words": row.choices, "number": (row.low, row.high), "whole": (row.low, row.high)}
     for value in taken.get(row.kind, ("text",)):
         told = refusals(name, with_data(name, {**COMPANIONS.get(key, {}), key: value}))
@@ -101,3 +103,22 @@ def test_a_spec_that_was_taken_in_before_is_not_judged_again() -> None:
 
 def test_the_readme_names_every_parameter() -> None:
     assert not [key for _, key, _ in ROWS if f"`{key}`" not in README]
+
+
+def test_only_rows_of_kind_file_are_opened_and_looked_up() -> None:
+    """A text that is opened would be neither looked up among a team's data sets nor confined to them."""
+    reader = ParamReader("jsonl", {"data": "questions", "prompt_column": "/etc/passwd"})
+    assert reader.file("data") == Path("questions") and reader.file("held_out_data") is None
+    with pytest.raises(AssertionError):
+        reader.file("prompt_column")
+    with pytest.raises(AssertionError):
+        reader.text("data")
+    environment = {
+        "name": "jsonl",
+        "params": {"data": "questions", "held_out_data": "others@2", "answer_after": "####"},
+    }
+    named = named_assets(JobSpec.model_validate({"name": "t", "environment": environment}))
+    assert [each.pointer for each in named if each.kind == "data"] == [
+        "/environment/params/data",
+        "/environment/params/held_out_data",
+    ]
