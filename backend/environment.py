@@ -4,23 +4,28 @@ infra/local/ and docker-compose.yml set exactly these variables; `python -m infr
 """
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from backend.borders.proxies import Network
 from backend.missing import MissingSetting
-from backend.outside.addresses import database_address
+from backend.outside.addresses import broker_address, database_address
 from backend.variables import (
     Variable,
     declared,
-    parse_authorities,
-    parse_broker,
-    parse_collector,
-    parse_log_format,
-    parse_networks,
-    parse_positive,
+    read_address,
+    read_authorities,
+    read_collector,
+    read_factor,
+    read_hosts,
+    read_log_format,
     read_metrics_token,
+    read_names,
+    read_proxies,
+    read_switch,
+    read_words,
+    whole_number,
 )
 
 
@@ -45,16 +50,21 @@ class Environment:
         "Earlier values of `LAMINAR_SECRET_KEY`, separated by spaces: what they signed and sealed is still read.",
         default="",
         when_unset="none",
+        read=read_words,
     )
     public_url: str = declared(
-        "The site's address in browsers; with https, cookies become secure and plain http is redirected."
+        "The site's address in browsers; with https, cookies become secure and plain http is redirected.",
+        read=read_address,
     )
     control_url: str = declared(
         "How Ray nodes reach the web server itself: no redirect is followed, and a proxy for people answers "
-        "404 there. May be http on a private network, whatever the public address is."
+        "404 there. May be http on a private network, whatever the public address is.",
+        read=read_address,
     )
-    ray_url: str = declared("Address of the Ray cluster's Jobs API; the cluster's image must hold `engine/`.")
-    ray_token_file: Path = declared("File with that Ray's token (`RAY_AUTH_MODE=token`).")
+    ray_url: str = declared(
+        "Address of the Ray cluster's Jobs API; the cluster's image must hold `engine/`.", read=read_address
+    )
+    ray_token_file: Path = declared("File with that Ray's token (`RAY_AUTH_MODE=token`).", read=Path)
     ray_tokens_dir: str = declared(
         "Folder with the tokens of further Rays, a file each, which pools name; nothing else belongs into it.",
         default="",
@@ -63,27 +73,32 @@ class Environment:
     store_dir: Path = declared(  # Ray nodes may write it: nothing in it is believed
         "Folder that the control plane and every Ray node share (set it there too): checkpoints, facts not "
         "yet delivered. With `LAMINAR_STORE_URL`, the hosts of a trainer's further devices may have a folder "
-        "of their own."
+        "of their own.",
+        read=Path,
     )
     site_dir: Path = declared(
         "Folder that web, worker and beat share and no Ray node sees: static files, the audit log's anchors "
         "and key. Not within `LAMINAR_STORE_DIR`.",
         default="",
         when_unset="`site` beside the store",
+        read=Path,
     )
     allowed_hosts: tuple[str, ...] = declared(
-        "Host names that the site answers to, separated by commas; a request for another name gets 400."
+        "Host names that the site answers to, separated by commas; a request for another name gets 400.",
+        read=read_hosts,
     )
-    debug: bool = declared("1 shows tracebacks in the browser; leave it at 0.", default="0")
+    debug: bool = declared("1 shows tracebacks in the browser; leave it at 0.", default="0", read=read_switch)
     log_format: str = declared(
         "`json` makes every line of a log an object (see [Logs](#logs)); set it on Ray nodes too.",
         default="",
         when_unset="text",
+        read=read_log_format,
     )
     otlp_url: str = declared(
         "A collector of traces, such as `http://collector:4318` (see [Traces](#traces)); set it on Ray nodes too.",
         default="",
         when_unset="no traces",
+        read=read_collector,
     )
     store_url: str = declared(
         "Where checkpoints and trajectories go, such as `s3://bucket/prefix`.",
@@ -101,30 +116,37 @@ class Environment:
         "File of your own certificate authorities (PEM), trusted beside the public ones.",
         default="",
         when_unset="the public ones only",
+        read=read_authorities,
     )
     keep_points_days: int = declared(
-        "Days after a job's end until its long series are reduced to their rollups.", default="90"
+        "Days after a job's end until its long series are reduced to their rollups.", default="90", read=whole_number(0)
     )
-    keep_logs_days: int = declared("Days after a job's end until its log lines are removed; 0: never.", default="90")
+    keep_logs_days: int = declared(
+        "Days after a job's end until its log lines are removed; 0: never.", default="90", read=whole_number(0)
+    )
     keep_trajectories_days: int = declared(
         "Days after a job's end until its trajectories are removed, in the database and in the store; 0: never.",
         default="90",
+        read=whole_number(0),
     )
     audit_dir: Path = declared(
         "Folder for the signed anchors of the audit log, best on another disk than the database's.",
         default="",
         when_unset="`audit` in the site folder",
+        read=Path,
     )
     audit_key_file: Path = declared(
         "Ed25519 key that signs the anchors; generated there if the file does not exist.",
         default="",
         when_unset="`audit/signing_key.pem` in the site folder",
+        read=Path,
     )
     trusted_proxies: tuple[Network, ...] = declared(
         "Proxies whose X-Forwarded-For is trusted: addresses and networks such as `10.0.0.0/8`, separated by "
         "spaces or commas. A proxy on the same machine has to be named too.",
         default="",
         when_unset="none",
+        read=read_proxies,
     )
     metrics_token: str = declared(
         "Bearer token for /metrics from another machine, through a proxy, or on a site whose address is https.",
@@ -139,8 +161,10 @@ class Environment:
         default="",
         when_unset="one web process",
     )
-    rate_scale: float = declared("Factor for every rate limit of the API.", default="1")
-    webhooks_to_loopback: bool = declared("1 lets webhooks go to http://127.0.0.1, for development.", default="0")
+    rate_scale: float = declared("Factor for every rate limit of the API.", default="1", read=read_factor)
+    webhooks_to_loopback: bool = declared(
+        "1 lets webhooks go to http://127.0.0.1, for development.", default="0", read=read_switch
+    )
     email_url: str = declared(
         "Mail server: `smtp://user:password@host:587` (STARTTLS), `smtp+tls://host:587` (STARTTLS, no "
         "password), `smtps://user:password@host:465` or `smtp://host:25` (in the clear).",
@@ -148,18 +172,22 @@ class Environment:
         when_unset="no mail, and you hand on the links of invitations and of `manage.py account`",
     )
     email_from: str = declared("Sender of that mail.", default="")
-    session_idle_hours: int = declared("Hours after which an unused session ends.", default="12")  # a night, not a day
-    session_days: int = declared("Days after which a session ends in any case.", default="14")
+    session_idle_hours: int = declared(
+        "Hours after which an unused session ends.", default="12", read=whole_number(1)
+    )  # a night, not a day
+    session_days: int = declared("Days after which a session ends in any case.", default="14", read=whole_number(1))
     breached_passwords_file: str = declared(
         "File of passwords known from breaches, as Have I Been Pwned publishes them (SHA-1, ordered by hash).",
         default="",
         when_unset="only the commonest are refused",
     )
     open_sign_up: bool = declared(
-        "1 lets anybody who proves an address create an account with a team of its own; needs mail.", default="0"
+        "1 lets anybody who proves an address create an account with a team of its own; needs mail.",
+        default="0",
+        read=read_switch,
     )
     oidc_issuer: str = declared(
-        "OpenID provider that people may sign in with.", default="", when_unset="passwords only"
+        "OpenID provider that people may sign in with.", default="", when_unset="passwords only", read=read_address
     )
     oidc_client_id: str = declared("The site's client id at the provider.", default="")
     oidc_secret_file: str = declared("File with the site's client secret at the provider.", default="")
@@ -168,20 +196,21 @@ class Environment:
         "Mail domains whose addresses may sign in through the provider, separated by spaces or commas.",
         default="",
         when_unset="all",
+        read=read_names,
     )
 
     def __repr__(self) -> str:
         return f"<the settings of {self.public_url}>"
 
 
-DECLARED: Final[dict[str, Variable]] = {
-    f"LAMINAR_{field.name.upper()}": field.metadata["variable"] for field in fields(Environment)
-}
+_NAMES: Final = {field: f"LAMINAR_{field.name.upper()}" for field in fields(Environment)}
+DECLARED: Final[dict[str, Variable]] = {name: field.metadata["variable"] for field, name in _NAMES.items()}
 # Without them everything works; infra/local passes those on that somebody has set.
 OPTIONAL: Final = frozenset(name for name, variable in DECLARED.items() if variable.default is not None)
 
 
 def read_environment(source: dict[str, str] | None = None) -> Environment:
+    """Raises `MissingSetting`."""
     values = dict(os.environ) if source is None else source
     missing = [name for name in DECLARED if name not in OPTIONAL and not values.get(name)]
     if missing:
@@ -189,62 +218,38 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
             "and infra/OPERATING.md says what each one is"
         )
+    given = {name: values.get(name) or variable.default or "" for name, variable in DECLARED.items()}
+    _fill_folders(given)
+    read = {field.name: DECLARED[name].read(name, given[name]) for field, name in _NAMES.items()}
+    return _completed(Environment(**read))
 
-    def given(name: str) -> str:
-        return values.get(name) or DECLARED[name].default or ""
 
-    store_dir = Path(given("LAMINAR_STORE_DIR"))
-    site_dir = Path(given("LAMINAR_SITE_DIR") or store_dir.parent / "site")
-    if store_dir.resolve() in (site_dir.resolve(), *site_dir.resolve().parents):
+def _fill_folders(given: dict[str, str]) -> None:
+    """Those whose default is beside or below another one."""
+    site = given["LAMINAR_SITE_DIR"] or str(Path(given["LAMINAR_STORE_DIR"]).parent / "site")
+    audit = given["LAMINAR_AUDIT_DIR"] or f"{site}/audit"
+    key_file = given["LAMINAR_AUDIT_KEY_FILE"] or f"{site}/audit/signing_key.pem"
+    given |= {"LAMINAR_SITE_DIR": site, "LAMINAR_AUDIT_DIR": audit, "LAMINAR_AUDIT_KEY_FILE": key_file}
+
+
+def _completed(read: Environment) -> Environment:
+    """What takes two variables. Raises `MissingSetting`."""
+    store, site = read.store_dir.resolve(), read.site_dir.resolve()
+    if store in (site, *site.parents):
         raise MissingSetting(
-            f"LAMINAR_SITE_DIR: a folder outside of LAMINAR_STORE_DIR ({store_dir}), which Ray nodes may write, "
-            f"got {site_dir}"
+            f"LAMINAR_SITE_DIR: a folder outside of LAMINAR_STORE_DIR ({read.store_dir}), which Ray nodes may write, "
+            f"got {read.site_dir}"
         )
-    ca_file = parse_authorities(given("LAMINAR_CA_FILE"))
-    return Environment(
-        database_url=database_address(given("LAMINAR_DATABASE_URL"), ca_file),
-        database_direct_url=database_address(given("LAMINAR_DATABASE_DIRECT_URL"), ca_file),
-        broker_url=parse_broker(given("LAMINAR_BROKER_URL"), ca_file),
-        secret_key=given("LAMINAR_SECRET_KEY"),
-        secret_keys_of_before=tuple(given("LAMINAR_SECRET_KEYS_OF_BEFORE").split()),
-        public_url=given("LAMINAR_PUBLIC_URL").rstrip("/"),
-        control_url=given("LAMINAR_CONTROL_URL").rstrip("/"),
-        ray_url=given("LAMINAR_RAY_URL").rstrip("/"),
-        ray_token_file=Path(given("LAMINAR_RAY_TOKEN_FILE")),
-        ray_tokens_dir=given("LAMINAR_RAY_TOKENS_DIR"),
-        store_dir=store_dir,
-        site_dir=site_dir,
-        allowed_hosts=tuple(host.strip() for host in given("LAMINAR_ALLOWED_HOSTS").split(",") if host.strip()),
-        debug=given("LAMINAR_DEBUG") == "1",
-        log_format=parse_log_format(given("LAMINAR_LOG_FORMAT")),
-        otlp_url=parse_collector(given("LAMINAR_OTLP_URL")),
-        store_url=given("LAMINAR_STORE_URL"),
-        store_endpoint=given("LAMINAR_STORE_ENDPOINT"),
-        store_region=given("LAMINAR_STORE_REGION"),
-        store_addressing=given("LAMINAR_STORE_ADDRESSING"),
-        ca_file=ca_file,
-        keep_points_days=int(given("LAMINAR_KEEP_POINTS_DAYS")),
-        keep_logs_days=int(given("LAMINAR_KEEP_LOGS_DAYS")),
-        keep_trajectories_days=int(given("LAMINAR_KEEP_TRAJECTORIES_DAYS")),
-        audit_dir=Path(given("LAMINAR_AUDIT_DIR") or site_dir / "audit"),
-        audit_key_file=Path(given("LAMINAR_AUDIT_KEY_FILE") or site_dir / "audit" / "signing_key.pem"),
-        trusted_proxies=parse_networks(given("LAMINAR_TRUSTED_PROXIES")),
-        metrics_token=read_metrics_token(given("LAMINAR_METRICS_TOKEN"), given("LAMINAR_METRICS_TOKEN_FILE")),
-        metrics_token_file=given("LAMINAR_METRICS_TOKEN_FILE"),
-        metrics_dir=given("LAMINAR_METRICS_DIR"),
-        rate_scale=float(given("LAMINAR_RATE_SCALE")),
-        webhooks_to_loopback=given("LAMINAR_WEBHOOKS_TO_LOOPBACK") == "1",
-        email_url=given("LAMINAR_EMAIL_URL"),
-        email_from=given("LAMINAR_EMAIL_FROM"),
-        session_idle_hours=parse_positive("LAMINAR_SESSION_IDLE_HOURS", given("LAMINAR_SESSION_IDLE_HOURS")),
-        session_days=parse_positive("LAMINAR_SESSION_DAYS", given("LAMINAR_SESSION_DAYS")),
-        breached_passwords_file=given("LAMINAR_BREACHED_PASSWORDS_FILE"),
-        open_sign_up=given("LAMINAR_OPEN_SIGN_UP") == "1",
-        oidc_issuer=given("LAMINAR_OIDC_ISSUER").rstrip("/"),
-        oidc_client_id=given("LAMINAR_OIDC_CLIENT_ID"),
-        oidc_secret_file=given("LAMINAR_OIDC_SECRET_FILE"),
-        oidc_name=given("LAMINAR_OIDC_NAME"),
-        oidc_domains=tuple(given("LAMINAR_OIDC_DOMAINS").lower().replace(",", " ").split()),
+    try:
+        broker = broker_address(read.broker_url, read.ca_file)
+    except ValueError as error:
+        raise MissingSetting(f"LAMINAR_BROKER_URL: {error}") from error
+    return replace(
+        read,
+        database_url=database_address(read.database_url, read.ca_file),
+        database_direct_url=database_address(read.database_direct_url, read.ca_file),
+        broker_url=broker,
+        metrics_token=read_metrics_token(read.metrics_token, read.metrics_token_file),
     )
 
 

@@ -3,19 +3,23 @@
 `python -m infra.variables` writes the table of infra/OPERATING.md and .env.example from these declarations.
 
 Invariants:
-- a parser that refuses a text names the variable, the text and what would be accepted.
+- a reader that refuses a text is a `ValueError` that says what would be accepted; `Variable.read` adds the variable's
+  name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from backend.borders.proxies import Network, read_networks
 from backend.missing import MissingSetting
-from backend.outside.addresses import broker_address
 from backend.outside.trust import trusted
 from engine.spec.log_text import form_of
 from engine.spec.spans import traces_address
+
+MOST_DAYS: Final = 10_000
+Reader = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,58 +30,84 @@ class Variable:
     """None: the variable must be set."""
     when_unset: str = ""
     """The effect of an empty default, where `text` does not say it."""
+    reader: Reader = str
+
+    def read(self, name: str, text: str) -> Any:
+        try:
+            return self.reader(text)
+        except ValueError as error:
+            told = str(error)
+            raise MissingSetting(told if told.startswith(name) else f"{name}: {told}") from error
 
 
-def declared(text: str, *, default: str | None = None, when_unset: str = "") -> Any:
+def declared(text: str, *, default: str | None = None, when_unset: str = "", read: Reader = str) -> Any:
     """A field of `Environment` with its variable's declaration. The field itself has no default."""
-    return field(metadata={"variable": Variable(text, default, when_unset)})
+    return field(metadata={"variable": Variable(text, default, when_unset, read)})
 
 
-def parse_log_format(name: str) -> str:
+def read_switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(f"0 or 1, got {text!r}")
+    return text == "1"
+
+
+def read_address(url: str) -> str:
+    return url.rstrip("/")
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    return tuple(text.lower().replace(",", " ").split())
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    return tuple(host.strip() for host in text.split(",") if host.strip())
+
+
+def whole_number(least: int) -> Reader:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= MOST_DAYS):
+            raise ValueError(f"a whole number from {least} to {MOST_DAYS}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def read_factor(text: str) -> float:
     try:
-        form_of(name)
-    except ValueError as error:
-        raise MissingSetting(str(error)) from error
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0.0 < factor < float("inf"):
+        raise ValueError(f"a number above 0, got {text!r}")
+    return factor
+
+
+def read_log_format(name: str) -> str:
+    form_of(name)
     return name
 
 
-def parse_collector(url: str) -> str:
-    try:
-        return traces_address(url) if url else ""
-    except ValueError as error:
-        raise MissingSetting(str(error)) from error
+def read_collector(url: str) -> str:
+    return traces_address(url) if url else ""
 
 
-def parse_positive(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
-        raise MissingSetting(f"{name} must be a whole number from 1 to 10000, got {text!r}")
-    return int(text)
-
-
-def parse_authorities(file: str) -> str:
+def read_authorities(file: str) -> str:
     try:
         trusted(file)
     except OSError as error:
-        raise MissingSetting(
-            f"LAMINAR_CA_FILE: a file of certificates (PEM), got {file!r}: {error.strerror or error}"
-        ) from error
+        raise ValueError(f"a file of certificates (PEM), got {file!r}: {error.strerror or error}") from error
     return file
 
 
-def parse_broker(url: str, ca_file: str) -> str:
-    try:
-        return broker_address(url, ca_file)
-    except ValueError as error:
-        raise MissingSetting(f"LAMINAR_BROKER_URL: {error}") from error
-
-
-def parse_networks(text: str) -> tuple[Network, ...]:
+def read_proxies(text: str) -> tuple[Network, ...]:
     try:
         return read_networks(text)
     except ValueError as error:
-        raise MissingSetting(
-            f"LAMINAR_TRUSTED_PROXIES: {error}; write addresses or networks such as 10.0.0.7 or 10.0.0.0/8, by commas"
-        ) from error
+        raise ValueError(f"{error}; write addresses or networks such as 10.0.0.7 or 10.0.0.0/8, by commas") from error
 
 
 def read_metrics_token(token: str, file: str) -> str:

@@ -15,6 +15,23 @@ def test_what_is_not_set_is_named() -> None:
         read_environment({})
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("LAMINAR_DEBUG", "true", "0 or 1, got 'true'"),
+        ("LAMINAR_KEEP_LOGS_DAYS", "a week", "a whole number from 0 to 10000, got 'a week'"),
+        ("LAMINAR_SESSION_DAYS", "0", "a whole number from 1 to 10000, got '0'"),
+        ("LAMINAR_RATE_SCALE", "nan", "a number above 0, got 'nan'"),
+        ("LAMINAR_LOG_FORMAT", "xml", "text or json, got 'xml'"),
+        ("LAMINAR_CA_FILE", "/nowhere.pem", "a file of certificates"),
+    ],
+)
+def test_wrong_value_is_refused_by_its_variable_and_what_fits(name: str, text: str, wanted: str) -> None:
+    values = {each: value for each, value in os.environ.items() if each.startswith("LAMINAR_")}
+    with pytest.raises(MissingSetting, match=f"^{name}: {wanted}"):
+        read_environment(values | {name: text})
+
+
 def test_what_is_printed_of_it_has_no_secret() -> None:
     values = {name: value for name, value in os.environ.items() if name.startswith("LAMINAR_")}
     assert repr(read_environment(values)) == f"<the settings of {values['LAMINAR_PUBLIC_URL']}>"
