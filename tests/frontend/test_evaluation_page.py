@@ -229,7 +229,7 @@ def test_an_open_page_follows_an_evaluation_to_its_result(
     expect(page.locator("progress")).to_have_js_property("value", PROMPTS)
     expect(page).to_have_title(re.compile(r"^succeeded · "))
     page.screenshot(path=tmp_path / f"finished-{width}.png", full_page=True)
-    page = visitor.open(f"/jobs/{checkpoint.job_id}/#{checkpoint.pk}")
+    page = visitor.open(f"/jobs/{checkpoint.job_id}/checkpoints/#{checkpoint.pk}")
     expect(page.locator(".checkpoints")).to_contain_text("0.75 ± 0.016, pass@1 0.80 ± 0.025 over 256 prompts")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / f"checkpoints-{width}.png", full_page=True)
