@@ -6,6 +6,7 @@ Invariants:
 """
 
 import json
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, ConfigDict
 
 from backend.api.request_context import REQUEST_ID
-from backend.errors import Refusal
+from backend.errors import FieldError, Refusal
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
@@ -71,12 +72,6 @@ class Unexpected(Refusal):
     retryable = True
 
 
-class ProblemError(BaseModel):
-    pointer: str
-    code: str
-    message: str
-
-
 class Problem(BaseModel):
     """A problem of RFC 9457. `errors` names every place; `retryable`: the same request may succeed later."""
 
@@ -88,7 +83,7 @@ class Problem(BaseModel):
     instance: str
     code: str
     request_id: str
-    errors: list[ProblemError]
+    errors: list[FieldError]
     retryable: bool
 
 
@@ -106,9 +101,7 @@ def problem_document(refusal: Refusal, *, instance: str, request_id: str) -> dic
         "instance": instance,
         "code": refusal.code,
         "request_id": request_id,
-        "errors": [
-            {"pointer": error.pointer, "code": error.code, "message": error.message} for error in refusal.errors
-        ],
+        "errors": [asdict(error) for error in refusal.errors],
         "retryable": refusal.retryable,
     }
 
