@@ -1,21 +1,24 @@
-"""Signs of life from inside long work: whoever works says what it is at and how much of it, and the heartbeat of the
-process carries that on.
+"""Signs of life from inside long work: the working code names the piece and signs for each unit of it, and the
+heartbeat of the process reports both.
 
-    loader, hasher, trainer ──with at_work("load", num_bytes=…)──▶ Signs of this thread's loop ◀── read by the heartbeat
+    loader, hasher, trainer ──with at_work("load")──▶ Signs of this thread's loop ◀── read by the heartbeat
 
-Like a log, it is at hand everywhere and asks for no listener: without one, nothing happens.
+Like a log, it is at hand everywhere and needs no listener: without one, nothing happens.
 
-Invariant: what a loop is at, only its own thread says. A thread that works beside it has signs of its own, which tell
-that the work goes on: among the loop's they would hide that it stands still.
+Invariants:
+- between two signs lies one unit of work, which takes seconds whatever the size of the job; larger pieces are cut;
+- only a loop's own thread says what that loop is in. A thread that works beside the loop has signs of its own: among
+  the loop's they would hide that the loop stands still;
+- processes that work for a loop (`add_counter`) move only on its orders, so their signs are the loop's.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from engine.policy.pace import Piece, Pulse
-from engine.spec.fit.durations.slowest import estimate_s
+from engine.opaque_work import OpaqueWork
+from engine.policy.progress import Piece, Pulse
 
 _here = threading.local()
 
@@ -23,11 +26,12 @@ _here = threading.local()
 class Signs:
     """The signs of one loop. Read by any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._pulse = Pulse(clock())
+    def __init__(self) -> None:
+        self._pulse = Pulse()
         self._guard = threading.Lock()
         self._beside: list[Signs] = []
+        self._counters: list[Callable[[], int]] = []
+        self._opaque: OpaqueWork | None = None
 
     @contextmanager
     def heard_here(self) -> Iterator[None]:
@@ -41,22 +45,26 @@ class Signs:
     def hear_this_thread(self) -> None:
         """Until it ends."""
         _here.signs = self
+        self._opaque = OpaqueWork(threading.get_ident())
 
     def sign(self) -> None:
         with self._guard:
-            self._pulse.sign(self._clock())
+            self._pulse.sign()
 
-    def begin(self, what: str, expects_s: float, *, constant_s: float = 0.0) -> None:
+    def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
         with self._guard:
-            self._pulse.begin(what, expects_s, self._clock(), constant_s=constant_s)
+            self._pulse.begin(what, constant_s=constant_s, is_opaque=is_opaque)
 
     def end(self) -> None:
         with self._guard:
-            self._pulse.end(self._clock())
+            self._pulse.end()
 
     @property
     def piece(self) -> Piece:
         with self._guard:
+            self._pulse.sign(sum(count() for count in self._counters))
+            if self._pulse.is_opaque and self._opaque is not None and self._opaque.has_moved():
+                self._pulse.sign()
             return self._pulse.piece
 
     @property
@@ -67,6 +75,11 @@ class Signs:
     def add_beside(self, signs: "Signs") -> None:
         self._beside.append(signs)
 
+    def add_counter(self, count: Callable[[], int]) -> None:
+        """`count`: the units that a process has done for this loop since the last call."""
+        with self._guard:
+            self._counters.append(count)
+
 
 def signs_beside() -> Signs:
     """For one thread that will work beside this one's loop."""
@@ -76,17 +89,22 @@ def signs_beside() -> Signs:
     return beside
 
 
+def add_counter(count: Callable[[], int]) -> None:
+    """To this thread's loop."""
+    signs: Signs | None = getattr(_here, "signs", None)
+    if signs is not None:
+        signs.add_counter(count)
+
+
 @contextmanager
-def at_work(
-    what: str, *, num_bytes: float = 0.0, num_flops: float = 0.0, device: str = "cpu", constant_s: float = 0.0
-) -> Iterator[None]:
-    """A piece of work, at most this much of it without another sign of life. `constant_s`: what no job makes longer."""
+def at_work(what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> Iterator[None]:
+    """A piece of work of one unit, or one that signs for each unit. `constant_s`: a wait in it that shows no progress
+    and that no job makes longer. `is_opaque`: other people's code, whose progress is looked for from outside."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is None:
         yield
         return
-    expects_s = estimate_s(num_bytes=num_bytes, num_flops=num_flops, device=device)
-    signs.begin(what, expects_s, constant_s=constant_s)
+    signs.begin(what, constant_s=constant_s, is_opaque=is_opaque)
     try:
         yield
     finally:
@@ -100,7 +118,16 @@ def sign_from_anywhere() -> Callable[[], None]:
 
 
 def still_here() -> None:
-    """From a loop that waits for somebody else: it is not what stands still."""
+    """One more unit is done; or a loop waits for somebody who gave a sign."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is not None:
         signs.sign()
+
+
+def sign_through(x: Any) -> None:
+    """A layer begins with this tensor: a sign now, and one when the backward pass has come back to it."""
+    signs: Signs | None = getattr(_here, "signs", None)
+    if signs is not None:
+        signs.sign()
+        if x.requires_grad:
+            x.register_hook(lambda _: signs.sign())  # on autograd's thread

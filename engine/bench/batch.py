@@ -30,12 +30,12 @@ from engine.pipeline.records import (
     TrajectoryContent,
 )
 from engine.policy.lineage import WeightsId
-from engine.policy.pace import flops_of_sequence
 from engine.spec.fit.known_models import known_shape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings
 from engine.training.step.dealing import Costs, deal
+from engine.training.step.flops import flops_of_sequence
 from engine.training.step.loss import StepLoss
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.models import StepModels

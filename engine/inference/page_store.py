@@ -126,7 +126,7 @@ class PageStore:
             return None
         slots_n = self.on_device(self.slots(table, 0, num_tokens))
         for layer, (kv_2XKE, room_2nKE) in enumerate(zip(self._kv_N2XKE, self._opened(memory), strict=True), start=1):
-            with at_work("move", num_bytes=room_2nKE.nbytes):
+            with at_work("move"):
                 room_2nKE.copy_(kv_2XKE.index_select(1, slots_n))
             room.filled(layer * room_2nKE.nbytes)
         return replace(pages, data=memory)
@@ -142,7 +142,7 @@ class PageStore:
         """Tokens start … end - 1 of such pages."""
         slots_n = self.on_device(self.slots(table, start, end))
         for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._opened(data), strict=True):
-            with at_work("move", num_bytes=came_2nKE.nbytes):
+            with at_work("move"):
                 kv_2XKE.index_copy_(1, slots_n, came_2nKE[:, start:end].to(self._device))
 
     def _opened(self, data: bytes | memoryview) -> Tensor:

@@ -43,7 +43,6 @@ from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
 from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
@@ -79,8 +78,6 @@ class TorchRolloutEngine:
         self._tokenizer: Tokenizer | None = None
         self._folder, self._device, self._version = model_folder, device, version
         self._num_prefilled = self._num_decoded = 0
-        self._num_active_weights = self._model.num_active_parameters
-        self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
         num_backed = num_blocks if kv_tokens else max_batch * FIRST_BLOCKS_PER_ROW
         self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)
@@ -229,8 +226,8 @@ class TorchRolloutEngine:
         self._rows.close(moves, len(self._scheduler.rows) - num_joining)
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
-        num_flops = flops_of_forward(self._num_active_weights, num_tokens)
-        return at_work(what, num_bytes=self._weight_bytes, num_flops=num_flops, device=self._device)
+        """`num_tokens`: for a bench, which counts them. Each layer is a sign of life."""
+        return at_work(what)
 
     # Collect -----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.mixture import MixtureShape
+from engine.models.pieces import read_pieces
 from engine.models.rotary import STRETCHES, read_stretch
 from engine.models.windows import read_windows
-from engine.signs import at_work
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -73,17 +73,21 @@ def fill_tensors(targets: Mapping[str, Tensor], folder: Path) -> None:
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as stored:
                 for name in missing.intersection(stored.keys()):
-                    with at_work("load", num_bytes=targets[name].nbytes):
-                        _fill(targets[name], stored.get_tensor(name), f"{file.name}: {name}")
+                    _fill(targets[name], stored, name, file)
                     missing.discard(name)
     if missing:
         raise ValueError(f"{folder}: tensors missing from the weights: {', '.join(sorted(missing)[:5])}")
 
 
-def _fill(target: Tensor, stored: Tensor, name: str) -> None:
-    if stored.shape != target.shape:
-        raise ValueError(f"{name} has shape {tuple(stored.shape)}, config.json asks for {tuple(target.shape)}")
-    target.copy_(stored)
+def _fill(target: Tensor, stored: Any, name: str, file: Path) -> None:
+    shape = tuple(stored.get_slice(name).get_shape())
+    if shape != tuple(target.shape):
+        raise ValueError(f"{file.name}: {name} has shape {shape}, config.json asks for {tuple(target.shape)}")
+    for rows, piece in read_pieces(stored, name, target.nbytes):
+        if rows == slice(None):
+            target.copy_(piece)
+        else:
+            target[rows].copy_(piece)
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -161,10 +165,6 @@ def _mixture_views(
 
 def companion_files(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in COMPANION_FILES if (folder / name).is_file()}
-
-
-def weights_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in weight_files(folder))
 
 
 def read_config(folder: Path) -> DecoderConfig:

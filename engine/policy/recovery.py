@@ -2,8 +2,8 @@
 
 Invariants:
 - a part is replaced at once the first time, later and later when it keeps dying, and not without end;
-- its process is judged by its heartbeats, which come whatever it is at; its work by the signs of life in it, and by no
-  constant where the work grows with the job;
+- its process is judged by its heartbeats, which come whatever it is at; its work by the signs of life in it, one for
+  each unit. No limit follows from the size of the work;
 - a grader that fails on most groups ends the run: training on what little it lets through would bias the job.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from engine.policy.pace import LOOP, Piece
+from engine.policy.progress import LOOP, Piece
 
 PartKind = Literal["rollout", "relay", "data", "trainer"]
 """Those that the manager watches."""
@@ -24,7 +24,6 @@ BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that
 ABSENT_AFTER_S: Final = 4.0
 MIN_GROUPS_TO_JUDGE: Final = 20
 MAX_FAILED_SHARE: Final = 0.5
-SLOWER_THAN_USUAL: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +34,8 @@ class Patience:
     silent_s: float = 20.0
     # A process is started and imports what its first heartbeat takes, which no job makes longer.
     start_s: float = 300.0
+    # A unit of work takes seconds, on a slow device or disk tens of them; who hangs is found within two minutes.
+    no_progress_s: float = 120.0
     nothing_moves_s: float = 600.0
 
     def silence_s(self, *, has_spoken: bool) -> float:
@@ -42,12 +43,8 @@ class Patience:
         return self.silent_s if has_spoken else self.start_s
 
     def standstill_s(self, piece: Piece) -> float:
-        """Between two signs of life in the work. They are told by heartbeats, so they may be as late as those are. A
-        pace counts once it was measured for longer than that."""
-        expected_s = piece.expects_s
-        if piece.pace.spent_s >= self.silent_s:
-            expected_s *= SLOWER_THAN_USUAL * piece.pace.of_estimate
-        return self.silent_s + piece.constant_s + expected_s
+        """Between two signs of life in the work; a loop's turn with nothing to do takes none."""
+        return self.silent_s if piece.what == LOOP else self.no_progress_s + piece.constant_s
 
     def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
         """The time that a run may go without a token, a step or an answer, while its parts are at these: a part that

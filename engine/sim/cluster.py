@@ -219,7 +219,7 @@ class Cluster:
         def work(what: str, usual_s: float, then: Done) -> float:
             stretches = self._setting.costs.stretches(chance, usual_s)
             process.work(what, stretches, then)
-            return sum(stretch.lasts_s for stretch in stretches)
+            return sum(stretches)
 
         return work
 

@@ -3,7 +3,7 @@
 Decoding is bound by memory: a token takes as long whatever the batch, up to `max_batch`. Lengths have a tail.
 
 Any work may also take long: what takes milliseconds with a small model takes minutes with a large one. It gives signs
-of life, and says before each stretch how long that may take: never too short a time, and often several times too long.
+of life, with a bounded time between two of them, and nobody knows in advance how many there will be.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,8 @@ from typing import Final
 from engine.pipeline.records import SampleKey
 from engine.sim.chance import Chance
 
-# An estimate is of the slowest machine that does its work.
-MOST_TOO_LONG: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A stretch of work, between two signs of life."""
-
-    lasts_s: float
-    expects_s: float
+# The longest unit of work. A freeze that goes by unnoticed adds to it, and both together are below the limit.
+LONGEST_UNIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +48,10 @@ class Costs:
         factor = of_prompt.lognormal(median=1.0, sigma=half) * of_sample.lognormal(median=1.0, sigma=half)
         return min(self.max_tokens, max(1, int(self.median_tokens * factor)))
 
-    def stretches(self, chance: Chance, usual_s: float) -> tuple[Stretch, ...]:
-        """Of one piece of work."""
+    def stretches(self, chance: Chance, usual_s: float) -> tuple[float, ...]:
+        """Of one piece of work, the seconds between its signs of life."""
         lasts_s, every_s = usual_s, self.sign_every_s
         if self.long_work and chance.happens(self.long_work):
-            lasts_s, every_s = chance.uniform(usual_s, self.longest_s), chance.uniform(1.0, self.longest_s / 2)
+            lasts_s, every_s = chance.uniform(usual_s, self.longest_s), chance.uniform(1.0, LONGEST_UNIT_S)
         num = max(1, ceil(lasts_s / every_s))
-        found: list[Stretch] = []
-        for _ in range(num):
-            each_s = lasts_s / num * chance.uniform(0.5, 1.5) if num > 1 else lasts_s
-            found.append(Stretch(lasts_s=each_s, expects_s=each_s * chance.uniform(1.0, MOST_TOO_LONG)))
-        return tuple(found)
+        return tuple(lasts_s / num * chance.uniform(0.5, 1.5) if num > 1 else lasts_s for _ in range(num))

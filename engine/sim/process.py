@@ -19,10 +19,9 @@ from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import MANAGER, Address, Kind
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_manager import PartReported
-from engine.policy.pace import Pulse
+from engine.policy.progress import Pulse
 from engine.policy.recovery import PartKind
 from engine.sim.bodies import Done, Post
-from engine.sim.fault_costs import Stretch
 from engine.sim.kernel import Event, Kernel
 from engine.sim.relay_bodies import CarriedChunk
 from engine.sim.workers import Workers
@@ -64,7 +63,7 @@ class Process:
     _after_work: list[Event] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.pulse = Pulse(self.kernel.now)
+        self.pulse = Pulse()
         self.workers = Workers(
             NUM_WORKERS.get(self.part.kind, 0),
             kernel=self.kernel,
@@ -137,7 +136,7 @@ class Process:
 
     def _go_on(self) -> None:
         while self._queue and self._is_free:
-            self.pulse.sign(self.kernel.now)
+            self.pulse.sign()
             self._queue[0]()  # it stays the first until it is done: what it leads to comes after
             self._queue.popleft()
             if self._after_work:
@@ -161,7 +160,7 @@ class Process:
 
     # ── what takes long ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def work(self, what: str, stretches: Sequence[Stretch], then: Done) -> None:
+    def work(self, what: str, stretches: Sequence[float], then: Done) -> None:
         """Holds the loop up, with a sign of life before and after each stretch."""
         assert not self._is_working, f"{what} is begun in the middle of something"
         self._is_working = True
@@ -173,20 +172,20 @@ class Process:
         if message is not None:
             self._decide(message)
 
-    def _begin(self, what: str, left: deque[Stretch]) -> None:
+    def _begin(self, what: str, left: deque[float]) -> None:
         if not left:
             self._is_working = False
             self._go_on()
             return
-        stretch = left.popleft()
-        self.pulse.begin(what, stretch.expects_s, self.kernel.now)
-        self.kernel.after(stretch.lasts_s, partial(self._end, what, left))
+        lasts_s = left.popleft()
+        self.pulse.begin(what)
+        self.kernel.after(lasts_s, partial(self._end, what, left))
 
-    def _end(self, what: str, left: deque[Stretch]) -> None:
+    def _end(self, what: str, left: deque[float]) -> None:
         if not self.is_alive or self.hangs:
             return
         if self._is_frozen:
             self.kernel.at(self.frozen_until, partial(self._end, what, left))
             return
-        self.pulse.end(self.kernel.now)
+        self.pulse.end()
         self._begin(what, left)

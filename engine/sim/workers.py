@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.policy.pace import Piece, Pulse
-from engine.sim.fault_costs import Stretch
+from engine.policy.progress import Piece, Pulse
 from engine.sim.kernel import Event, Kernel
 
 
 @dataclass(slots=True)
 class Job:
     what: str
-    left: deque[Stretch]
+    left: deque[float]
     then: Event
 
 
@@ -27,7 +26,7 @@ class Workers:
         self, num: int, *, kernel: Kernel, is_alive: Callable[[], bool], frozen_until: Callable[[], float]
     ) -> None:
         self._kernel, self._is_alive, self._frozen_until = kernel, is_alive, frozen_until
-        self._pulses = [Pulse(kernel.now) for _ in range(num)]
+        self._pulses = [Pulse() for _ in range(num)]
         self._free = deque(range(num))
         self._line: deque[Job] = deque()
 
@@ -36,7 +35,7 @@ class Workers:
         """What each is at, in their order."""
         return tuple(pulse.piece for pulse in self._pulses)
 
-    def do(self, what: str, stretches: Sequence[Stretch], then: Event) -> None:
+    def do(self, what: str, stretches: Sequence[float], then: Event) -> None:
         self._line.append(Job(what, deque(stretches), then))
         self._begin_what_can_be_begun()
 
@@ -50,9 +49,9 @@ class Workers:
             job.then()
             self._begin_what_can_be_begun()
             return
-        stretch = job.left.popleft()
-        self._pulses[worker].begin(job.what, stretch.expects_s, self._kernel.now)
-        self._kernel.after(stretch.lasts_s, partial(self._end, worker, job))
+        lasts_s = job.left.popleft()
+        self._pulses[worker].begin(job.what)
+        self._kernel.after(lasts_s, partial(self._end, worker, job))
 
     def _end(self, worker: int, job: Job) -> None:
         if not self._is_alive():
@@ -60,5 +59,5 @@ class Workers:
         if self._frozen_until() > self._kernel.now:
             self._kernel.at(self._frozen_until(), partial(self._end, worker, job))
             return
-        self._pulses[worker].end(self._kernel.now)
+        self._pulses[worker].end()
         self._go_on(worker, job)

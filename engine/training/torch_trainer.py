@@ -10,7 +10,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +47,7 @@ from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, computing_in, dtype_of_products, score_tokens
 from engine.weights.port import Probe, WeightVersion
@@ -176,8 +176,8 @@ class TorchTrainer:
         with nullcontext() if self._adapter is None else self._adapter.base_only():
             return self._score(self._reference or self._model, batch)
 
-    def _ask(self, teacher: TrainedModel) -> Teacher:
-        return Teacher(scores=partial(self._score, teacher), num_weights=teacher.num_parameters)
+    def _ask(self, teacher: TrainedModel) -> Callable[[MicroBatch], TokenScores]:
+        return partial(self._score, teacher)
 
     def _score(self, model: TrainedModel, batch: MicroBatch) -> TokenScores:
         settings = self._settings

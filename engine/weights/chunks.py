@@ -33,7 +33,7 @@ def copy_bytes(source: Buffer, target: memoryview) -> None:
     """Piece by piece: one copy of gigabytes would hold up every other thread of the process."""
     view = memoryview(source)
     for start, end in chunk_spans(len(view), PIECE_BYTES):
-        with at_work("copy", num_bytes=end - start):
+        with at_work("copy"):
             target[start:end] = view[start:end]
 
 

@@ -115,7 +115,7 @@ def _side_by_side(work: Callable[[Item], Done], items: Iterable[Item]) -> Genera
 
 
 def _awaited(block: Future[Done]) -> Done:
-    with at_work("delta", num_bytes=BLOCK_BYTES):
+    with at_work("delta"):
         return block.result()
 
 

@@ -71,7 +71,7 @@ class ArrivingHashes:
         assert len(self._hashing) == len(self._left), "not every byte has come"
         hashes = []
         for index in range(len(self._left)):
-            with at_work("hash", num_bytes=self._chunk_bytes):
+            with at_work("hash"):
                 hashes.append(self._hashing[index].result())
         return tuple(hashes)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from engine.signs import at_work
+from engine.models.pieces import copy_tensor
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
@@ -34,8 +34,7 @@ class Installer:
         """`own`: by Hugging Face's names. Raises `ValueError`."""
         is_whole = version.manifest.low_rank is None
         for name, tensor in self._whole(version, own) if is_whole else self._on_base(version, own):
-            with at_work("install", num_bytes=own[name].nbytes):
-                own[name].copy_(tensor)
+            copy_tensor(own[name], tensor, what="install")
         self._is_of_base, self._is_empty = not is_whole, False
 
     def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -23,6 +23,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.models.loading import read_config, weight_files
+from engine.models.pieces import read_tensor
 from engine.signs import at_work
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
@@ -102,8 +103,8 @@ class Base:
             for name in names:
                 a, b = names_of(name.removesuffix(".weight"))
                 pair = [given[each].to(device) for each in (a, b) if each in given]
-                with at_work("load", num_bytes=sum(each.nbytes for each in pair) + _num_bytes(stored[name], name)):
-                    weight = stored[name].get_tensor(name).to(device)
+                weight = read_tensor(stored[name], name, _num_bytes(stored[name], name), device=device)
+                with at_work("load"):
                     if pair:
                         weight = add_low_rank(weight.float(), pair[:1], pair[1:], scale=low_rank.scale)
                     weight = weight.to(dtype)

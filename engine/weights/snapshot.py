@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
+from engine.models.pieces import copy_tensor
 from engine.policy.lineage import WeightsId
-from engine.signs import at_work
 from engine.weights.chunks import CHUNK_BYTES
 from engine.weights.port import LowRank, TensorEntry, WeightManifest, WeightVersion
 
@@ -38,8 +38,7 @@ def pack_weights(
 
     def fill(buffer: memoryview) -> None:
         for entry in entries:
-            with at_work("copy", num_bytes=entry.num_bytes):
-                _view(buffer, entry).copy_(tensors[entry.name].detach())
+            copy_tensor(_view(buffer, entry), tensors[entry.name].detach(), what="copy")
 
     return pack_filled(entries, fill, weights=weights, chunk_bytes=chunk_bytes, allocate=allocate, low_rank=low_rank)
 

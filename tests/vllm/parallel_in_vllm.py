@@ -23,6 +23,7 @@ from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
+from engine.signs import Signs
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.weights.open_file import OpenFile
 from engine.weights.port import WeightVersion
@@ -52,7 +53,9 @@ class Dealt:
 
     def __init__(self, folder: Path, adapters: AdapterRoom = NO_ADAPTERS) -> None:
         given: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
-        self.engine = VllmRolloutEngine(folder, **given, num_devices=2, adapters=adapters)
+        self.signs = Signs()
+        with self.signs.heard_here():  # afterwards this thread gives none: what comes is the workers'
+            self.engine = VllmRolloutEngine(folder, **given, num_devices=2, adapters=adapters)
         self.pids: list[int] = self.rpc(_pid)
         self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}
 
@@ -101,6 +104,13 @@ def says(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
 
 def expected(reference: Reference) -> list[tuple[int, ...]]:
     return [reference.greedy(prompt, 24) for prompt in PROMPTS]
+
+
+def test_units_of_work_in_workers_are_signs_of_the_replica(dealt: Dealt, base: Reference) -> None:
+    for work in (lambda: dealt.engine.install(own_weights(base, version=0)), lambda: says(dealt.engine)):
+        before = dealt.signs.piece.serial
+        work()
+        assert dealt.signs.piece.serial > before
 
 
 def test_two_workers_say_what_one_and_transformers_say_after_each_of_ten_installs(

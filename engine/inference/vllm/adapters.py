@@ -60,7 +60,7 @@ class AdapterEngines:
         modules = self._check(version)
         self._num_taken += 1
         name = f"version {version.version}, taken as number {self._num_taken}"
-        with self._lend_folder() as folder, at_work("install", num_bytes=version.manifest.num_bytes):
+        with self._lend_folder() as folder, at_work("install"):
             write_adapter(folder, version, modules, dtype=self._dtype)
             self.vllm.install_adapter(held, folder, name=name, number=number, version=version.version)
 

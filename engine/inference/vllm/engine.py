@@ -9,12 +9,11 @@ Invariants (beside the port's):
   every call raises.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from engine.inference.port import OWN_ROOM, EngineView, KvPages, KvRoom, SequenceOutput, SequenceRequest
 from engine.inference.requests import Limits, check_request
@@ -23,7 +22,6 @@ from engine.inference.vllm.core import Core
 from engine.inference.vllm.live_sequence import Held, LiveSequence
 from engine.inference.vllm.routes import NotedRoutes
 from engine.inference.vllm.start import (
-    MAX_READ_IN,
     NO_ADAPTERS,
     AdapterRoom,
     notes_routes,
@@ -32,7 +30,6 @@ from engine.inference.vllm.start import (
     start_vllm,
 )
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
@@ -40,8 +37,6 @@ from engine.weights.port import WeightVersion
 if TYPE_CHECKING:  # imports vLLM
     from engine.inference.vllm.front import Said
     from engine.inference.vllm.kv import PageConnector
-
-WEIGHT_BYTES: Final = 4  # at most
 
 
 class VllmRolloutEngine:
@@ -77,7 +72,6 @@ class VllmRolloutEngine:
             kv_tokens=(cache.num_gpu_blocks - 1) * cache.block_size,  # one block is vLLM's own
             route_bytes=self._routes.token_bytes,
         )
-        self._device, self._num_weights = device, sum(map(math.prod, self._shapes.values()))
         self._held = Held(version=version, salt="weights 0")
         self._num_installed = 0
         self._live: dict[str, LiveSequence] = {}
@@ -128,11 +122,8 @@ class VllmRolloutEngine:
                 self._ended.append(live)
 
     def _advance(self) -> "Iterable[Said]":
-        unread = sum(len(live.context) for live in self._live.values() if not live.is_prefilled)
-        num_flops = flops_of_forward(self._num_weights, len(self._live) + min(unread, MAX_READ_IN))
-        num_bytes = WEIGHT_BYTES * self._num_weights
-        what = "prefill" if unread else "decode"
-        with at_work(what, num_bytes=num_bytes, num_flops=num_flops, device=self._device):
+        is_decoding = all(live.is_prefilled for live in self._live.values())
+        with at_work("decode" if is_decoding else "prefill"):
             return self._core.step()
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
@@ -154,7 +145,7 @@ class VllmRolloutEngine:
         else:
             self._base.check(weights, self._shapes)
         self._hear(self._core.finish())  # the weights that are still there have made these tokens
-        with at_work("install", num_bytes=WEIGHT_BYTES * self._num_weights):
+        with at_work("install"):
             self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
         self._renew(self._held, weights.version)
         self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
@@ -193,7 +184,7 @@ class VllmRolloutEngine:
 
     def probe(self, token_ids: Sequence[int], held: Held | None = None) -> tuple[float, ...]:
         self._hear(self._core.finish())
-        with at_work("probe", num_bytes=WEIGHT_BYTES * self._num_weights):
+        with at_work("probe"):
             return self._core.probe(token_ids, (held or self._held).adapter)
 
     def view(self) -> EngineView:

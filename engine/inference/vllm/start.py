@@ -19,6 +19,7 @@ import torch._dynamo
 from safetensors import safe_open
 
 from engine.inference.vllm.interpreter import STARTED_WITH
+from engine.inference.vllm.worker_signs import listen_to_workers
 from engine.models.loading import weight_files
 from engine.spec.slots import room_of_rank
 from engine.weights.low_rank import TARGETS
@@ -79,6 +80,8 @@ NO_ADAPTERS: Final = AdapterRoom()
 def start_vllm(folder: Path, **given: Any) -> Any:
     """A `QuietEngine`, of these arguments."""
     arguments = engine_arguments(folder, **given)
+    if arguments.tensor_parallel_size > 1:
+        listen_to_workers()
     from engine.inference.vllm.front import QuietEngine
 
     return QuietEngine.from_engine_args(arguments)

@@ -9,7 +9,7 @@ Invariants:
   and answers with the old ones, reporting success: that of a head which is tied to the embedding, and the experts'.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -21,6 +21,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, Weight
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from engine.inference.vllm.worker_signs import sign_every_layer
+from engine.signs import still_here
 from engine.weights.low_rank import Base
 from engine.weights.open_file import map_path
 from engine.weights.port import WeightManifest, WeightVersion
@@ -47,6 +49,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
         if device.type == "cpu":
+            sign_every_layer(model)
             for layer in model.modules():
                 _pack_experts_again(layer)
 
@@ -74,8 +77,15 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
             memory = map_path(memory, new.manifest.num_bytes)
         weights = WeightVersion(manifest=new.manifest, buffer=memory)
         if new.manifest.low_rank is None:
-            return iter(map_weights(weights).items())
+            return _signed(map_weights(weights))
         return Base(new.folder).whole(weights, new.names, device=str(self.device))
+
+
+def _signed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each is laid into its layer before the next is asked for."""
+    for named in tensors.items():
+        still_here()
+        yield named
 
 
 def _tied_heads(model: nn.Module) -> list[tuple[Any, Any]]:

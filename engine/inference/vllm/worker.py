@@ -21,10 +21,12 @@ from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from engine.inference.vllm import cpu_adapters
 from engine.inference.vllm.kv import layout_of, own_part, read_pages
 from engine.inference.vllm.weights import BACKEND, MappedWeights
+from engine.inference.vllm.worker_signs import speak_as_worker
 from engine.weights.open_file import map_path
 
 WeightTransferEngineFactory.register_engine(BACKEND, MappedWeights)
 cpu_adapters.take_over()
+speak_as_worker()
 # Adapters are never of experts (start.py). With any, vLLM would take its kernel that has some, which a CPU has not.
 FusedMoEConfig.is_lora_enabled = property(lambda config: False, lambda config, given: None)
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.live.assets.fetching import AT_ONCE, Source
+from engine.live.assets.fetching import Source
 from engine.live.assets.node_cache import NodeCache
 from engine.signs import at_work, still_here
-from engine.spec.asset_manifest import PART_BYTES
 from engine.spec.control import OrderedAsset, OrderedAssets
 from engine.spec.job import JobSpec
 from engine.spec.named_assets import saying
@@ -46,7 +45,7 @@ class JobAssets:
             source = Source(control_url=self.control_url.rstrip("/"), token=self.ordered.token)
             source.fill(folder, asset.id, source.manifest(asset.id, asset.sha256), still_here=check)
 
-        with at_work("fetch", num_bytes=AT_ONCE * PART_BYTES):
+        with at_work("fetch"):
             folder = self.cache.hold(asset.sha256, num_bytes=asset.num_bytes, fill=fill, waiting=check)
         return _what_is_named(asset, folder)
 

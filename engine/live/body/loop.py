@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 # Far more than credits allow to be under way; a full inbox holds the senders back instead of eating memory.
 INBOX_SIZE: Final = 10_000
 OUTBOX_SIZE: Final = 10_000
-# Imports, and processes that have to come up. What is loaded meanwhile is counted by itself.
-BUILD_S: Final = 300.0
 
 
 class Brain(Protocol):
@@ -147,7 +145,7 @@ class Loop:
 
     def _build_and_serve(self) -> None:
         try:
-            with at_work("start", constant_s=BUILD_S):
+            with at_work("start", is_opaque=True):  # imports, and processes that come up
                 body = self._build()
         except ValueError as error:  # the spec asks for what this machine does not have
             self._fail("config", error)

@@ -151,7 +151,7 @@ class CheckpointStore:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            with at_work("fetch", num_bytes=_IN_FLIGHT_BYTES):  # boto writes it under another name first
+            with at_work("fetch"):  # boto writes it under another name first
                 self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
 
     def tensor_names(self, uri: str, part: CheckpointPart) -> list[str]:
@@ -175,7 +175,7 @@ class CheckpointStore:
             raise ConnectionError(f"the store of checkpoints: it lacks {name}, which another host was to upload")
         sign = sign_from_anywhere()  # boto reports on threads of its own
         how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
-        with at_work("upload", num_bytes=_IN_FLIGHT_BYTES):
+        with at_work("upload"):
             self._try(lambda: self._client.upload_file(str(file), self._bucket, name, **how))
 
     def _size_of(self, name: str) -> int | None:

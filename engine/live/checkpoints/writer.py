@@ -22,7 +22,7 @@ from engine.live.checkpoints.resuming import finish_checkpoint, forget_older
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
-from engine.policy.pace import SLOWEST_SYNC_S
+from engine.policy.progress import SLOWEST_SYNC_S
 from engine.signs import at_work, signs_beside
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class CheckpointWriter:
     def _is_free(self) -> bool:
         """While the writer is at one and the same piece of work, for which this loop may stand still as well."""
         piece = self._signs.piece
-        with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s + piece.expects_s):
+        with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s):
             while self._signs.piece.serial == piece.serial:
                 if self._free.acquire(timeout=LOOK_UP_EVERY_S):
                     return True

@@ -25,7 +25,7 @@ from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
-from engine.policy.pace import SLOWEST_SYNC_S
+from engine.policy.progress import SLOWEST_SYNC_S
 from engine.signs import at_work
 from engine.spec.job import JobSpec
 

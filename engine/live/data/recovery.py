@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from engine.live.data.frames import body_at, entry_of, frames
 from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.pipeline.records import Trajectory
 from engine.signs import at_work
+
+_READ_BYTES: Final = 16 * 2**20
 
 
 class LogLost(Exception):
@@ -32,11 +34,10 @@ def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
 
 def _records(files: Sequence[Path]) -> Iterator[Record]:
     for file in files:
-        with at_work("log", num_bytes=file.stat().st_size):
-            content = file.read_bytes()
+        content = _content(file)
         whole = 0
         for body, end in frames(content):
-            with at_work("log", num_bytes=len(body)):
+            with at_work("log"):
                 entry, whole = entry_of(body, found=[].__getitem__), end
             assert not isinstance(entry, DataSnapshot | Trajectory), f"{file} holds a {type(entry).__name__}"
             yield entry
@@ -44,9 +45,18 @@ def _records(files: Sequence[Path]) -> Iterator[Record]:
             return
 
 
+def _content(file: Path) -> bytes:
+    content = bytearray()
+    with file.open("rb", buffering=0) as stream:
+        while True:
+            with at_work("log"):
+                if not (piece := stream.read(_READ_BYTES)):
+                    return bytes(content)
+                content += piece
+
+
 def _snapshot(file: Path) -> DataSnapshot:
-    with at_work("log", num_bytes=file.stat().st_size):
-        content = file.read_bytes()
+    content = _content(file)
     last = None
     for body, whole in frames(content):
         last = body if whole == len(content) else None
@@ -67,7 +77,7 @@ def _trajectory(file: BinaryIO, at: int) -> Trajectory:
     body = body_at(file, at)
     if body is None:
         raise LogLost(f"the trajectory at byte {at} of {file.name} is torn")
-    with at_work("log", num_bytes=len(body)):
+    with at_work("log"):
         entry = entry_of(body, found=[].__getitem__)
     found = entry.trajectory if isinstance(entry, TrajectoryTaken) else entry
     assert isinstance(found, Trajectory), f"{type(found).__name__} at byte {at} of {file.name}"

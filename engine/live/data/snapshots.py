@@ -17,7 +17,7 @@ from engine.live.data.frames import frame
 from engine.live.data.places import Place, Places
 from engine.pipeline.journal import DataSnapshot
 from engine.pipeline.records import Trajectory
-from engine.policy.pace import SLOWEST_SYNC_S
+from engine.policy.progress import SLOWEST_SYNC_S
 from engine.signs import at_work
 
 JOURNAL: Final = ".journal"
@@ -38,12 +38,12 @@ def write_snapshot(folder: Path, number: int, snapshot: DataSnapshot, places: Pl
             place = places.of(trajectory)
             if place is None or place.file in worn:
                 data, at = frame(trajectory), written.tell()
-                with at_work("log", num_bytes=len(data), constant_s=SLOWEST_SYNC_S):
+                with at_work("log", constant_s=SLOWEST_SYNC_S):
                     written.write(data)
                 place = Place(file=file.name, at=at, num_bytes=len(data))
             kept.put(trajectory, place)
         state = frame(snapshot, named=lambda trajectory: _where(kept.of(trajectory)))
-        with at_work("log", num_bytes=written.tell() + len(state), constant_s=SLOWEST_SYNC_S):
+        with at_work("log", constant_s=SLOWEST_SYNC_S):
             written.write(state)
             written.flush()
             os.fsync(written.fileno())

@@ -19,8 +19,8 @@ import numpy as np
 from engine.inference.port import KvPages
 from engine.live.body.loop import BodyCall
 from engine.live.kv.offers import Offered
-from engine.live.kv.wire import PIECE_BYTES, Deadline, Head, announced, ask, take, thank
-from engine.live.weights.link import STALLED_S, call
+from engine.live.kv.wire import Deadline, Head, announced, ask, take, thank
+from engine.live.weights.link import call
 from engine.live.weights.segments import SharedBytes, map_shared, own_memory
 from engine.pipeline.messages.message import Message
 from engine.signs import at_work, signs_beside
@@ -63,7 +63,7 @@ def pages_of(offered: Offered, token: bytes, *, memory: str) -> Iterator[tuple[i
             deadline = Deadline(head.num_bytes)
             num_filled = 0
             while num_filled < head.num_bytes:
-                with at_work("receive", num_bytes=PIECE_BYTES, constant_s=STALLED_S):
+                with at_work("receive"):
                     num_filled += take(link, room[num_filled:], deadline, is_shared=head.shared is not None)
             yield head.sample, head.pages(room)
         thank(link)

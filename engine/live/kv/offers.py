@@ -76,7 +76,7 @@ class Offer:
 
     def begin(self, sample: int, pages: KvPages, num_bytes: int) -> Segment | None:
         try:
-            with at_work("move", num_bytes=num_bytes):
+            with at_work("move"):
                 segment = Segment.create(self._owner, num_bytes)
         except OSError as error:
             log.warning("sample=%d moves without its cache: %s", sample, error)

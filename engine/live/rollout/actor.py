@@ -13,7 +13,7 @@ from engine.inference.port import RolloutEngine
 from engine.inference.vllm.interpreter import STARTED_WITH, refuse_what_lacks_something
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
-from engine.live.body.loop import BUILD_S, Body
+from engine.live.body.loop import Body
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
@@ -139,14 +139,12 @@ def _engines(folder: Path, spec: JobSpec, device: str, plan: Plan, *, owner: str
 
 def _started(folder: Path, spec: JobSpec, device: str, **vllms_own: Any) -> Any:
     """Weights come from the relay: read by each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
-    from engine.models.loading import weights_bytes
-
     given: dict[str, Any] = {
         "max_batch": spec.rollout.max_batch,
         "device": device,
         "kv_tokens": kv_tokens_of_a_slot(spec),
     }
-    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):  # vLLM fills them with something
+    with at_work("start", is_opaque=True):
         if spec.rollout.engine == "vllm":
             from engine.inference.vllm.engine import VllmRolloutEngine
 

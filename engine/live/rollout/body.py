@@ -155,7 +155,7 @@ class RolloutBody:
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
-        with self._self_report.installing(), at_work("install", num_bytes=manifest.num_bytes):
+        with self._self_report.installing(), at_work("install"):
             slot.install(weights, manifest.weights)
         unmap_beside(weights)
         if manifest.probe is not None:

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
-from engine.live.body.loop import BUILD_S, Body
+from engine.live.body.loop import Body
 from engine.live.checkpoints.apart import load_alone
 from engine.live.checkpoints.resuming import ResumePoint, go_back, open_checkpoint
 from engine.live.process.devices import claim_device
@@ -20,7 +20,6 @@ from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.messages.to_driver import CheckpointReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
-from engine.signs import at_work
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import Steps
@@ -30,12 +29,6 @@ if TYPE_CHECKING:  # they import torch
     from engine.live.trainer.publishing import Publishing
     from engine.live.trainer.rank_actor import MakeTrainer
     from engine.live.weights.handover import Handover
-
-# Of a model in its folder: policy, critic and reference, with gradients and moments, in a type that may be twice as
-# wide; and as much again in the checkpoint that it goes on from.
-COPIES_OF_WEIGHTS: Final = 32
-# Of a teacher: read, and in that type.
-COPIES_OF_A_TEACHER: Final = 3
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +62,7 @@ class TrainerActor(BodyActor):
 
     def build(self) -> Body:
         device = self._device = claim_device()
-        from engine.models.loading import resolve_model, weights_bytes  # torch is imported on this thread, not before
+        from engine.models.loading import resolve_model  # torch is imported on this thread, not before
         from engine.training.replay.deterministic import fix_workspace
 
         if self._recorded_step is not None:
@@ -79,13 +72,11 @@ class TrainerActor(BodyActor):
         if self._assets is not None:
             self._assets.ensure("model")
         folder = resolve_model(spec.model.source)
-        num_bytes, teacher = COPIES_OF_WEIGHTS * weights_bytes(folder), None
+        teacher = None
         if spec.algorithm.has_teacher and not spec.only_evaluates:
             teacher = resolve_model(spec.algorithm.teacher.source)
-            num_bytes += COPIES_OF_A_TEACHER * weights_bytes(teacher)
         check_fit("trainer", spec, folder, device, teacher=teacher)
-        with at_work("start", constant_s=BUILD_S, num_bytes=num_bytes):
-            return self._body(folder, device)
+        return self._body(folder, device)
 
     def memory_needed(self) -> str:
         return arithmetic(self._spec, part="trainer", device=self._device)

@@ -11,10 +11,8 @@ Invariants:
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.checkpoints.writer import CheckpointWriter, Told
@@ -43,9 +41,6 @@ from engine.training.port import Steps, Write
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
-
-# All that a trainer holds of a weight in float32 (itself, its gradient, two moments), gone over four times.
-BYTES_PER_WEIGHT: Final = 64
 
 
 class WeightsBody:
@@ -101,12 +96,9 @@ class WeightsBody:
 
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
-        with self._over_all_weights("publish"):
+        with at_work("publish"):
             self._manifests[effect.weights] = self._publishing.publish(effect.weights)
         self._stall_s = time.perf_counter() - started
-
-    def _over_all_weights(self, what: str) -> AbstractContextManager[None]:
-        return at_work(what, num_bytes=BYTES_PER_WEIGHT * self._num_parameters)
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
         manifest = self._manifests[effect.weights]
@@ -150,7 +142,7 @@ class TrainerBody(WeightsBody):
         if self._has_trained and self._is_saved(effect.step):
             self._trainer.get_ready_to_save()
         self._has_trained = True
-        with self._over_all_weights("step"):  # the optimizer's part; micro-batches count by themselves
+        with at_work("step"):  # the optimizer's part; micro-batches count by themselves
             result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
         logprobs = tuple(Floats(each.tobytes()) for each in result.begun_logprobs)
@@ -160,7 +152,7 @@ class TrainerBody(WeightsBody):
         folder = self._checkpoints / f"step-{effect.step:06d}"
 
         def prepare() -> Write:
-            with self._over_all_weights("checkpoint"):
+            with at_work("checkpoint"):
                 return partial(self._written, self._trainer.prepare_save(folder))
 
         self._writer.put(prepare, folder, step=effect.step, progress=effect.progress)

@@ -73,7 +73,8 @@ class TrainerRankActor:
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._signs = world.signs()
         try:
-            self._trainer = make(device=self._device, world=world)
+            with self._heard():
+                self._trainer = make(device=self._device, world=world)
         except Exception:
             world.abandon(self._device)
             raise
@@ -95,7 +96,8 @@ class TrainerRankActor:
 
     def run(self, call: str, *given: object) -> HostKills | None:
         arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
-        answer = self._or_hang_up(lambda: getattr(self._built, call)(*arguments))
+        with self._heard():
+            answer = self._or_hang_up(lambda: getattr(self._built, call)(*arguments))
         if call == "prepare_save":
             self._act, self._prepared = answer, arguments
         return self._kills.news()
@@ -144,7 +146,7 @@ class TrainerRankActor:
         return self._trainer
 
     def _heard(self) -> AbstractContextManager[None]:
-        """By rank 0, which waits for this rank's disk."""
+        """By rank 0, which waits for this rank."""
         assert self._signs is not None, "run before it was built"
         return self._signs.heard_here()
 

@@ -31,8 +31,9 @@ from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import says_out_of_memory, told
 from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
+from engine.live.trainer.rank_signs import RankSigns
 from engine.live.trainer.shares import RankShare
-from engine.signs import still_here
+from engine.signs import sign_from_anywhere, still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.folder import CheckpointUnverified
@@ -218,12 +219,10 @@ class RankGroup:
 
     def _patiently(self, others: list[Any]) -> list[str]:
         """`_failures`, however long they take: a rank that works gives signs, which this loop passes on."""
-        heard, left = self._world.num_signs(), others
+        signs, left = RankSigns(self._world.num_signs, still_here), others
         while left:
             _, left = ray.wait(left, num_returns=len(left), timeout=LOOK_UP_EVERY_S)
-            if (told := self._world.num_signs()) != heard:
-                still_here()
-            heard = told
+            signs.pass_on()
         return self._failures(others, within_s=SETTLED_WITHIN_S)
 
     def close(self) -> None:
@@ -244,7 +243,8 @@ class RankGroup:
     def _together(self, others: list[Any], own: Callable[[], Answer], *, ranks: Sequence[int] = ()) -> Answer:
         """`ranks`: the others', if not all are meant."""
         actors = [self._others[rank - 1] for rank in ranks or range(1, len(others) + 1)]
-        self._watcher.submit(end_failed, dict(zip(others, actors, strict=True)))
+        signs = RankSigns(self._world.num_signs, sign_from_anywhere())
+        self._watcher.submit(end_failed, dict(zip(others, actors, strict=True)), meanwhile=signs.pass_on)
         try:
             answer = own()
         except Exception as error:

@@ -62,7 +62,7 @@ class RankShare:
             self.get_ready(room, spans)
         assert self._room is not None
         ready, self._room = self._room[1], None  # whatever comes of it, this memory is not written again
-        with at_work("map", num_bytes=self._published.share.num_bytes):
+        with at_work("map"):
             memory = ready.result()
         self._published.write(memory, spans)
         self._maker.submit(let_go_of, memory)

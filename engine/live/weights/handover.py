@@ -183,7 +183,7 @@ def _pieces(link: socket.socket, spans: Spans, version: memoryview, filled: int)
         if not num_bytes or num_bytes > spans.num_bytes - filled:
             return
         found = xxh3_128()
-        with at_work("pull", num_bytes=num_bytes):
+        with at_work("pull"):
             for start, end in spans.scattered(filled, filled + num_bytes):
                 if not receive_into(link, version[start:end]):
                     return

@@ -121,7 +121,7 @@ def _find_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_POPUL
     """So that a copy does not have to. Piece by piece: no other thread of the process runs meanwhile."""
     with suppress(OSError):  # an older kernel
         for start, end in chunk_spans(last - first, PIECE_BYTES):
-            with at_work("map", num_bytes=end - start):
+            with at_work("map"):
                 mapped.madvise(how, first + start, end - start)
 
 

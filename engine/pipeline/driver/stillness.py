@@ -32,7 +32,7 @@ from engine.pipeline.messages.to_driver import (
     WeightsTaken,
 )
 from engine.pipeline.messages.to_manager import PartReported, PartStarved
-from engine.policy.pace import LOOP, Piece
+from engine.policy.progress import LOOP, Piece
 from engine.policy.recovery import MAX_LOSSES, Patience
 
 

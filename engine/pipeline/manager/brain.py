@@ -39,7 +39,7 @@ from engine.pipeline.messages.to_manager import (
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.policy.awake import AwakeTime
-from engine.policy.pace import TURNING, Piece
+from engine.policy.progress import TURNING, Piece
 from engine.policy.recovery import (
     GiveUp,
     PartKind,

@@ -161,7 +161,7 @@ class RankShare:
 
     def _assembled(self, name: str, spans: Spans, *, on: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         source = self._sources[name]
-        with at_work("gather", num_bytes=source.place.shape.numel() * dtype.itemsize):
+        with at_work("gather"):
             whole = self.world.assemble(source.values.to("cpu", dtype), spans[name], on=on)
         return None if whole is None else whole.view(source.place.shape)
 

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from engine.models.pieces import copy_tensor
 from engine.signs import at_work
 from engine.training.checkpoint.host_memory import spare_bytes
 
@@ -68,8 +69,7 @@ class Staging:
         held: dict[str, Tensor] = {}
         for (name, tensor), place in zip(tensors.items(), self._places(tensors), strict=True):
             held[name] = place.view(tensor.dtype).view(tensor.shape)
-            with at_work("copy", num_bytes=tensor.nbytes):
-                held[name].copy_(tensor.detach())
+            copy_tensor(held[name], tensor.detach(), what="copy")
         return held
 
     def _places(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -81,17 +81,15 @@ class Staging:
     def _make_room(self, num_bytes: int, *, beside: Path, num_sharing: int) -> None:
         if self._finding is not None:
             self._is_needed.set()
-            with at_work("map", num_bytes=num_bytes):
+            with at_work("map", is_opaque=True):
                 wait([self._finding])  # if it failed, it will now, where somebody hears it
             self._finding = None
         if num_bytes <= len(self._memory):
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
         self.is_mapped = num_bytes > self._spare(num_sharing=num_sharing)
-        if self.is_mapped:
-            self._memory = _mapped(num_bytes, beside)
-        else:
-            self._memory = self._own_pages(num_bytes)
+        with at_work("map", is_opaque=True):  # one call, of hundreds of gigabytes
+            self._memory = _mapped(num_bytes, beside) if self.is_mapped else self._own_pages(num_bytes)
 
     def _own_pages(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")

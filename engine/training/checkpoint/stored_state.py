@@ -91,7 +91,7 @@ class StoredState:
                 )
             while each.span.start <= at < min(each.span.stop, piece.span.stop):
                 span = range(at, min(at + _BLOCK_NUMEL, each.span.stop, piece.span.stop))
-                with at_work("load", num_bytes=4 * len(span)):
+                with at_work("load"):
                     yield span, each.read(span)
                 at = span.stop
         if at < piece.span.stop:

@@ -49,7 +49,7 @@ def write_tensors(file: Path, entries: Sequence[Entry], contents: Iterable[Tenso
     digest, num_bytes = hashlib.sha256(), 0
     with file.open("wb") as stream:
         for block in _blocks(entries, contents):
-            with at_work("write", num_bytes=len(block)):
+            with at_work("write"):
                 digest.update(block)
                 stream.write(block)
             num_bytes += len(block)

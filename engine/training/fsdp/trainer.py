@@ -48,7 +48,7 @@ from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import Probe, WeightVersion
@@ -151,14 +151,13 @@ class FsdpTrainer:
 
         return base_scores
 
-    def _teacher(self, folder: Path) -> Teacher:
+    def _teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
         config = read_model_config(folder)
         refuse_heads(config, num_sharers=self._settings.trainer.sequence_parallel)
         # As it is stored: nothing is ever added to it, and a gather casts it to the same bits as it would float32.
         model = self._sharding.empty_model(config, config.dtype)
-        num_weights = model.num_parameters
         with StoredState(weight_files(folder)) as stored:
-            return Teacher(scores=self._frozen(model, stored), num_weights=num_weights)
+            return self._frozen(model, stored)
 
     def _frozen(self, model: TrainedModel, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
         whole_pass = PolicyPass(model.requires_grad_(False), self._settings)

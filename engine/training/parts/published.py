@@ -89,7 +89,7 @@ class Published:
             values = self._values_of(parameter)  # also without a run: ranks may have to ask together
             for run in runs:
                 target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
-                with at_work("copy", num_bytes=run.num_bytes):
+                with at_work("copy"):
                     target.copy_(self._narrow(values[run.values]))
 
     def _narrow(self, values: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, Self
 
 import torch
@@ -182,12 +182,20 @@ class World:
 
     def num_signs(self) -> int:
         """All that ranks have told so far."""
-        told: int = self._store.add(_SIGNS, 0)
+        told: int = self._signs_store.add(_SIGNS, 0)
         return told
+
+    @cached_property
+    def _signs_store(self) -> Store:
+        """A connection of its own: on the other one, a rank that waits for a key holds up every other call."""
+        if not self.address:
+            return self._store
+        host, _, port = self.address.rpartition(":")
+        return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=self.timeout_s))
 
     def signs(self) -> Signs:
         """For the thread of a rank that others wait for."""
-        return _ToldSigns(self._store)
+        return _ToldSigns(self._signs_store)
 
 
 class _ToldSigns(Signs):

@@ -18,7 +18,6 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,12 +30,12 @@ from engine.algorithms.advantages import Advantages, find_advantages, overlong_p
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
 from engine.models.routes import DENSE, RouteFormat
-from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
 from engine.spec.facts import MAX_TRACED
 from engine.spec.recipes import RECIPES
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.settings import TrainerSettings
+from engine.training.step.flops import flops_of_sequence
 from engine.training.step.gap import GapTally
 from engine.training.step.learned import Learned
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
@@ -76,7 +75,7 @@ class StepLoss:
         self._models = models
         self._micro_batch_tokens = settings.trainer.micro_batch_tokens
         self._max_new_tokens = settings.max_new_tokens
-        self._device, self._num_weights, self._rounding = device, num_weights, rounding
+        self._device, self._rounding = device, rounding
         self._work_of = partial(flops_of_sequence, num_weights, attention_width)
         self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
@@ -149,13 +148,7 @@ class StepLoss:
             tokens=tokens,
             tally=tally,
             learns=learns,
-            at_micro_batch=self._at_micro_batch,
         )
-
-    def _at_micro_batch(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        num_models = 1 if self._models.critic is None else 2
-        num_flops = num_models * flops_of_training(self._num_weights, len(batch.ids))
-        return at_work("micro-batch", num_flops=num_flops, device=str(self._device))
 
     def _shares(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> Tensor:
         """Of each trajectory's tokens, in the mean of its mini-batch."""
@@ -196,9 +189,7 @@ class StepLoss:
     def _look(self, batched: BatchedStep) -> "Looked":
         kl, every = self._algorithm.kl, batched.micro_batches
         reference_M = self._pass(batched, every, self._models.reference)
-        teacher_M = None
-        if (teacher := self._models.teacher) is not None:
-            teacher_M = self._pass(batched, every, teacher.scores, num_weights=teacher.num_weights)
+        teacher_M = self._pass(batched, every, self._models.teacher)
         values_M = self._pass(batched, every, self._models.critic)
         costs_M = now_M = None
         if reference_M is not None and kl.estimator == "k1":
@@ -223,16 +214,13 @@ class StepLoss:
         batched: BatchedStep,
         micro_batches: Sequence[MicroBatch],
         model: Callable[[MicroBatch], TokenScores | Tensor] | None,
-        *,
-        num_weights: int | None = None,
     ) -> Tensor | None:
         """One number for each written token of the step, from every rank; 0 for one that is in no micro-batch given."""
         if model is None:
             return None
         found_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
-            num_flops = flops_of_forward(num_weights or self._num_weights, len(batch.ids))
-            with at_work("scoring", num_flops=num_flops, device=str(self._device)), noted(size_of(batch)):
+            with at_work("scoring"), noted(size_of(batch)):
                 found = model(batch)
             if not batch.idle:
                 found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N

@@ -17,7 +17,6 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor
 from engine.algorithms.advantages import Advantages
 from engine.algorithms.loss import LossTokens, policy_loss
 from engine.algorithms.values import value_loss
+from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.step.metrics import Tally
@@ -105,21 +105,19 @@ class UpdateLoss:
         tokens: StepTokens,
         tally: Tally,
         learns: bool,
-        at_micro_batch: Callable[[MicroBatch], AbstractContextManager[None]],
     ) -> None:
         self._algorithm = algorithm
         self._policy, self._critic = policy, critic
         self._tokens = tokens
         self._tally = tally
         self._learns = learns
-        self._at_micro_batch = at_micro_batch
 
     def of(self, mini_batch: MiniBatch, *, moved: bool) -> Iterator[MicroLoss]:
         """The losses, one by one. Whatever the caller does with one counts to its micro-batch. `moved`: an update of
         this step was before it."""
         number = 0
         for batch in mini_batch.micro_batches:
-            with self._at_micro_batch(batch), noted(size_of(batch)):
+            with at_work("micro-batch"), noted(size_of(batch)):
                 if batch.silent:
                     with torch.no_grad():
                         self._policy_loss(batch, mini_batch, moved)

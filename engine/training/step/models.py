@@ -18,17 +18,10 @@ class StepModels:
     policy: Callable[[MicroBatch], TokenScores]
     reference: Callable[[MicroBatch], TokenScores] | None = None
     """Exactly when `needs_reference`."""
-    teacher: "Teacher | None" = None
+    teacher: Callable[[MicroBatch], TokenScores] | None = None
     """Exactly when the algorithm has one."""
     critic: Callable[[MicroBatch], Tensor] | None = None
     """Exactly when `needs_critic`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Teacher:
-    scores: Callable[[MicroBatch], TokenScores]
-    num_weights: int
-    """Perhaps many times the policy's: how long it may take to answer follows from them."""
 
 
 def needs_reference(algorithm: AlgorithmSpec) -> bool:

@@ -45,7 +45,7 @@ from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.training.zero.guest import ALONE, surroundings
@@ -127,11 +127,9 @@ class DeepSpeedTrainer:
 
         return base_scores
 
-    def _teacher(self, folder: Path) -> Teacher:
+    def _teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
         model = self._modules["teacher"] = self._loaded(folder)
-        num_weights = sum(whole_shape(parameter).numel() for parameter in model.parameters())
-        scores = scores_of(frozen(PolicyPass(model, self._settings), self._division))
-        return Teacher(scores=scores, num_weights=num_weights)
+        return scores_of(frozen(PolicyPass(model, self._settings), self._division))
 
     def _loaded(self, folder: Path | None = None) -> Decoder:
         """The job's model, or a folder's."""

@@ -340,7 +340,7 @@ def beats_on_the_thread_that_works(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Process, "beat", in_turn)
 
 
-def bounds_all_work_by_a_constant(patch: pytest.MonkeyPatch) -> None:
+def bounds_a_unit_of_work_too_tightly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Patience, "standstill_s", lambda self, piece: 4 * self.silent_s)
 
 
@@ -606,7 +606,7 @@ BUGS: list[tuple[Bug, Weather]] = [
     (blames_the_environment_for_its_own_absence, Weather(faults=blow("driver", kind="freeze", lasts_s=12.0))),
     (replaces_no_environment, Weather(faults=blow("environment"))),
     (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
-    (bounds_all_work_by_a_constant, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
+    (bounds_a_unit_of_work_too_tightly, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
     (begins_from_a_checkpoint_that_nobody_was_told_of, Weather(faults=driver_sleeps_as_the_trainer_dies)),
     (believes_whoever_beats, Weather(faults=blow("rollout", kind="hang"))),
 ]

@@ -22,7 +22,7 @@ from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, score_tokens
 from engine.training.torch_trainer import TorchTrainer
@@ -208,7 +208,7 @@ def gradients_of_ranks(
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))
                 if needs_reference(algorithm)
                 else None,
-                teacher=Teacher(scores=lambda batch: score_tokens(teacher, batch, temperature=0.5), num_weights=1)
+                teacher=(lambda batch: score_tokens(teacher, batch, temperature=0.5))
                 if algorithm.has_teacher
                 else None,
                 critic=critic if needs_critic(algorithm) else None,

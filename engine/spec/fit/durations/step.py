@@ -2,8 +2,7 @@
 
 Invariants:
 - every answer is taken to be as long as the job allows, since nobody knows how long they get;
-- the time is a bound from below: products at the rate that the maker states, every byte read once. How long a step may
-  take at the most is engine/policy/pace.py's, given this very arithmetic.
+- the time is a bound from below: products at the rate that the maker states, every byte read once.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ Seconds are the heartbeats' own here: the manager is told that one has passed wi
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,15 @@ from engine.live.body import actor as actor_module
 from engine.live.body.actor import BodyActor
 from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Brain
+from engine.models import loading
+from engine.models.loading import DEMO_FOLDER, load_decoder
 from engine.pipeline.effects import Effect, EndPart, ReportProgress, StartPart
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.messages.addresses import rollout_address
 from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_manager import PartReported
-from engine.policy.pace import LOOP
+from engine.policy.progress import LOOP
 from engine.policy.recovery import Patience
 from engine.signs import at_work, still_here
 from tests.engine.pipeline.brain_builders import of
@@ -58,7 +62,7 @@ class WorkingBody:
 
 
 class WorkingActor(BodyActor):
-    def __init__(self, work: Callable[[], None], *, at_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, work: Callable[[], None], *, at_start: Callable[[], object] = lambda: None) -> None:
         self._work, self._at_start = work, at_start
         super().__init__(part=PART)
 
@@ -115,25 +119,12 @@ def told(heartbeats: Iterable[PartReported]) -> list[Effect]:
     return done
 
 
-def test_a_body_that_installs_for_longer_than_any_limit_lives() -> None:
-    is_over = Event()
-
-    def install() -> None:
-        with at_work("install", num_bytes=16e9):
-            is_over.wait()
-
-    actor = WorkingActor(install)
-    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "install", seconds=LONGER_THAN_EVER_S)
-    is_over.set()
-    assert done == []
-
-
 def test_a_body_that_loads_for_longer_than_any_limit_lives() -> None:
     is_over = Event()
 
     def load() -> None:
         while not is_over.wait(0.001):
-            with at_work("load", num_bytes=1e6):
+            with at_work("load"):
                 pass
 
     done = judged_by_news(WorkingActor(lambda: None, at_start=load), seconds=LONGER_THAN_EVER_S)
@@ -168,17 +159,50 @@ def test_a_loop_that_stands_still_without_a_sign_is_replaced() -> None:
     assert of(done, StartPart) == [StartPart(part=PART, incarnation=1)]
 
 
-def test_a_loop_that_stands_still_in_long_work_is_replaced_when_its_estimate_is_over() -> None:
-    is_over = Event()
+def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that answers no more in the middle of the real loader."""
+    is_over, num_read, is_stuck = Event(), [0], Event()
+    fill = loading._fill
 
-    def install() -> None:
-        with at_work("install", num_bytes=1e9):  # 100 s at the slowest
-            is_over.wait()
+    def hang(*arguments: Any) -> None:
+        num_read[0] += 1
+        if num_read[0] == 7:
+            with at_work("load"):
+                is_stuck.set()
+                is_over.wait()
+        fill(*arguments)
 
-    actor = WorkingActor(install)
-    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "install", seconds=140)
+    monkeypatch.setattr(loading, "_fill", hang)
+    actor = WorkingActor(lambda: None, at_start=lambda: load_decoder(DEMO_FOLDER, device="cpu"))
+    assert is_stuck.wait(60.0)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "load", seconds=130)
     is_over.set()
     assert of(done, EndPart) == [EndPart(part=PART, incarnation=0)]
+    assert "in: load" in of(done, FaultReported)[0].message
+
+
+def test_start_in_silent_code_of_others_lives_while_it_moves() -> None:
+    is_over = Event()
+
+    def call(path: int) -> None:
+        """Another call stack for each path."""
+        if path <= 1:
+            is_over.wait(0.001)
+        else:
+            (call if path % 2 else other)(path // 2)
+
+    def other(path: int) -> None:
+        call(path)
+
+    def compile_much() -> None:
+        path = 1
+        while not is_over.is_set():
+            path += 1
+            call(path)
+
+    done = judged_by_news(WorkingActor(lambda: None, at_start=compile_much), seconds=LONGER_THAN_EVER_S)
+    is_over.set()
+    assert done == []
 
 
 def test_a_turning_loop_gives_signs_with_nothing_to_do() -> None:

@@ -11,7 +11,7 @@ from engine.live.data.journal_file import JournalFile
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Persist
 from engine.pipeline.journal import StepTrained
-from engine.policy.pace import SLOWEST_SYNC_S
+from engine.policy.progress import SLOWEST_SYNC_S
 from engine.policy.recovery import Patience
 from engine.signs import Signs
 from tests.engine.pipeline.brain_builders import PLAN

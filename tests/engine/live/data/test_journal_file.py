@@ -232,7 +232,7 @@ def test_a_snapshot_that_cannot_be_written_ends_data(tmp_path: Path) -> None:
 
 def test_a_snapshot_gives_a_sign_of_life_for_each_trajectory_written_and_read(tmp_path: Path) -> None:
     many = snapshot_of([large(ordinal) for ordinal in range(50)])
-    signs = Signs(clock=lambda: 0.0)
+    signs = Signs()
     with signs.heard_here():
         journal = JournalFile(tmp_path)
         journal.begin_anew(many)

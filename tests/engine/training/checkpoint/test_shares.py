@@ -13,7 +13,6 @@ from torch import Tensor
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import hugging_face_views, read_config, weight_files
 from engine.signs import Signs
-from engine.spec.fit.durations.slowest import estimate_s
 from engine.training.checkpoint import stored_state
 from engine.training.checkpoint.shares import Share
 from engine.training.checkpoint.stored_state import StoredState
@@ -130,12 +129,10 @@ def test_a_file_that_was_streamed_is_read_by_safetensors_and_hashed_as_it_is(
 
 
 class Heard(Signs):
-    longest_s = 0.0
     num_pieces = 0
 
-    def begin(self, what: str, expects_s: float, *, constant_s: float = 0.0) -> None:
-        super().begin(what, expects_s, constant_s=constant_s)
-        self.longest_s = max(self.longest_s, expects_s)
+    def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
+        super().begin(what, constant_s=constant_s, is_opaque=is_opaque)
         self.num_pieces += 1
 
 
@@ -144,4 +141,3 @@ def test_no_sign_of_life_waits_for_more_than_one_block_of_a_file(tmp_path: Path)
     with signs.heard_here():
         write_tensors(tmp_path / "large", [Entry("w", tensor.dtype, tuple(tensor.shape))], [tensor])
     assert signs.num_pieces >= 4
-    assert signs.longest_s <= estimate_s(num_bytes=BLOCK_BYTES)

@@ -23,7 +23,7 @@ def test_what_another_rank_is_at_is_told_to_those_who_wait() -> None:
     first, second = worlds()
     with second.signs().heard_here():
         for number in (1, 2):
-            with at_work("write", num_bytes=1.0):
+            with at_work("write"):
                 pass
             assert first.num_signs() == number
     with at_work("train"):

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.policy.pace import flops_of_sequence
 from engine.spec.fit.known_models import known_shape
 from engine.training.batch import TrainingBatch, TrainingTrajectory
 from engine.training.step.dealing import Costs, deal
+from engine.training.step.flops import flops_of_sequence
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from tests.engine.training.trainer_conformance import trajectories_of
 

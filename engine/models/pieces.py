@@ -1,0 +1,48 @@
+"""Tensors copied and read in pieces of bounded size, each a sign of life.
+
+Invariant: the bytes are those of a copy in one go.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from engine.signs import at_work
+
+# Seconds on the slowest disk that is worth using; large against what a piece costs.
+PIECE_BYTES: Final = 64 * 2**20
+
+
+def row_pieces(shape: Sequence[int], num_bytes: int) -> Iterator[slice]:
+    """Rows of at most PIECE_BYTES together, at least one at a time. Of a tensor without rows or bytes: all of it."""
+    if len(shape) == 0 or num_bytes <= PIECE_BYTES:
+        yield slice(None)
+        return
+    rows = max(1, shape[0] * PIECE_BYTES // num_bytes)
+    for start in range(0, shape[0], rows):
+        yield slice(start, min(start + rows, shape[0]))
+
+
+def copy_tensor(target: Tensor, source: Tensor, *, what: str) -> None:
+    """Of the same shape."""
+    for rows in row_pieces(target.shape, target.nbytes):
+        with at_work(what):
+            if rows == slice(None):
+                target.copy_(source)
+            else:
+                target[rows].copy_(source[rows])
+
+
+def read_pieces(file: Any, name: str, num_bytes: int) -> Iterator[tuple[slice, Tensor]]:
+    """Of a tensor in an open safetensors file. The caller's use of a piece counts to the piece."""
+    stored = file.get_slice(name)
+    for rows in row_pieces(stored.get_shape(), num_bytes):
+        with at_work("load"):
+            yield rows, file.get_tensor(name) if rows == slice(None) else stored[rows]
+
+
+def read_tensor(file: Any, name: str, num_bytes: int, *, device: str) -> Tensor:
+    pieces = [piece.to(device) for _, piece in read_pieces(file, name, num_bytes)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -1,0 +1,72 @@
+"""Progress: the piece of work that a loop is in, and a counter that grows with every unit of it.
+
+    loop ──begin──▶ step ──begin──▶ micro-batch ──layer, layer, …──▶ end ──▶ step ──end──▶ loop
+                        each arrow and each layer is a sign of life; a piece ends or a smaller one begins inside it
+
+Invariant: a unit takes seconds, whatever the size of the job: some megabytes, a tensor, a layer. So the time between
+two signs has a constant limit (`recovery.Patience`), and no part has to know how long its work will take.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+# Of whatever little, on a disk to which others write gigabytes.
+SLOWEST_SYNC_S: Final = 300.0
+# Of one call into other people's code that moves nothing that is seen from outside: a capture of many CUDA graphs, the
+# first collective call of many ranks, pinning hundreds of gigabytes.
+SLOWEST_OPAQUE_S: Final = 480.0
+
+LOOP: Final = "loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The work that a loop is in, as its heartbeat reports it."""
+
+    what: str = LOOP
+    serial: int = 0
+    """Grows with every sign of life."""
+    constant_s: float = 0.0
+    """Beside the usual limit: a wait that shows no progress and that no job makes longer."""
+
+
+TURNING: Final = Piece()
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    what: str
+    constant_s: float = 0.0
+    is_opaque: bool = False
+
+
+@dataclass(slots=True)
+class Pulse:
+    """A keeper of the work that one loop is in."""
+
+    _begun: list[_Begun] = field(default_factory=lambda: [_Begun(LOOP)], init=False)
+    _serial: int = field(default=0, init=False)
+
+    def sign(self, times: int = 1) -> None:
+        self._serial += times
+
+    def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
+        self.sign()
+        self._begun.append(_Begun(what, constant_s, is_opaque))
+
+    def end(self) -> None:
+        """Of what was begun last."""
+        self.sign()
+        self._begun.pop()
+
+    @property
+    def is_opaque(self) -> bool:
+        """The present piece gives no signs itself: `engine/opaque_work.py` looks for progress from outside, and it has
+        `SLOWEST_OPAQUE_S` more."""
+        return self._begun[-1].is_opaque
+
+    @property
+    def piece(self) -> Piece:
+        begun = self._begun[-1]
+        constant_s = begun.constant_s + (SLOWEST_OPAQUE_S if begun.is_opaque else 0.0)
+        return Piece(what=begun.what, serial=self._serial, constant_s=constant_s)
