@@ -131,7 +131,8 @@ class RolloutEngine(Protocol):
 
     def install(self, weights: WeightVersion) -> None:
         """Sequences in flight go on, on their KV cache as it is; whether they may is the schedule's decision. Blocks
-        kept only for reuse are forgotten."""
+        kept only for reuse are forgotten. An engine that can read back what it holds raises `OtherWeights` where that
+        is not what was published; it is of no use then."""
 
     def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """The log-prob of each but the first, after all before it, by the weights as they are, at temperature 1; of

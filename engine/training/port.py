@@ -51,7 +51,7 @@ class WeightHolder(Loadable, Protocol):
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
-        hashes: the copy is all that training waits for."""
+        hashes: the copy and its sums are all that training waits for."""
 
 
 class Steps(Loadable, Protocol):
@@ -88,5 +88,6 @@ class Share(Protocol):
     """Of a version that is an adapter."""
     share: Spans
 
-    def write(self, memory: memoryview, spans: Spans) -> None:
-        """Its bytes, as they are now, into memory of `spans`, to which they belong. Every rank makes this call."""
+    def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
+        """Its bytes, as they are now, into memory of `spans`, to which they belong. Every rank makes this call. What
+        its values add to the sum of each tensor (engine/weights/sums.py)."""

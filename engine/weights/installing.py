@@ -1,6 +1,9 @@
 """Installing: a version's tensors into those of a model in memory.
 
-Invariant: a version that does not fit this model is refused before anything has changed.
+Invariants:
+- a version that does not fit this model is refused before anything has changed;
+- what the model holds afterwards is what was published, bit for bit, or the install fails: of whole weights the sums
+  are the trainer's; of an adapter its matrices' are, and those of the merged weights are taken of what was laid in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +14,8 @@ from torch import Tensor
 from engine.models.pieces import copy_tensor
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
-from engine.weights.snapshot import map_weights
+from engine.weights.snapshot import DTYPES, map_weights
+from engine.weights.sums import check_sums, fetched, published_sums, sum_of, sums_of
 
 
 class NothingInstalled(RuntimeError):
@@ -31,11 +35,33 @@ class Installer:
             raise NothingInstalled
 
     def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
-        """`own`: by Hugging Face's names. Raises `ValueError`."""
+        """`own`: by Hugging Face's names. Raises `ValueError`, and `OtherWeights`, after which nothing may be computed
+        by these weights."""
         is_whole = version.manifest.low_rank is None
-        for name, tensor in self._whole(version, own) if is_whole else self._on_base(version, own):
+        tensors = self._whole(version, own) if is_whole else self._on_base(version, own)
+        published = published_sums(version.manifest)
+        if published and not is_whole:
+            self._check_adapter(version, published)
+        laid_in: dict[str, Tensor] = {}
+        for name, tensor in tensors:
             copy_tensor(own[name], tensor, what="install")
+            if published and not is_whole:
+                laid_in[name] = sum_of(tensor)
         self._is_of_base, self._is_empty = not is_whole, False
+        merged = dict(zip(laid_in, fetched(list(laid_in.values())), strict=True))
+        self._check_held(version, published if is_whole else merged, own)
+
+    def _check_adapter(self, version: WeightVersion, published: Mapping[str, int]) -> None:
+        given = map_weights(version)
+        found = dict(zip(given, sums_of(given.values()), strict=True))
+        check_sums(version.manifest, published, found, what="the bytes that arrived")
+
+    def _check_held(self, version: WeightVersion, expected: Mapping[str, int], own: Mapping[str, Tensor]) -> None:
+        """In the dtype that was published: on a CPU a model may compute in float32 by weights that are bfloat16."""
+        dtypes = {entry.name: DTYPES[entry.dtype] for entry in version.manifest.tensors}
+        dtype_of = {name: dtypes.get(name, self._base.dtype) for name in expected}
+        sums = fetched([sum_of(own[name], dtype=dtype_of[name]) for name in expected])
+        check_sums(version.manifest, expected, dict(zip(expected, sums, strict=True)), what="the installed weights")
 
     def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         new = map_weights(version)

@@ -70,6 +70,11 @@ class Base:
         self._folder = folder
         self._fingerprint: str | None = None
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights that a version makes."""
+        return read_config(self._folder).dtype
+
     def check(self, version: WeightVersion, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
         """The names of the matrices that it changes. Raises `ValueError` of a version that is not one of this base,
         whose tensors have these shapes."""
@@ -97,7 +102,7 @@ class Base:
         for."""
         low_rank = version.manifest.low_rank
         assert low_rank is not None, "a version of whole weights is added to nothing"
-        given, dtype = map_weights(version), read_config(self._folder).dtype
+        given, dtype = map_weights(version), self.dtype
         with ExitStack() as opened:
             stored = _opened(self._folder, opened)
             for name in names:

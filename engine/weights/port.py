@@ -57,6 +57,8 @@ class WeightManifest:
     """None: these are all weights of the model."""
     probe: Probe | None = None
     """None: whoever published them computes nothing."""
+    sums: tuple[int, ...] = ()
+    """Of each tensor's bits, as the trainer holds them (engine/weights/sums.py); empty: not known."""
 
     @property
     def is_hashed(self) -> bool:

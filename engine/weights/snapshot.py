@@ -17,6 +17,7 @@ from engine.models.pieces import copy_tensor
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import CHUNK_BYTES
 from engine.weights.port import LowRank, TensorEntry, WeightManifest, WeightVersion
+from engine.weights.sums import sums_of
 
 Allocate = Callable[[int], memoryview]
 """A writable buffer of so many zero bytes."""
@@ -36,27 +37,28 @@ def pack_weights(
     """Without hashes, and with `allocate` into its buffer: nothing but the copy keeps the caller waiting."""
     entries = lay_out(tensors)
 
-    def fill(buffer: memoryview) -> None:
+    def fill(buffer: memoryview) -> tuple[int, ...]:
         for entry in entries:
             copy_tensor(_view(buffer, entry), tensors[entry.name].detach(), what="copy")
+        return sums_of(tensors[entry.name] for entry in entries)
 
     return pack_filled(entries, fill, weights=weights, chunk_bytes=chunk_bytes, allocate=allocate, low_rank=low_rank)
 
 
 def pack_filled(
     entries: tuple[TensorEntry, ...],
-    fill: Callable[[memoryview], None],
+    fill: Callable[[memoryview], tuple[int, ...]],
     *,
     weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
     allocate: Allocate | None = None,
     low_rank: LowRank | None = None,
 ) -> WeightVersion:
-    """`pack_weights` of a buffer that the caller fills."""
+    """`pack_weights` of a buffer that the caller fills, and of whose tensors it returns the sums."""
     num_bytes = bytes_of(entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
-    fill(buffer)
-    manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes, low_rank=low_rank)
+    sums = fill(buffer)
+    manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes, low_rank=low_rank, sums=sums)
     return WeightVersion(manifest=manifest, buffer=buffer.toreadonly())
 
 
@@ -66,6 +68,7 @@ def unhashed(
     weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
     low_rank: LowRank | None = None,
+    sums: tuple[int, ...] = (),
 ) -> WeightManifest:
     return WeightManifest(
         weights=weights,
@@ -75,6 +78,7 @@ def unhashed(
         chunk_hashes=(),
         tensors=entries,
         low_rank=low_rank,
+        sums=sums,
     )
 
 

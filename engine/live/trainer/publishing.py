@@ -1,7 +1,7 @@
 """Versions as the trainer's body publishes them, of one process or of several ranks.
 
 Invariants:
-- `publish` is the copy and a probe of what was copied, and all that training stands still for;
+- `publish` is the copy, the sums of what was copied and a probe of it, and all that training stands still for;
 - what fails in `publish` is not offered to anybody.
 """
 
@@ -19,6 +19,7 @@ from engine.policy.lineage import WeightsId
 from engine.training.port import WeightHolder
 from engine.weights.port import Probe, WeightManifest
 from engine.weights.snapshot import unhashed
+from engine.weights.sums import added
 
 
 class Publishing(Protocol):
@@ -60,7 +61,7 @@ class PublishingTogether:
 
     def publish(self, weights: WeightsId) -> WeightManifest:
         try:
-            self._group.ask("write", self._where)
+            sums = added(self._group.ask("write", self._where).values())
             probe = self._group.probe()
         except BaseException:
             self._handover.give_up()  # on other hosts the memory ends with its holder, which the group has ended
@@ -68,7 +69,7 @@ class PublishingTogether:
         kept = self._of_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
         self._parts[weights] = tuple(part for part, _ in kept)
         self._get_ready([room for _, room in kept])
-        manifest = unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank)
+        manifest = unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank, sums=sums)
         return replace(manifest, probe=probe)
 
     def payload(self, weights: WeightsId) -> OfferedBytes:

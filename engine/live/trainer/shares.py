@@ -57,15 +57,17 @@ class RankShare:
         if self._room is not None:
             self._room[1].result()
 
-    def write(self, room: SharedBytes, spans: Spans) -> None:
+    def write(self, room: SharedBytes, spans: Spans) -> tuple[int, ...]:
+        """What its values add to the sums of the version's tensors."""
         if self._room is None or self._room[0] != room:
             self.get_ready(room, spans)
         assert self._room is not None
         ready, self._room = self._room[1], None  # whatever comes of it, this memory is not written again
         with at_work("map"):
             memory = ready.result()
-        self._published.write(memory, spans)
+        sums = self._published.write(memory, spans)
         self._maker.submit(let_go_of, memory)
+        return sums
 
     # ── of the rank that holds its host's memory ──────────────────────────────────────────────────────────────────
 

@@ -5,7 +5,7 @@
                                       the stall                              the relay adopts the memory, or pulls it
 
 Invariants:
-- the copy is all that training waits for: no hash, no delta, no network, however many relays there are;
+- the copy and its sums are all that training waits for: no hash, no delta, no network, however many relays there are;
 - memory for the next copy is made ready on another thread, so that the copy finds its pages there;
 - an offered copy stays until it is forgotten; a relay that adopted it has it for as long as it likes;
 - memory that was given out and not kept is never offered: the next one has another name;

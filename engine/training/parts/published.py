@@ -28,6 +28,7 @@ from engine.training.port import Allocate
 from engine.weights.port import LowRank, TensorEntry, WeightVersion
 from engine.weights.snapshot import bytes_of, lay_out, pack_filled, room_of, view_of_values
 from engine.weights.spans import Spans
+from engine.weights.sums import added, fetched, sum_of_range
 
 Held = Callable[[Place], range]
 """The values of a parameter that a process has, counted in it when it is flat."""
@@ -56,6 +57,10 @@ class _Run:
     num_bytes: int
     room: int
     """With the gap behind them, if they end their tensor."""
+    tensor: int
+    """Its number in the version."""
+    place: int
+    """The first value's, in its tensor."""
 
 
 class Published:
@@ -77,31 +82,46 @@ class Published:
         """Of an adapter's version."""
         self._dtype, self._values_of = dtype, values_of
         places = places_of(parameters, views)
-        by_name = {entry.name: entry for entry in self.entries}
-        self._runs = {name: list(_runs(place, by_name, held, dtype.itemsize)) for name, place in places.items()}
+        numbered = {entry.name: (number, entry) for number, entry in enumerate(self.entries)}
+        self._runs = {name: list(_runs(place, numbered, held, dtype.itemsize)) for name, place in places.items()}
         self.share = Spans.joined((run.start, run.start + run.room) for runs in self._runs.values() for run in runs)
         """The bytes that this process writes."""
 
     @torch.no_grad()
-    def write(self, memory: memoryview, spans: Spans) -> None:
-        """`memory`: of `spans`, to which the own ones belong."""
+    def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
+        """`memory`: of `spans`, to which the own ones belong. The sums of what was written, of each tensor (sums.py),
+        which are taken of the values, not of their copies."""
+        tensors, sums = [], []
         for parameter, runs in self._runs.items():
             values = self._values_of(parameter)  # also without a run: ranks may have to ask together
             for run in runs:
                 target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
                 with at_work("copy"):
-                    target.copy_(self._narrow(values[run.values]))
+                    narrow = self._narrow(values[run.values])
+                    target.copy_(narrow)
+                shape = self.entries[run.tensor].shape
+                tensors.append(run.tensor)
+                sums.append(sum_of_range(narrow, run.place, shape, dtype=self._dtype))
+        of_version = [0] * len(self.entries)
+        for tensor, each in zip(tensors, fetched(sums), strict=True):
+            of_version[tensor] += each
+        return added([of_version])
 
     def _narrow(self, values: Tensor) -> Tensor:
         """Of a GPU's: a copy to the host would carry them as they are, and round them there."""
         return values if values.device.type == "cpu" else values.to(self._dtype)
 
     def pack(self, weights: WeightsId, allocate: Allocate | None) -> WeightVersion:
-        """A whole version. Of several ranks: this one's values in it, and zeros for the others'."""
+        """A whole version. Of several ranks: this one's values in it, and zeros for the others', without sums."""
         whole = Spans.joined([(0, bytes_of(self.entries))])
+
+        def fill(buffer: memoryview) -> tuple[int, ...]:
+            sums = self.write(buffer, whole)
+            return sums if self.share == whole else ()
+
         return pack_filled(
             self.entries,
-            lambda buffer: self.write(buffer, whole),
+            fill,
             weights=weights,
             allocate=allocate,
             low_rank=self.low_rank,
@@ -129,17 +149,20 @@ def published(
     return Published(named, views, dtype, values_of=values, held=held, low_rank=low_rank)
 
 
-def _runs(place: Place, entries: Mapping[str, TensorEntry], held: Held, value_bytes: int) -> Iterator[_Run]:
+def _runs(place: Place, entries: Mapping[str, tuple[int, TensorEntry]], held: Held, value_bytes: int) -> Iterator[_Run]:
+    """`entries`: with their numbers."""
     own = held(place)
     for public, shape, offset in place.parts:
         first, last = max(own.start, offset), min(own.stop, offset + shape.numel())
         if first >= last:
             continue
-        entry, num_bytes = entries[public], (last - first) * value_bytes
+        (tensor, entry), num_bytes = entries[public], (last - first) * value_bytes
         is_end = last == offset + shape.numel()
         yield _Run(
             values=slice(first - own.start, last - own.start),
             start=entry.offset + (first - offset) * value_bytes,
             num_bytes=num_bytes,
             room=num_bytes + (room_of(entry) - entry.num_bytes if is_end else 0),
+            tensor=tensor,
+            place=first - offset,
         )

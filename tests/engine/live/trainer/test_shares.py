@@ -20,6 +20,7 @@ from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import WeightsGone
 from engine.weights.snapshot import pack_weights
+from engine.weights.sums import sums_of
 from tests.engine.live.trainer.test_ranks import TIMEOUT_S, make_trainer
 
 FIRST, SECOND, THIRD = (WeightsId(0, step) for step in (1, 2, 3))
@@ -80,6 +81,9 @@ class TrainingHosts:
         """How many bytes each host has of it."""
         self._manifest = self._publishing.publish(weights)
         return [part.spans.num_bytes for part in self._publishing.payload(weights).parts]
+
+    def sums(self) -> tuple[int, ...]:
+        return self._manifest.sums
 
     def offer(self, weights: WeightsId) -> WeightsOffered:
         return WeightsOffered(manifest=self._manifest, pinned=False, payload=self._publishing.payload(weights))
@@ -151,6 +155,7 @@ def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
     sizes = ray.get(hosts.publish.remote(FIRST))
     assert len(sizes) == 2 and sum(sizes) == len(version) and min(sizes) > 0
     assert ray.get(hosts.taken.remote(FIRST)) == version
+    assert ray.get(hosts.sums.remote()) == sums_of(model_tensors(load_decoder(DEMO_FOLDER, device="cpu")).values())
     ray.get(hosts.publish.remote(SECOND))
     ray.get(hosts.forget.remote(FIRST))
     ray.get(hosts.publish.remote(THIRD))

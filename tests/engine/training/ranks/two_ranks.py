@@ -19,7 +19,9 @@ from engine.training.port import SharedTrainer, Trainer, TrainingTrajectory
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
+from engine.weights.snapshot import bytes_of
 from engine.weights.spans import Spans
+from engine.weights.sums import added
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.trainer_conformance import (
@@ -94,6 +96,7 @@ def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
     published = {
         "probe": asdict(trainer.probe()),
         "share": trainer.published.share.of_version,
+        "sums": sums_written_by(trainer),
         "version": version_of(trainer),
     }
     return {"told": told, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again, **published}
@@ -120,9 +123,16 @@ def two_processes(be_a_rank: BeARank, folder: Path, results: Path, *, are_fresh:
         (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
         save(torch_trainer, results / kind / "torch")
         (results / kind / "probe.json").write_text(json.dumps(asdict(torch_trainer.probe())))
-        (results / kind / "version").write_bytes(torch_trainer.snapshot(WeightsId(0, 0)).buffer)
+        version = torch_trainer.snapshot(WeightsId(0, 0))
+        (results / kind / "version").write_bytes(version.buffer)
+        (results / kind / "sums.json").write_text(json.dumps(version.manifest.sums))
     assert run_ranks(2, be_a_rank, folder, results, are_fresh=are_fresh) == [0, 0]
     return results
+
+
+def sums_written_by(trainer: SharedTrainer) -> tuple[int, ...]:
+    whole = Spans.joined([(0, bytes_of(trainer.published.entries))])
+    return trainer.published.write(memoryview(bytearray(whole.num_bytes)), whole)
 
 
 def version_of(trainer: Trainer) -> str:
@@ -176,6 +186,8 @@ class TwoRanksConformance:
         every = Spans.joined((start, end) for rank in told for start, end in rank["share"])  # refuses what overlaps
         assert every.is_all_of(len(expected))
         assert together(*(rank["version"] for rank in told)) == expected
+        sums = json.loads((two_ranks / variant.partition("/")[0] / "sums.json").read_text())
+        assert any(sums) and list(added(rank["sums"] for rank in told)) == sums
 
     def test_every_rank_has_the_probe_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
         first, second = (told_by(two_ranks, variant, rank)["probe"] for rank in (0, 1))
