@@ -6,7 +6,9 @@
 Invariants:
 - recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
   shipper tries forever;
-- facts go out in order; only the control plane's word that it has them moves the shipper on;
+- facts go out in order; only the control plane's word that it has them moves the shipper on, and back where a restored
+  database has fewer;
+- what a restored database wants and the spool no longer keeps ends shipping: a hole is never sent;
 - a request is handed to the driver once, however often a heartbeat shows it;
 - a stale fence, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
 """
@@ -21,7 +23,7 @@ from typing import Final
 
 from engine.signs import still_here
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
-from engine.sinks.spool import Spool
+from engine.sinks.spool import NotKept, Spool
 from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
 from engine.spec.facts import FactBody
 
@@ -45,7 +47,8 @@ class HttpSink:
         self._attempt, self._fence = attempt, fence
         self._requests: SimpleQueue[ControlRequest] = SimpleQueue()
         self._seen_requests: set[str] = set()
-        self._acked = 0
+        # Of a driver that starts again: with its last fact, the answer says which ones are stored.
+        self._acked = max(0, spool.last_seq - 1)
         self._ended_by: StaleFence | Refused | None = None
         self._progress = threading.Condition()
         self._stopping = threading.Event()
@@ -128,7 +131,10 @@ class HttpSink:
         return self._spool.last_seq - self._acked
 
     def _ship_once(self) -> None:
-        lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
+        try:
+            lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
+        except NotKept as error:
+            raise Refused(f"{error}; the control plane's database was restored from an older backup") from error
         answer = self._control.send_facts(attempt=self._attempt, fence=self._fence, lines=lines)
         if answer.acked > self._spool.last_seq:
             raise Refused(
@@ -139,6 +145,8 @@ class HttpSink:
         with self._progress:
             self._acked = answer.acked
             self._progress.notify_all()
+        if not isinstance(answer, Gap):
+            self._spool.discard(answer.acked)
 
     # ── heartbeat ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,8 +22,8 @@ from django.conf import settings
 from backend.jobs.generation.raising import generation_number
 from backend.jobs.models import HOLDING_STATES, Generation, Job, JobAttempt, JobState
 from backend.ports import Port
+from engine.spec.fact_segments import SPOOL_FOLDER, first_seqs
 
-SPOOL: Final = "facts.jsonl"
 LeftFacts = Callable[[JobAttempt, datetime], bool]
 left_facts: Port[LeftFacts] = Port("the facts that a driver left in its folder")
 """Stores those that are missing: was there any? They are telemetry's, which is above jobs and fills this."""
@@ -47,7 +47,8 @@ def submission_id(job: str, n: int, fence: int, *, site: str) -> str:
 
 
 def spool_of(job: str, n: int, fence: int) -> Path:
-    return Path(settings.ENVIRONMENT.store_dir) / "jobs" / job / f"attempt-{n}-fence-{fence}" / SPOOL
+    """The folder of its segments."""
+    return Path(settings.ENVIRONMENT.store_dir) / "jobs" / job / f"attempt-{n}-fence-{fence}" / SPOOL_FOLDER
 
 
 def is_of_before(attempt: JobAttempt) -> bool:
@@ -57,7 +58,7 @@ def is_of_before(attempt: JobAttempt) -> bool:
 
 def was_begun(attempt: JobAttempt) -> bool:
     """By a driver, although the database does not know that it was launched."""
-    return is_of_before(attempt) and spool_of(attempt.job_id, attempt.n, attempt.fence).is_file()
+    return is_of_before(attempt) and bool(first_seqs(spool_of(attempt.job_id, attempt.n, attempt.fence)))
 
 
 def begun_before(job: Job, n: int, generation: int) -> int | None:
@@ -67,7 +68,7 @@ def begun_before(job: Job, n: int, generation: int) -> int | None:
     home = spool_of(job.pk, n, 0).parents[1]
     found = (re.fullmatch(r"attempt-[0-9]+-fence-([0-9]{1,10})", path.name) for path in home.glob(f"attempt-{n}-*"))
     fences = [int(match[1]) for match in found if match is not None]
-    lost = [fence for fence in fences if job.fence < fence < generation and spool_of(job.pk, n, fence).is_file()]
+    lost = [fence for fence in fences if job.fence < fence < generation and first_seqs(spool_of(job.pk, n, fence))]
     return max(lost, default=None)
 
 

@@ -4,6 +4,8 @@ Invariants:
 - they come in by the same way as those that it sends, each once and in order; what is stored already is passed over;
 - the folder is the nodes' to write: no link is followed, only whole lines of a bounded length are taken, and the first
   that is refused ends the reading;
+- reading starts at the segment that holds the first missing fact; a hole, also of facts that the driver has discarded
+  since they were acknowledged, ends the reading: nothing behind it is stored;
 - they happened when they say, as far as that can be: after the attempt's last known moment, and not in the future. So
   devices are billed until the run's end, not until the restore.
 """
@@ -11,6 +13,7 @@ Invariants:
 import logging
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -25,6 +28,7 @@ from backend.jobs.generation.left_behind import spool_of
 from backend.jobs.models import JobAttempt
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import MAX_FACTS_PER_BATCH, FactBatch
+from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import Fact
 
 log = logging.getLogger(__name__)
@@ -38,7 +42,7 @@ def take_left_facts(attempt: JobAttempt, now: datetime) -> bool:
     attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
     before = acked = attempt.acked_seq
     try:
-        facts = (fact for fact in _facts_in(spool_of(attempt.job_id, attempt.n, attempt.fence)) if fact.seq > acked)
+        facts = _facts_after(acked, spool_of(attempt.job_id, attempt.n, attempt.fence))
         for _ in range(BATCHES_AT_ONCE):
             batch = list(islice(facts, MAX_FACTS_PER_BATCH))
             if not batch:
@@ -59,13 +63,22 @@ def _stored(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
     return ingest_facts(attempt, batch, now=min(now, max(known, facts[-1].at)))
 
 
-def _facts_in(spool: Path) -> Iterator[Fact]:
+def _facts_after(acked: int, spool: Path) -> Iterator[Fact]:
     home = Path(settings.ENVIRONMENT.store_dir).resolve() / "jobs"
-    if spool.parent.resolve() != home / spool.parent.parent.name / spool.parent.name:
-        raise ValueError(f"{spool.parent} leads elsewhere")
-    handle = os.open(spool, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if spool.resolve() != home / spool.parent.parent.name / spool.parent.name / spool.name:
+        raise ValueError(f"{spool} leads elsewhere")
+    firsts = first_seqs(spool)
+    if firsts and firsts[0] > acked + 1:
+        raise ValueError(f"fact {acked + 1} is not kept, the oldest that is kept is {firsts[0]}: the backup is too old")
+    begin = max((first for first in firsts if first <= acked + 1), default=1)
+    for first in firsts[bisect_left(firsts, begin) :]:
+        yield from (fact for fact in _facts_in(spool / segment_name(first)) if fact.seq > acked)
+
+
+def _facts_in(segment: Path) -> Iterator[Fact]:
+    handle = os.open(segment, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"{spool} is no file")
+            raise ValueError(f"{segment} is no file")
         while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
             yield Fact.model_validate_json(line)

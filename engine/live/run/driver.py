@@ -31,6 +31,7 @@ from engine.sinks.port import EventSink
 from engine.sinks.spool import Spool
 from engine.sinks.tracing import SpanSender, TracingSink
 from engine.spec.control import AttemptOrder
+from engine.spec.fact_segments import SPOOL_FOLDER
 from engine.spec.log_subject import this_process_is_about
 from engine.spec.log_text import log_to
 
@@ -69,7 +70,7 @@ def main() -> int:
 def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_lines: LineKeeper) -> int:
     log.info("job=%s attempt=%d fence=%d folder=%s", order.job, order.attempt, order.fence, folder)
     control = ControlPlane(order.control_url, order.token)
-    sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, fence=order.fence)
+    sink = HttpSink(spool=Spool(folder / SPOOL_FOLDER), control=control, attempt=order.attempt, fence=order.fence)
     plan = AttemptPlan(
         spec=order.spec,
         checkpoints=folder / "checkpoints",

@@ -1,9 +1,11 @@
 """A database that was put back in time: no fence is given twice, what the lost time has left is read, once."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
@@ -23,8 +25,9 @@ from backend.telemetry.intake.left_facts import take_left_facts
 from backend.telemetry.models import MetricPoint
 from backend.usage.models import UsageSlice
 from backend.usage.services import settle_reservations
-from engine.sinks.spool import Spool
+from engine.sinks.spool import SEGMENT_BYTES, Spool
 from engine.spec.control import FactBatch
+from engine.spec.fact_segments import segment_name
 from engine.spec.facts import Fact, FactBody, PipelineReady, RunFinished, StepTrained
 from tests.backend.reconcile.conftest import S, World
 
@@ -53,10 +56,12 @@ def keep(mark: Mark) -> None:
     path.write_text(f'{{"site": "{mark.site}", "number": {mark.number}, "pulse": {mark.pulse}}}')
 
 
-def leave(job: str, n: int, fence: int, at: datetime, bodies: Sequence[FactBody]) -> list[Fact]:
+def leave(
+    job: str, n: int, fence: int, at: datetime, bodies: Sequence[FactBody], *, segment_bytes: int = SEGMENT_BYTES
+) -> list[Fact]:
     """In the folder of an attempt, as its driver writes it: a fact a second."""
     moments = iter(at + timedelta(seconds=index) for index in range(len(bodies)))
-    spool = Spool(spool_of(job, n, fence), now=lambda: next(moments))
+    spool = Spool(spool_of(job, n, fence), now=lambda: next(moments), segment_bytes=segment_bytes)
     facts = [spool.append(body) for body in bodies]
     spool.close()
     return facts
@@ -171,18 +176,74 @@ def test_a_run_that_was_not_put_back_is_never_read_from_its_folder(world: World)
     assert world.state() == (JobState.STARTING, 2)
 
 
-def test_a_folder_that_is_a_link_and_lines_that_are_no_facts_tell_nothing(world: World, tmp_path: Path) -> None:
+def test_left_facts_are_read_from_the_segment_that_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    facts = leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8))], segment_bytes=1)
+    send(world, facts[:4])
+    opened: list[str] = []
+    real = os.open
+
+    def noted(path: Any, *arguments: Any, **more: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", noted)
+        assert take_left_facts(world.attempt, world.now)
+    assert [name for name in opened if name.endswith(".jsonl")] == [segment_name(seq) for seq in range(5, 9)]
+    world.job.refresh_from_db()
+    assert world.job.step == 7 and world.attempt.acked_seq == 8
+
+
+@pytest.mark.parametrize("lost", [2, 5])
+def test_facts_behind_a_hole_are_not_stored(world: World, caplog: pytest.LogCaptureFixture, lost: int) -> None:
+    """The driver had discarded fact 2, which the backup lacks; a restore of files put back half of fact 5's segment."""
+    world.run()
+    facts = leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8))], segment_bytes=1)
+    send(world, facts[:1])
     spool = spool_of(world.job.pk, 1, 1)
-    spool.parent.parent.mkdir(parents=True)
-    spool.parent.symlink_to(elsewhere)
-    facts = leave(world.job.pk, 1, 1, world.now, [READY])
+    if lost == 2:
+        (spool / segment_name(1)).unlink()
+        (spool / segment_name(2)).unlink()
+    else:
+        (spool / segment_name(5)).write_bytes(b'{"seq":')
     assert not take_left_facts(world.attempt, world.now)
-    spool.parent.unlink()
-    spool.parent.mkdir()
-    spool.write_bytes(b'{"seq": 1}\n' + facts[0].model_dump_json().encode() + b"\n")
+    world.attempt.refresh_from_db()
+    assert world.attempt.acked_seq == 1
+    assert "left facts refused" in caplog.text and ("backup is too old" in caplog.text) == (lost == 2)
+
+
+def test_job_whose_backup_is_too_old_goes_on_in_a_next_attempt(world: World) -> None:
+    world.run()
+    leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8)), DONE], segment_bytes=1)
+    for seq in range(1, 6):
+        (spool_of(world.job.pk, 1, 1) / segment_name(seq)).unlink()
+    put_back()
+    raise_generation("restored")
+    world.ray_says(S.FAILED)
+    world.later(31)
+    assert world.state() == (JobState.STARTING, 2) and world.job.step == 0
+
+
+@pytest.mark.parametrize("linked", ["attempt", "spool", "segment"])
+def test_links_in_a_nodes_folder_are_not_followed(world: World, tmp_path: Path, linked: str) -> None:
+    world.run()
+    leave(world.job.pk, 1, 1, world.now, [READY])
+    spool = spool_of(world.job.pk, 1, 1)
+    link = {"attempt": spool.parent, "spool": spool, "segment": spool / segment_name(1)}[linked]
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere")
+    assert not take_left_facts(world.attempt, world.now)
+    link.unlink()
+    (tmp_path / "elsewhere").rename(link)
+    assert take_left_facts(world.attempt, world.now)
+
+
+def test_lines_that_are_no_facts_tell_nothing(world: World) -> None:
+    world.run()
+    facts = leave(world.job.pk, 1, 1, world.now, [READY])
+    segment = spool_of(world.job.pk, 1, 1) / segment_name(1)
+    segment.write_bytes(b'{"seq": 1}\n' + facts[0].model_dump_json().encode() + b"\n")
     assert not take_left_facts(world.attempt, world.now)
 
 

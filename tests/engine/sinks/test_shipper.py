@@ -16,6 +16,7 @@ from engine.sinks.control_plane import ControlPlane, Refused, StaleFence
 from engine.sinks.http_shipper import HttpSink, retry_delay_s
 from engine.sinks.spool import Spool
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
+from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import StepTrained, TrajectoriesSampled, TrajectorySample
 
 Answer = tuple[int, dict[str, Any]]
@@ -95,7 +96,7 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlPlane]:
 @pytest.fixture
 def sink(control: FakeControlPlane, tmp_path: Path) -> Iterator[HttpSink]:
     client = ControlPlane(control.url + "/", "secret-token")
-    made = HttpSink(spool=Spool(tmp_path / "facts.jsonl"), control=client, attempt=1, fence=3)
+    made = HttpSink(spool=Spool(tmp_path / "facts"), control=client, attempt=1, fence=3)
     yield made
     made.close(timeout_s=0)
     client.close()
@@ -210,7 +211,37 @@ def test_a_fact_that_is_refused_for_good_is_told_and_not_dropped(
     error = what_ended(sink)
     assert isinstance(error, Refused) and str(error).startswith("facts from 1 on:") and str(status) in str(error)
     assert not sink.close(timeout_s=60)
-    assert (tmp_path / "facts.jsonl").read_text().count("\n") == 1
+    assert (tmp_path / "facts" / segment_name(1)).read_text().count("\n") == 1
+
+
+def test_driver_that_starts_again_sends_what_is_missing(control: FakeControlPlane, tmp_path: Path) -> None:
+    before = Spool(tmp_path / "facts", segment_bytes=100)
+    for number in range(1, 10):
+        before.append(step(number))
+    before.close()
+    control.facts = [1, 2, 3]
+    sink = HttpSink(spool=Spool(tmp_path / "facts"), control=ControlPlane(control.url, "t"), attempt=1, fence=3)
+    sink.start(step=lambda: 0)
+    assert sink.close(timeout_s=60)
+    assert control.facts == [*range(1, 10)]
+
+
+def test_stored_facts_are_discarded_and_a_restored_database_fed(control: FakeControlPlane, tmp_path: Path) -> None:
+    """Of two backups one is young enough."""
+    spool = Spool(tmp_path / "facts", segment_bytes=100, kept_bytes=1_000)
+    sink = HttpSink(spool=spool, control=ControlPlane(control.url, "t"), attempt=1, fence=3)
+    sink.start(step=lambda: 0)
+    for number in range(1, 101):
+        sink.record(step(number))
+    until(lambda: first_seqs(tmp_path / "facts")[0] > 80)
+    del control.facts[95:]
+    sink.record(step(101))
+    until(lambda: len(control.facts) == 101)
+    del control.facts[10:]
+    sink.record(step(102))
+    error = what_ended(sink)
+    assert isinstance(error, Refused) and "fact 11 is not kept" in str(error) and "older backup" in str(error)
+    assert not sink.close(timeout_s=60) and len(control.facts) == 10
 
 
 def test_a_request_is_passed_on_once_however_often_it_is_shown(control: FakeControlPlane, sink: HttpSink) -> None:

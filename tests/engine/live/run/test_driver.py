@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.spec.control import AttemptOrder, FactBatch
+from engine.spec.fact_segments import SPOOL_FOLDER, segment_name
 from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 from engine.spec.spans import trace_id
@@ -123,7 +124,7 @@ def test_an_order_is_carried_out_and_every_fact_delivered(
     assert types.count("step_trained") == 2 and types.count("evaluated") == 2
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished) and last.outcome == "succeeded"
-    spool = tmp_path / "store" / "jobs" / "job-1" / "attempt-1-fence-1" / "facts.jsonl"
+    spool = tmp_path / "store" / "jobs" / "job-1" / "attempt-1-fence-1" / SPOOL_FOLDER / segment_name(1)
     assert spool.read_text().count("\n") == len(ingest.facts)
 
 

@@ -1,0 +1,67 @@
+"""A file of facts, one JSON line each, numbered from its first fact's number on.
+
+Invariants:
+- a fact is on disk (fsync) when `append` returns, and its line is never changed; on a full disk it waits for room;
+- a crash in the middle of a line loses that line only: it is cut off when the file is opened for writing again, and its
+  number is given to the next fact, which is right because the fact was never sent.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from engine.full_disk import append_through
+from engine.spec.facts import Fact, FactBody
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SegmentWriter:
+    def __init__(self, path: Path, *, first_seq: int, now: Callable[[], datetime] = utc_now) -> None:
+        self._now = now
+        self._file = path.open("ab", buffering=0)
+        num_lines, self.num_bytes = _whole_lines(path)
+        if self.num_bytes != path.stat().st_size:
+            self._file.truncate(self.num_bytes)
+        _sync_folder(path.parent)  # or a power cut could take a new file away, with the facts in it
+        self.last_seq = first_seq - 1 + num_lines
+
+    def append(self, body: FactBody) -> Fact:
+        fact = Fact(seq=self.last_seq + 1, at=self._now(), body=body)
+        line = fact.model_dump_json().encode() + b"\n"
+        try:
+            append_through(self._file, line)
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self.num_bytes)  # or the next fact would continue half of this line
+            raise
+        self.last_seq = fact.seq
+        self.num_bytes += len(line)
+        return fact
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _whole_lines(path: Path) -> tuple[int, int]:
+    """Their number and bytes."""
+    num_lines = num_bytes = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            num_lines += 1
+            num_bytes += len(line)
+    return num_lines, num_bytes
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
