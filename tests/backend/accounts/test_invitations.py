@@ -1,7 +1,6 @@
 """Invitations: for one address, once, until they end; and the page that accepts them."""
 
 import re
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from backend.clock import database_now
 from backend.errors import Denied, NotFound, Refusal
 from backend.pages.invitation_views import TRIES
 from tests.backend.conftest import NOW, Api
+from tests.racing import race
 
 pytestmark = pytest.mark.django_db
 ADDRESS, PASSWORD = "new@example.org", "still-waters-run-deep"
@@ -104,21 +104,16 @@ def test_it_ends(owner: Acting, end: str) -> None:
 def test_of_two_that_use_it_at_once_one_joins(team: Team, alice: User, in_own_connection: Callable[..., Any]) -> None:
     owner = Acting(user=alice, team=team, role=Role.OWNER)
     _, token = invite(owner, email=ADDRESS, role=Role.VIEWER, now=NOW)
-    user, outcomes, start = User.objects.create_user(ADDRESS), [], threading.Barrier(8)
+    user = User.objects.create_user(ADDRESS)
 
-    def use() -> None:
-        start.wait(60)
+    def use() -> str:
         try:
             join(token, user, now=NOW)
-            outcomes.append("joined")
         except Refusal as refusal:
-            outcomes.append(refusal.code)
+            return refusal.code
+        return "joined"
 
-    threads = [threading.Thread(target=in_own_connection(use)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    outcomes = race(*[in_own_connection(use)] * 8)
     assert sorted(outcomes) == ["joined"] + ["not_found"] * 7
     assert AuditEntry.objects.filter(action="member.joined").count() == 1
 

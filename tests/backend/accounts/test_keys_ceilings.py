@@ -1,6 +1,5 @@
 """Ceilings of a key: devices at once and GPU-hours in all, exact under a race."""
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -20,6 +19,7 @@ from backend.jobs.submitting.key_use import use_of_key
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Reservation, ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
+from tests.racing import race
 
 pytestmark = pytest.mark.django_db
 HOUR_S = 3_600
@@ -115,17 +115,7 @@ def test_of_many_at_once_no_more_pass_than_the_ceiling_allows(
     limited: Any, in_own_connection: Callable[..., Any]
 ) -> None:
     _, submit = limited(max_devices=6)
-    answers, start = [], threading.Barrier(8)
-
-    def race() -> None:
-        start.wait(60)
-        answers.append(submit(2).status_code)
-
-    threads = [threading.Thread(target=in_own_connection(race)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    answers = race(*[in_own_connection(lambda: submit(2).status_code)] * 8)
     assert sorted(answers) == [202] * 3 + [409] * 5
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from backend.accounts.teams import change_team
 from backend.audit.models import AuditEntry
 from backend.errors import Denied
 from tests.backend.conftest import NOW, Api
+from tests.racing import race
 
 Keys = Callable[..., str]
 
@@ -72,11 +74,7 @@ def test_two_owners_who_demote_each_other_at_once_leave_one(
         except IntegrityError as error:
             refused.append(error)
 
-    threads = [threading.Thread(target=in_own_connection(demote), args=(user,)) for user in (alice, bob)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    race(*(partial(in_own_connection(demote), user) for user in (alice, bob)))
     assert len(refused) == 1
     assert Membership.objects.filter(team=team, role=Role.OWNER).count() == 1
 

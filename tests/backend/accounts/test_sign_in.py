@@ -1,6 +1,5 @@
 """Signing in: one door for everybody, and limits on guesses that hold over every process, or nobody gets in."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from backend.accounts import adapter
 from backend.accounts.models import SharedEntry, User
 from backend.api.models import RateBucket
 from backend.borders.proxies import read_networks
+from tests.racing import race
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "still-waters-run-deep"
@@ -88,18 +88,12 @@ def test_of_64_at_once_no_more_try_a_password_than_the_limit_allows(
 ) -> None:
     monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 1_000, 60))
     monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 1_000, 60))
-    start, tried = threading.Barrier(8), []
 
-    def guess() -> None:
-        start.wait(30)
-        for _ in range(8):
-            tried.append(TOO_OFTEN not in sign_in(Client(), "nobody@example.org", "guess").content.decode())
+    def guess() -> list[bool]:
+        answers = [sign_in(Client(), "nobody@example.org", "guess") for _ in range(8)]
+        return [TOO_OFTEN not in answer.content.decode() for answer in answers]
 
-    threads = [threading.Thread(target=in_own_connection(guess)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    tried = [is_tried for guesses in race(*[in_own_connection(guess)] * 8) for is_tried in guesses]
     assert len(tried) == 64
     assert sum(tried) == adapter.PER_ACCOUNT_AND_ADDRESS[1]
 
@@ -175,15 +169,5 @@ def test_what_allauth_remembers_is_shared_and_ends(client: Client) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_of_many_that_want_a_lock_one_gets_it(in_own_connection: Callable[..., Any]) -> None:
-    start, got = threading.Barrier(8), []
-
-    def race() -> None:
-        start.wait(60)
-        got.append(cache.add("lock", True, timeout=60))
-
-    threads = [threading.Thread(target=in_own_connection(race)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    got = race(*[in_own_connection(lambda: cache.add("lock", True, timeout=60))] * 8)
     assert sorted(got) == [False] * 7 + [True]

@@ -1,10 +1,9 @@
 """Budgets of projects and people: nothing starts that could cost more than is left, and each level is told once."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.usage.report import GroupBy, usage_of
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tests.backend.conftest import NOW, MakeJob
+from tests.racing import race
 
 pytestmark = pytest.mark.django_db
 HOUR = 3_600
@@ -186,14 +186,8 @@ def test_of_two_that_look_at_once_one_warns(
 ) -> None:  # fmt: skip
     limited(team, now, "100", project=project.pk)
     spend(job, pool, now, 100)
-    together = threading.Barrier(2)
-
-    def look(_: int) -> int:
-        together.wait()
-        return warn(now=now + timedelta(seconds=200))
-
-    with ThreadPoolExecutor(2) as threads:
-        assert sorted(threads.map(in_own_connection(look), range(2))) == [0, 1]
+    look = in_own_connection(lambda: warn(now=now + timedelta(seconds=200)))
+    assert sorted(race(look, look)) == [0, 1]
     assert AuditEntry.objects.filter(action=EVENT).count() == 1
 
 
@@ -207,12 +201,8 @@ def test_two_pools_at_once_do_not_spend_the_same_budget_twice(
     jobs = [make_job(devices=2, max_runtime_s=HOUR), make_job(devices=2, max_runtime_s=HOUR)]
     Job.objects.filter(pk=jobs[1].pk).update(pool=other)
     limited(team, now, str(3 * HOUR), project=project.pk)
-    together = threading.Barrier(2)
-
-    def round_of(pool_id: str) -> int:
-        together.wait()
-        return schedule_pool(pool_id, now=now)
-
-    with ThreadPoolExecutor(2) as threads:
-        assert sorted(threads.map(in_own_connection(round_of), (pool.pk, other.pk))) == [0, 1]
+    rounds = (
+        partial(in_own_connection(lambda pool_id: schedule_pool(pool_id, now=now)), at.pk) for at in (pool, other)
+    )
+    assert sorted(race(*rounds)) == [0, 1]
     assert sorted(Job.objects.values_list("state", flat=True)) == sorted([JobState.QUEUED, JobState.STARTING])

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Reservation, ResourcePool
+from tests.racing import race
 
 CLIENTS = 16
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -87,15 +89,8 @@ def test_one_idempotency_key_raced_sixteen_times_is_one_job(
     api_of: Any, alice: User, project: Project, pool: ResourcePool, in_own_connection: Callable[..., Any]
 ) -> None:
     body = {"project": project.pk, "spec": {"name": "Sums"}}
-    together = threading.Barrier(CLIENTS)
-    programs = [api_of(alice) for _ in range(CLIENTS)]
-
-    def submit(program: Any) -> Any:
-        together.wait()
-        return program.post("/jobs", body, key="raced")
-
-    with ThreadPoolExecutor(CLIENTS) as threads:
-        responses = list(threads.map(in_own_connection(submit), programs))
+    submit = in_own_connection(lambda program: program.post("/jobs", body, key="raced"))
+    responses = race(*(partial(submit, api_of(alice)) for _ in range(CLIENTS)))
     assert Job.objects.count() == 1
     answered = [response for response in responses if response.status_code == 202]
     assert {response.status_code for response in responses} <= {202, 409}
@@ -135,9 +130,7 @@ def test_sixteen_cancels_are_one(
     if before == "running":
         with transaction.atomic():
             advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now())
-    cancel = in_own_connection(lambda _: cancel_job(job.pk, actor="user:1", now=now())[1])
-    with ThreadPoolExecutor(CLIENTS) as threads:
-        changed = list(threads.map(cancel, range(CLIENTS)))
+    changed = race(*[in_own_connection(lambda: cancel_job(job.pk, actor="user:1", now=now())[1])] * CLIENTS)
     assert sum(changed) == 1
     end = "cancelled" if before == "queued" else "stopping"
     assert job.events.filter(to_state=end).count() == 1
@@ -150,19 +143,8 @@ def test_cancel_and_scheduler_race_to_a_state_that_makes_sense(
     """Either the cancel came first and nothing is held, or the scheduler did and the driver is asked to stop."""
     for _ in range(12):
         job = make_job(devices=2, at=now())
-        together = threading.Barrier(2)
-
-        def cancel(job_id: str = job.pk, together: threading.Barrier = together) -> None:
-            together.wait()
-            cancel_job(job_id, actor="user:1", now=now())
-
-        def schedule(together: threading.Barrier = together) -> None:
-            together.wait()
-            schedule_pool(pool.pk, now=now())
-
-        with ThreadPoolExecutor(2) as threads:
-            for result in [threads.submit(in_own_connection(cancel)), threads.submit(in_own_connection(schedule))]:
-                result.result()
+        cancel = in_own_connection(lambda job_id: cancel_job(job_id, actor="user:1", now=now()))
+        race(partial(cancel, job.pk), in_own_connection(lambda: schedule_pool(pool.pk, now=now())))
         job.refresh_from_db()
         held = job.reservations.filter(released_at=None).count()
         assert (job.state, held, job.requests.count()) in {("cancelled", 0, 0), ("stopping", 2, 1)}
