@@ -7,7 +7,6 @@ the marker and concerns a socket reaches that socket before the marker does.
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -22,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from backend.accounts.models import User
 from backend.jobs.lifecycle import LIVE_CHANNEL
 from backend.telemetry.hub import Inbox
+from tests.waiting import eventually
 
 ORIGIN = "http://127.0.0.1:8000"
 MARKER = "job_marker"
@@ -41,8 +41,7 @@ def server(settings: Any, transactional_db: None, monkeypatch: pytest.MonkeyPatc
     web = uvicorn.Server(config)
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()
-    while not web.started:
-        time.sleep(0.01)
+    eventually(lambda: web.started, "uvicorn listens")
     port = web.servers[0].sockets[0].getsockname()[1]
     yield f"ws://127.0.0.1:{port}/ws/live"
     web.should_exit = True
@@ -100,10 +99,7 @@ class Watcher:
 
     def settle(self) -> None:
         """The hub listens, what this browser said is carried out, and nothing is on its way."""
-        deadline = time.monotonic() + WITHIN_S
-        while not hub_listens():
-            assert time.monotonic() < deadline, "the hub does not listen"
-            time.sleep(0.01)
+        eventually(hub_listens, "the hub listens")
         self.say({"watch": UNKNOWN})
         self.hear_until(lambda frame: frame.get("job") == UNKNOWN)
         self._hear_until_marker()

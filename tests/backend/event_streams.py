@@ -2,13 +2,14 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.waiting import eventually
 
 WITHIN_S = 60.0
 
@@ -25,8 +26,7 @@ def web_server(transactional_db: None) -> Iterator[str]:
     )  # fmt: skip
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()
-    while not web.started:
-        time.sleep(0.01)
+    eventually(lambda: web.started, "uvicorn listens")
     yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/api/v1"
     web.should_exit = True
     thread.join(120)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
+
+from tests.waiting import eventually
 
 NOBODY = "nobody"
 
@@ -23,8 +24,7 @@ def serving(application: Any) -> Iterator[str]:
     web = uvicorn.Server(config)
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()
-    while not web.started:
-        time.sleep(0.01)
+    eventually(lambda: web.started, "uvicorn listens")
     yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}"
     web.should_exit = True
     thread.join(20)

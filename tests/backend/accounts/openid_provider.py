@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import secrets
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from infra.local.ports import free_port
+from tests.waiting import eventually, is_listening
+
 CLIENT_ID, CLIENT_SECRET = "laminar", "a-client-secret-of-thirty-two-bytes!"
 KID = "key-1"
 ROOT = Path(__file__).resolve().parents[3]
-STARTS_WITHIN_S = 60.0
 
 
 class Provider:
@@ -152,19 +154,10 @@ def serve(port: int, certificate: Sequence[str]) -> None:
 @contextmanager
 def running(*certificate: str) -> Iterator[int]:
     """Its port; as a process of its own, for it and we fetch from each other. `certificate`: a chain and its key."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, "-m", __name__, str(port), *certificate], cwd=ROOT)
-    deadline = time.monotonic() + STARTS_WITHIN_S
     try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, "the provider does not start"
-                time.sleep(0.05)
+        eventually(partial(is_listening, port), "the provider listens", process=process)
         yield port
     finally:
         process.kill()

@@ -12,6 +12,7 @@ import uvicorn
 from websockets.sync.client import connect
 
 from backend.api.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
+from tests.waiting import eventually
 
 SHORT_S = 0.5
 ENDS_WITHIN_S = 60.0  # of a busy machine
@@ -48,8 +49,7 @@ def port() -> Iterator[int]:
     web = uvicorn.Server(config)
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()
-    while not web.started:
-        time.sleep(0.01)
+    eventually(lambda: web.started, "uvicorn listens")
     yield web.servers[0].sockets[0].getsockname()[1]
     web.should_exit = True
     thread.join(120)

@@ -1,7 +1,7 @@
 """Requests under ASGI: in one thread from end to end, which keeps nothing of them."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from backend.api.middleware import RequestIdMiddleware
 from backend.api.request_context import current_request
 from backend.api.threaded_handler import ThreadedHandler
 from tests.bench.schema_world import serving
+from tests.waiting import eventually
 
 urlpatterns: list[Any] = []
 seen: list[Any] = []
@@ -81,11 +82,6 @@ def connections_out() -> int:
     return int(stats["pool_size"] - stats["pool_available"])
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    waiting = threading.Event()
-    return any(condition() or waiting.wait(0.02) for _ in range(3_000))
-
-
 def test_a_request_stays_in_its_thread(url: str) -> None:
     assert httpx.post(f"{url}/plain", content=b"sent").text == "sent"
     threads = {thread for thread, _ in seen}
@@ -105,7 +101,7 @@ def test_who_answered_holds_no_connection(url: str) -> None:
     with ThreadPoolExecutor(8) as asking:
         list(asking.map(lambda _: httpx.get(f"{url}/plain").raise_for_status(), range(40)))
     connection.close()
-    assert eventually(lambda: connections_out() == 0)
+    eventually(lambda: connections_out() == 0)
 
 
 def test_a_stream_holds_no_connection_and_ends_when_its_reader_leaves(url: str) -> None:
@@ -113,7 +109,8 @@ def test_a_stream_holds_no_connection_and_ends_when_its_reader_leaves(url: str) 
     with httpx.stream("GET", f"{url}/endless") as stream:
         lines = stream.iter_lines()  # kept: to forget it is to leave
         assert next(lines) == "still here"
-        assert eventually(lambda: connections_out() == 0) and not _ended.is_set()
+        eventually(lambda: connections_out() == 0)
+        assert not _ended.is_set()
     assert _ended.wait(60), "its reader is gone"
     assert httpx.get(f"{url}/plain").status_code == 200
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -205,10 +204,3 @@ def checkpoint_of(job: Job, *, step: int = 40, files: dict[str, bytes] | None = 
         job=job, attempt=1, step=step, version=step, uri=folder.as_uri(), manifest_sha256="0" * 64, parts=parts,
         num_bytes=sum(map(len, files.values())), created_at=now, verified_at=now, state=CheckpointState.COMPLETE,
     )  # fmt: skip
-
-
-def eventually(condition: Callable[[], bool], *, within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)

@@ -9,9 +9,10 @@ from django.db import transaction
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from tests.frontend.client.conftest import Shell, checkpoint_of, eventually
+from tests.frontend.client.conftest import Shell, checkpoint_of
 from tests.frontend.conftest import Server
 from tests.frontend.seed import World, ended, evaluated, trained
+from tests.waiting import eventually
 
 STEPS = 3
 

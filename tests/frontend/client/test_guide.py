@@ -29,9 +29,10 @@ from backend.pages.programs.guide import EXAMPLES, IDEMPOTENT, example, wheel_ur
 from backend.rest import api
 from backend.webhooks.secret_box import new_secret, signature_header
 from frontend.client.laminar_client.cli.commands import laminar
-from tests.frontend.client.conftest import CLIENT, eventually
+from tests.frontend.client.conftest import CLIENT
 from tests.frontend.conftest import Server
 from tests.frontend.seed import World, ended, submitted, trained
+from tests.waiting import eventually
 
 
 def loaded(name: str) -> ModuleType:

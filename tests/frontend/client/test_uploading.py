@@ -1,7 +1,6 @@
 """Uploads by the client against the real server: whoever dies, wherever, goes on and sends nothing twice."""
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from frontend.client.laminar_client.uploading import PART_BYTES
 from tests.frontend.client.conftest import QUICK, Shell
 from tests.frontend.conftest import Server
 from tests.frontend.seed import World
+from tests.waiting import eventually
 
 ROWS = {f"part-{number}.jsonl": b'{"prompt": "%d"}\n' % number for number in range(3)}
 REQUESTS = 2 + len(ROWS) + 1  # begin, what is there, the parts, complete
@@ -78,10 +78,7 @@ def test_a_killed_command_is_called_again_and_finishes(shell: Shell, world: Worl
     file.write_bytes(b'{"prompt": "1"}\n' * (6 * PART_BYTES // 16))
     command = ("upload", str(file), "--kind", "data", "--name", "big")
     process = shell.start(*command)
-    deadline = time.monotonic() + 30
-    while not AssetPart.objects.exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.002)
+    eventually(AssetPart.objects.exists, "a part has come", every_s=0.002, process=process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     came = AssetPart.objects.count()

@@ -5,7 +5,6 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from infra.backup.errors import BackupError
 from infra.backup.postgres import Server
 from infra.local.ports import free_port
 from tests.certificates import Authority
+from tests.waiting import eventually
 
 BINARIES = sorted(folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if (folder / "initdb").exists())
 PASSWORD = "a:b@c/d%e"
@@ -66,10 +66,7 @@ def address(authority: Authority) -> Iterator[str]:
             server = subprocess.Popen(words, stdout=log, stderr=log, cwd="/", user=nobody.pw_uid, group=nobody.pw_gid)
         try:
             ready = [str(BINARIES[-1] / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={port}"]
-            deadline = time.monotonic() + 60
-            while subprocess.run(ready).returncode != 0:
-                assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.05)
+            eventually(lambda: subprocess.run(ready).returncode == 0, (folder / "log").read_text, process=server)
             yield f"postgresql://site:{QUOTED}@localhost:{port}/postgres"
         finally:
             server.terminate()

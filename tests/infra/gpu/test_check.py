@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from infra.gpu import check
 from infra.gpu.check import STEPS, Step, main, run_step, run_steps
+from tests.waiting import eventually
 
 SCRIPT = Path(check.__file__).with_name("check.sh")
 GIVEN = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "jinja2", "xxhash", "httpx", "pyarrow")
@@ -92,8 +93,7 @@ def test_step_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> No
     log = tmp_path / "step.log"
     while not child.exists() or not child.read_text():  # a busy host may not have started it at the limit
         assert check._run([sys.executable, "-c", f"{code} time.sleep(3600)"], log, limit_s=1.0) is None
-    while is_alive(int(child.read_text())):  # a killed process dies when it gets a core
-        time.sleep(0.05)
+    eventually(lambda: not is_alive(int(child.read_text())), "the child has ended")
 
 
 def test_hanging_step_is_a_line_and_the_next_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
