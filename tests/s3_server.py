@@ -1,6 +1,5 @@
 """A server that speaks S3, as a process of its own: moto's. It keeps everything in memory and forgets it at its end."""
 
-import socket
 import subprocess
 import sys
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from infra.local.ports import free_port
 from tests.certificates import Certificate
 
 CREDENTIALS: Mapping[str, str] = {
@@ -49,7 +49,7 @@ class S3Server:
 @contextmanager
 def s3_server(port: int = 0, certificate: Certificate | None = None) -> Iterator[S3Server]:
     """Answers when it is handed out; over TLS, as `localhost`, if it has a certificate."""
-    port = port or _free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     if certificate is not None:
         command += ["--ssl-cert", str(certificate.chain), "--ssl-key", str(certificate.key)]
@@ -66,10 +66,3 @@ def s3_server(port: int = 0, certificate: Certificate | None = None) -> Iterator
             yield S3Server(endpoint=f"http{'s' if certificate else ''}://127.0.0.1:{port}", process=process)
         finally:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

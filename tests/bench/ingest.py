@@ -26,7 +26,8 @@ from typing import Any
 import httpx
 import psycopg
 
-from tests.bench.served import ROOT, Site, free_port, laminar, served
+from infra.local.ports import free_port
+from tests.bench.served import ROOT, Site, laminar, served
 
 MLFLOW = "3.17.2"
 DRIVER = "2.9.13"

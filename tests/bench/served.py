@@ -4,7 +4,6 @@ Run a bench that uses it under `python -m infra.local.testing --`, which brings 
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from infra.local.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS_WITHIN_S = 90.0
@@ -31,13 +32,6 @@ class Site:
     """Of the job's first attempt."""
     fence: int
     process: subprocess.Popen[bytes]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import socket
 import threading
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from backend.jobs.attempts.launcher import RayLauncher, order_package, read_toke
 from backend.pools.clusters.dashboard import LauncherError, RayRefused, RayUnreachable
 from engine.spec.control import AttemptOrder, PoolTerms
 from engine.spec.job import JobSpec
+from infra.local.ports import free_port
 
 TOKEN = "a-token-for-tests"
 
@@ -23,11 +23,6 @@ def order(job: str = "job_launcher", **terms: Any) -> AttemptOrder:
         job=job, attempt=1, fence=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1",
         token="lam_run_secret", pool=PoolTerms(**terms),
     )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 class Answers:
