@@ -58,10 +58,15 @@ class Installer:
 
     def _check_held(self, version: WeightVersion, expected: Mapping[str, int], own: Mapping[str, Tensor]) -> None:
         """In the dtype that was published: on a CPU a model may compute in float32 by weights that are bfloat16."""
-        dtypes = {entry.name: DTYPES[entry.dtype] for entry in version.manifest.tensors}
-        dtype_of = {name: dtypes.get(name, self._base.dtype) for name in expected}
+        if version.manifest.low_rank is None:
+            dtype_of = {entry.name: DTYPES[entry.dtype] for entry in version.manifest.tensors}
+        else:
+            dtype_of = dict.fromkeys(expected, self._base.dtype)
         sums = fetched([sum_of(own[name], dtype=dtype_of[name]) for name in expected])
-        check_sums(version.manifest, expected, dict(zip(expected, sums, strict=True)), what="the installed weights")
+        held = dict(zip(expected, sums, strict=True))
+        # A NaN may get other bits where it is widened and rounded; the probe says that such weights have diverged.
+        compared = {name: each for name, each in expected.items() if held[name] == each or not own[name].isnan().any()}
+        check_sums(version.manifest, compared, held, what="the installed weights")
 
     def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         new = map_weights(version)

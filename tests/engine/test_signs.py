@@ -119,7 +119,7 @@ def test_an_install_says_each_tensor_and_a_decoding_step_says_itself() -> None:
     with noted() as signs:
         engine.install(weights)
         engine.step()
-    assert signs.counts == {"install": len(tensors), "prefill": 1, "decode": 1}
+    assert signs.counts == {"install": len(tensors), "sum": len(tensors), "prefill": 1, "decode": 1}
 
 
 def test_gigabytes_are_hashed_and_mapped_in_pieces() -> None:

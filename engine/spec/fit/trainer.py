@@ -128,7 +128,13 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
         Phase(what="while the embedding goes backward", terms=(*there[1:], *embedding)),
         Phase(what="while the last gradients are added up over the devices", terms=tables),
         *asking_phases(plan),
-        Phase(what=HANDED_OVER, terms=(_term("the largest matrix, rounded", published_bytes(shape, plan)),)),
+        Phase(
+            what=HANDED_OVER,
+            terms=(
+                _term("the largest matrix, rounded", published_bytes(shape, plan)),
+                _term("a piece of it, summed", SUM_BYTES),
+            ),
+        ),
     )
 
 
@@ -213,6 +219,10 @@ def logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 def kept_logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """V × tokens of a chunk × (4 + c): log-probs, and their gradient as products take it."""
     return min(plan.tokens, plan.chunk_tokens) * shape.vocab_size * (4 + plan.product_bytes)
+
+
+SUM_BYTES: Final = 5 * 2**22
+"""Products of 2^22 elements of 4 bytes each, and the numbers of rows (engine/weights/sums.py)."""
 
 
 def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

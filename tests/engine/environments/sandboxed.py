@@ -37,8 +37,9 @@ def sandbox() -> None:
 
 def copy_for_anybody(folder: Path) -> None:
     """The sandbox alone, as any user of this machine may read it: the checkout may lie under a closed home."""
-    source = folder / "engine" / "environments"
-    shutil.copytree(Path(__file__).parents[3] / "engine" / "environments" / "sandbox", source / "sandbox")
+    source, engine = folder / "engine" / "environments", Path(__file__).parents[3] / "engine"
+    shutil.copytree(engine / "environments" / "sandbox", source / "sandbox")
+    shutil.copy(engine / "thread_times.py", source.parent)
     for each in (source.parent, source):
         (each / "__init__.py").touch()
     temporary = Path(tempfile.gettempdir())

@@ -131,7 +131,7 @@ def test_a_step_done_again_is_there_once_as_the_later_attempt_did_it(
 def test_windows_join_without_a_gap_or_a_repetition(client: Laminar, world: World, tmp_path: Path) -> None:
     """Two windows and a bit, points on both sides of each border, and a series that begins late."""
     job = finished(world, steps=2)
-    width = steps_a_window(15)
+    width = steps_a_window(16)
     steps = [1, 2, width - 1, width, width + 1, 2 * width - 1, 2 * width, 2 * width + 5]
     points(job, {step: float(step) for step in steps}, "dense/x")
     points(job, {2 * width + 4: 1.0}, "late/x")

@@ -26,7 +26,7 @@ from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import share
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import published_bytes
+from engine.spec.fit.trainer import SUM_BYTES, published_bytes
 from engine.training.parts.published import published
 from engine.training.settings import TrainerSettings
 from engine.training.zero.guest import import_deepspeed
@@ -122,11 +122,12 @@ def test_who_divides_otherwise_makes_no_piece_of_them() -> None:
     assert flattened_bytes(ONE_LAYER, replace(PLAN, division="zero1")) == 0, "gradients need that room later"
 
 
-def test_a_device_rounds_what_it_hands_over_tensor_by_tensor() -> None:
+def test_a_device_rounds_what_it_hands_over_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.training.parts.published.fetched", lambda sums: [0] * len(sums))  # they have no values
     plan = replace(PLAN, num_devices=1, division="whole")
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
         model = Decoder(decoder_config(ONE_LAYER), torch.float32)
         weights = published(model, None, lambda parameter, _: parameter.detach().reshape(-1))
         with LiveBytes(on="meta") as live:
             weights.pack(WeightsId(0, 1), lambda num_bytes: memoryview(bytearray(num_bytes)))
-    assert live.peak <= published_bytes(ONE_LAYER, plan) <= 1.25 * live.peak
+    assert live.peak <= published_bytes(ONE_LAYER, plan) + SUM_BYTES <= 1.25 * live.peak
