@@ -128,6 +128,7 @@ def test_template_without_earlier_answers_is_no_reason_to_refuse(tmp_path: Path)
         refuse_model(spec(folder, **job, model={"history": "as_generated"}))
 
 
+@pytest.mark.long
 def test_warning_of_rewritten_history_counts_the_question(tmp_path: Path) -> None:
     """A long question is in every segment, so that it brings the factor close to the number of turns."""
     folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
