@@ -225,7 +225,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
 
 
 def _fill_folders(given: dict[str, str]) -> None:
-    """Those whose default is beside or below another one."""
+    """Sets the folders whose default derives from another variable."""
     site = given["LAMINAR_SITE_DIR"] or str(Path(given["LAMINAR_STORE_DIR"]).parent / "site")
     audit = given["LAMINAR_AUDIT_DIR"] or f"{site}/audit"
     key_file = given["LAMINAR_AUDIT_KEY_FILE"] or f"{site}/audit/signing_key.pem"
@@ -233,7 +233,7 @@ def _fill_folders(given: dict[str, str]) -> None:
 
 
 def _completed(read: Environment) -> Environment:
-    """What takes two variables. Raises `MissingSetting`."""
+    """Combines values that depend on each other. Raises `MissingSetting`."""
     store, site = read.store_dir.resolve(), read.site_dir.resolve()
     if store in (site, *site.parents):
         raise MissingSetting(

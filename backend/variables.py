@@ -36,8 +36,8 @@ class Variable:
         try:
             return self.reader(text)
         except ValueError as error:
-            told = str(error)
-            raise MissingSetting(told if told.startswith(name) else f"{name}: {told}") from error
+            message = str(error)
+            raise MissingSetting(message if message.startswith(name) else f"{name}: {message}") from error
 
 
 def declared(text: str, *, default: str | None = None, when_unset: str = "", read: Reader = str) -> Any:

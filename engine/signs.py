@@ -118,7 +118,7 @@ def sign_from_anywhere() -> Callable[[], None]:
 
 
 def still_here() -> None:
-    """One more unit is done; or a loop waits for somebody who gave a sign."""
+    """Signs once for the loop of this thread: a unit of work is done, or a part that the loop waits for has signed."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is not None:
         signs.sign()

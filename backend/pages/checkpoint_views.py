@@ -1,6 +1,6 @@
-"""The checkpoints on a job's page: evaluations of each, and the progress of those that go on.
+"""The checkpoints on a job's page: the evaluations of each, with the progress of running ones.
 
-Invariant: who may look but not submit sees all of it, no button, and a sentence that says why.
+Invariant: viewers see everything but the buttons, and a sentence with the reason.
 """
 
 from collections import defaultdict

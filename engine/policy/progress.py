@@ -10,10 +10,10 @@ two signs has a constant limit (`recovery.Patience`), and no part has to know ho
 from dataclasses import dataclass, field
 from typing import Final
 
-# Of whatever little, on a disk to which others write gigabytes.
+# Syncing a few bytes to a disk to which other processes write gigabytes.
 SLOWEST_SYNC_S: Final = 300.0
-# Of one call into other people's code that moves nothing that is seen from outside: a capture of many CUDA graphs, the
-# first collective call of many ranks, pinning hundreds of gigabytes.
+# One library call without visible progress: capturing many CUDA graphs, the first collective call of many ranks,
+# pinning hundreds of gigabytes.
 SLOWEST_OPAQUE_S: Final = 480.0
 
 LOOP: Final = "loop"

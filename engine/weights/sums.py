@@ -84,8 +84,8 @@ def check_sums(manifest: WeightManifest, expected: Mapping[str, int], held: Mapp
     names = ", ".join(differing[:NAMED_AT_MOST]) + (", …" if len(differing) > NAMED_AT_MOST else "")
     raise OtherWeights(
         f"version {manifest.weights}: {what} are not those that the trainer published: {len(differing)} of "
-        f"{len(expected)} tensors have other bits: {names}. If every replica says so, choose another rollout.engine; "
-        f"if only one host's do, its device or memory is faulty"
+        f"{len(expected)} tensors have other bits: {names}. If every replica reports this, choose another "
+        f"rollout.engine; if only one host's do, its device or memory is faulty"
     )
 
 

@@ -1,9 +1,9 @@
-"""Evaluating a checkpoint from its job's page: how many prompts and answers, how they are drawn, by how many replicas.
+"""The form that evaluates a checkpoint: number of prompts and answers, sampling, replicas.
 
 Invariants:
-- the form begins with what the checkpoint's own job asked, and a setting that stays as it is goes on following it;
-- one showing of the form makes at most one evaluation, however often it is sent: its token is an idempotency key;
-- what is refused is shown beside its field, and nothing that was typed is lost.
+- the form shows the settings of the checkpoint's own job; unchanged settings are left out of the request;
+- one rendering of the form makes at most one evaluation, however often it is sent: its token is an idempotency key;
+- a refused value is shown with its error at its field, and all typed values are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,8 +55,8 @@ class EvaluationField:
     error: str = ""
 
 
-class _Wrong(Exception):
-    """What was typed cannot be asked."""
+class _InvalidFields(Exception):
+    """A typed value is not valid."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__(*errors)
@@ -69,7 +69,7 @@ class _Wrong(Exception):
 def evaluate(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
     checkpoint, acting = checkpoint_acted_on(request, checkpoint_id)
     if "jobs:write" not in acting.scopes:
-        raise PermissionDenied("Viewers see what evaluations say, and start none.")
+        raise PermissionDenied("Viewers can read evaluations but not start them.")
     if request.method != "POST":
         return _form(request, checkpoint, typed=_own_settings(checkpoint))
     if request.content_type != FORM:
@@ -89,8 +89,8 @@ def _started(request: HttpRequest, checkpoint: Checkpoint, acting: Acting) -> Ht
 
     try:
         location, is_new = made_once(request, make, team_id=acting.team.pk, now=now)
-    except _Wrong as wrong:
-        return _form(request, checkpoint, typed=typed, errors=wrong.errors)
+    except _InvalidFields as invalid:
+        return _form(request, checkpoint, typed=typed, errors=invalid.errors)
     except SpecRefused as refusal:
         return _form(request, checkpoint, typed=typed, errors=[in_this_body(error) for error in refusal.errors])
     except Refusal as refusal:
@@ -102,7 +102,7 @@ def _started(request: HttpRequest, checkpoint: Checkpoint, acting: Acting) -> Ht
 
 
 def _own_settings(checkpoint: Checkpoint) -> dict[str, str]:
-    """Those of the checkpoint's job, as texts."""
+    """The settings of the checkpoint's job, as texts."""
     spec = checkpoint.job.spec
     asked, rollout = spec["evaluation"], spec["rollout"]
     drawn = {name: rollout[name] if asked.get(name) is None else asked[name] for name in ("temperature", "top_p")}
@@ -111,7 +111,7 @@ def _own_settings(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _body(typed: Mapping[str, str], own: Mapping[str, str]) -> EvaluateCheckpoint:
-    """What was changed, by the rules of the API. Raises `_Wrong`."""
+    """The changed settings, validated by the API's rules. Raises `_InvalidFields`."""
     read: dict[str, Any] = {}
     wrong: list[FieldError] = []
     for name, (_, is_whole, _) in _FIELDS.items():
@@ -122,11 +122,11 @@ def _body(typed: Mapping[str, str], own: Mapping[str, str]) -> EvaluateCheckpoin
         except ValueError as error:
             wrong.append(FieldError(pointer=f"/{name}", code="not_a_number", message=str(error)))
     if wrong:
-        raise _Wrong(wrong)
+        raise _InvalidFields(wrong)
     try:
         return EvaluateCheckpoint.model_validate(read)
     except ValidationError as failure:
-        raise _Wrong(field_errors(failure, read)) from None
+        raise _InvalidFields(field_errors(failure, read)) from None
 
 
 def _number(text: str, *, whole: bool) -> int | float:

@@ -82,7 +82,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
 
 
 def _signed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Each is laid into its layer before the next is asked for."""
+    """Signs once per tensor: vLLM copies each into its layer before it takes the next."""
     for named in tensors.items():
         still_here()
         yield named

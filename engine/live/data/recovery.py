@@ -8,6 +8,7 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -46,13 +47,14 @@ def _records(files: Sequence[Path]) -> Iterator[Record]:
 
 
 def _content(file: Path) -> bytes:
-    content = bytearray()
+    """Read in pieces, each a sign of life; joined once, so that memory holds at most one copy and one piece more."""
+    pieces = BytesIO()
     with file.open("rb", buffering=0) as stream:
         while True:
             with at_work("log"):
                 if not (piece := stream.read(_READ_BYTES)):
-                    return bytes(content)
-                content += piece
+                    return pieces.getvalue()
+                pieces.write(piece)
 
 
 def _snapshot(file: Path) -> DataSnapshot:

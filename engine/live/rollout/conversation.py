@@ -216,7 +216,7 @@ class Conversation:
         )
 
     def _content(self, remark: str, parts: tuple[tuple[str, float], ...]) -> TrajectoryContent:
-        """Of a training sample. Nobody reads that of an evaluation's, of which data would keep all until its end."""
+        """Of training samples only: an evaluation's content has no reader, and data would keep all of it to the end."""
         return TrajectoryContent(
             prompt_ids=Ints.of(self.prompt_ids),
             response_ids=Ints.of(self.response_ids),

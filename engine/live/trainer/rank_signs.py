@@ -6,10 +6,11 @@ from collections.abc import Callable
 class RankSigns:
     def __init__(self, num_signs: Callable[[], int], sign: Callable[[], None]) -> None:
         """`num_signs`: all that ranks have given so far; `sign`: of the loop that waits."""
-        self._num_signs, self._sign, self._heard = num_signs, sign, num_signs()
+        self._num_signs, self._sign, self._passed_on = num_signs, sign, num_signs()
 
     def pass_on(self) -> None:
         """One sign if there was any since the last call."""
-        if (told := self._num_signs()) != self._heard:
+        count = self._num_signs()
+        if count != self._passed_on:
             self._sign()
-        self._heard = told
+        self._passed_on = count
