@@ -22,6 +22,7 @@ from engine.spec.fit.need import GB, Need
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
 from engine.spec.fit.table import table_lines
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
@@ -99,6 +100,10 @@ def arithmetic(
     for need in needs:
         yield ""
         yield from need.lines
+    shared = shared_memory_need(
+        shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.replicas, object_store_bytes=OBJECT_STORE_BYTES
+    )
+    yield from ("", *shared.lines, f"  Set LAMINAR_RAY_SHM={size_setting(shared.num_bytes)} or more there.")
     if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):
         yield from ("", *lines)
     yield from ("", line_on_workers(spec), "")

@@ -27,7 +27,7 @@ class SegmentWriter:
         num_lines, self.num_bytes = _whole_lines(path)
         if self.num_bytes != path.stat().st_size:
             self._file.truncate(self.num_bytes)
-        _sync_folder(path.parent)  # or a power cut could take a new file away, with the facts in it
+        sync_folder(path.parent)  # or a power cut could take a new file away, with the facts in it
         self.last_seq = first_seq - 1 + num_lines
 
     def append(self, body: FactBody) -> Fact:
@@ -59,7 +59,7 @@ def _whole_lines(path: Path) -> tuple[int, int]:
     return num_lines, num_bytes
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

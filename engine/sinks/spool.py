@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from engine.full_disk import NO_ROOM
-from engine.sinks.segments import SegmentWriter, utc_now
+from engine.sinks.segments import SegmentWriter, sync_folder, utc_now
 from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import Fact, FactBody
 
@@ -69,6 +69,7 @@ class Spool:
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)  # or a power cut could take the folder away, with every fact in it
         self._folder, self._now = folder, now
         self._segment_bytes, self._kept_bytes = segment_bytes, kept_bytes
         firsts = first_seqs(folder) or [1]

@@ -50,6 +50,10 @@ class NodeReport(Strict):
     sandbox: str = ""
     free_bytes: int = 0
     """Of the disk with its part of the shared folder."""
+    shared_bytes: int = 0
+    """Size of its shared memory (/dev/shm), used or not."""
+    object_store_bytes: int = 0
+    """The part of it that Ray's object store may take."""
     took_s: float = 0.0
     models: list[FoundAsset] = Field(default_factory=list)
     """At most MOST_TOLD, in the order of their names, as are the others."""

@@ -107,9 +107,9 @@ LINES: Final = (
     ),
     required(
         "LAMINAR_RAY_SHM",
-        "Shared memory of each Ray container: its object store, and 5 versions of the largest model "
-        "(infra/OPERATING.md, Shared memory).",
-        "4gb",
+        "Shared memory of each Ray container, a limit and not a reservation: its object store, and 5.5 versions of the "
+        "largest model. 8gb holds Qwen3-0.6B (infra/OPERATING.md, Shared memory).",
+        "8gb",
     ),
     required(
         "LAMINAR_RAY_OBJECT_STORE",

@@ -22,7 +22,7 @@ from django.conf import settings
 from backend.jobs.generation.raising import generation_number
 from backend.jobs.models import HOLDING_STATES, Generation, Job, JobAttempt, JobState
 from backend.ports import Port
-from engine.spec.fact_segments import SPOOL_FOLDER, first_seqs
+from engine.spec.fact_segments import SPOOL_FOLDER, has_segments
 
 LeftFacts = Callable[[JobAttempt, datetime], bool]
 left_facts: Port[LeftFacts] = Port("the facts that a driver left in its folder")
@@ -58,7 +58,7 @@ def is_of_before(attempt: JobAttempt) -> bool:
 
 def was_begun(attempt: JobAttempt) -> bool:
     """By a driver, although the database does not know that it was launched."""
-    return is_of_before(attempt) and bool(first_seqs(spool_of(attempt.job_id, attempt.n, attempt.fence)))
+    return is_of_before(attempt) and has_segments(spool_of(attempt.job_id, attempt.n, attempt.fence))
 
 
 def begun_before(job: Job, n: int, generation: int) -> int | None:
@@ -68,7 +68,7 @@ def begun_before(job: Job, n: int, generation: int) -> int | None:
     home = spool_of(job.pk, n, 0).parents[1]
     found = (re.fullmatch(r"attempt-[0-9]+-fence-([0-9]{1,10})", path.name) for path in home.glob(f"attempt-{n}-*"))
     fences = [int(match[1]) for match in found if match is not None]
-    lost = [fence for fence in fences if job.fence < fence < generation and first_seqs(spool_of(job.pk, n, fence))]
+    lost = [fence for fence in fences if job.fence < fence < generation and has_segments(spool_of(job.pk, n, fence))]
     return max(lost, default=None)
 
 

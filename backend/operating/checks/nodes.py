@@ -26,7 +26,10 @@ from backend.operating.ray_cluster import dashboard_of, rays_of, run_on_head
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 from backend.site_notices import LEAST_FREE_BYTES
-from engine.spec.node_report import COMMAND, NodeReport, NodeReports, spec_version
+from engine.spec.fit.hosts import shared_bytes
+from engine.spec.fit.need import gigabytes
+from engine.spec.fit.shared_memory import SETTINGS, size_setting
+from engine.spec.node_report import COMMAND, FoundAsset, NodeReport, NodeReports, spec_version
 
 WITHIN_S: Final = 120.0
 """It takes 10 s on an idle machine, most of it the import of Ray, twice; a busy one takes many times that."""
@@ -72,6 +75,13 @@ PACKAGES = Fault(
     name="nodes.packages", cure="Install infra/locks/engine.txt there, or start the node from the engine image."
 )
 
+SHARED_MEMORY = Fault(
+    name="nodes.shared_memory",
+    verdict=Verdict.WARNING,
+    cure="Full training of that model may run out of shared memory there; an adapter takes far less. Raise the limit: "
+    f"{SETTINGS}.",
+)
+
 
 def look_at_nodes(environment: Environment) -> Iterator[Finding]:
     """A Ray that does not answer is told of by the look at Ray."""
@@ -111,10 +121,12 @@ def _look_at(called: str, address: RayAddress, environment: Environment, command
         said = f"the last words of its log: {log[-_LAST_WORDS:]}" if log else "it said nothing in time"
         return [NO_ANSWER.found(f"{called}: {said}")], []
     ended = time.time()
+    models = [model for report in found.nodes for model in report.models]
+    largest = max(models, key=lambda model: model.num_bytes, default=None)
     findings = [
         finding
         for report in found.nodes
-        for finding in judge_node(report, began, ended, runs_jobs=report.node_id in workers)
+        for finding in judge_node(report, began, ended, runs_jobs=report.node_id in workers, largest=largest)
     ]
     return findings, found.nodes
 
@@ -135,7 +147,10 @@ def _command(environment: Environment, token: str) -> str:
     return 'exec "${LAMINAR_RAY_PYTHON:-python}" -m ' + shlex.join(words)
 
 
-def judge_node(report: NodeReport, began: float, ended: float, *, runs_jobs: bool) -> Iterator[Finding]:
+def judge_node(
+    report: NodeReport, began: float, ended: float, *, runs_jobs: bool, largest: FoundAsset | None = None
+) -> Iterator[Finding]:
+    """`largest`: of the models that lie on any node of this Ray."""
     name = f"node {report.address}"
     if report.silent:
         yield SILENT.found(f"{name}: {report.silent}")
@@ -150,9 +165,21 @@ def judge_node(report: NodeReport, began: float, ended: float, *, runs_jobs: boo
         troubles.append(PACKAGES.found(f"{name}: torch is not installed"))
     if report.free_bytes < LEAST_FREE_BYTES:
         troubles.append(disks.FULL.found(f"{name}: {report.free_bytes / 1e9:.1f} GB are free at its LAMINAR_STORE_DIR"))
+    if runs_jobs and largest is not None and report.shared_bytes:
+        troubles += _judge_shared_memory(name, report, largest)
     time_told = clock.judge(report.clock, began, ended, name)
     troubles += [time_told] if time_told.fault else []
     yield from troubles
     if not troubles:
         versions = ", ".join(f"{package} {number}" for package, number in report.versions.items())
         yield good(f"{name}: store, reports, clock{' and sandbox' if runs_jobs else ''} are well; {versions}")
+
+
+def _judge_shared_memory(name: str, report: NodeReport, largest: FoundAsset) -> Iterator[Finding]:
+    needed = shared_bytes(largest.num_bytes) + report.object_store_bytes
+    if report.shared_bytes < needed:
+        model = f"{largest.name} ({gigabytes(largest.num_bytes)})"
+        yield SHARED_MEMORY.found(
+            f"{name}: {gigabytes(report.shared_bytes)} of shared memory; {model} takes up to {gigabytes(needed)}: "
+            f"{size_setting(needed)}"
+        )

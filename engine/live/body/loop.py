@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from engine.live.body.recording import Recording
 from engine.live.process.core_waits import thread_waited_s
+from engine.live.process.fitting import HostTooSmall
 from engine.live.process.memory import is_out_of_memory, out_of_memory, told
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
@@ -149,6 +150,9 @@ class Loop:
                 body = self._build()
         except ValueError as error:  # the spec asks for what this machine does not have
             self._fail("config", error)
+            return
+        except HostTooSmall as error:  # the operator's to change
+            self._fail("infrastructure", error)
             return
         except CheckpointUnverified as error:  # what the attempt began with
             self._fail("data", error)

@@ -3,6 +3,9 @@
 On a device of its own, what cannot fit whatever its batches are is refused, with the arithmetic and what would fit: a
 fault of the spec, which nobody tries again unchanged. What may not fit is a line in the log; so is everything on a CPU,
 whose memory is shared with all else on the host. A model that the arithmetic does not know is not judged.
+
+A host's own memory is compared too: too little is a warning, since checkpoints fall back to mapped files. Shared memory
+that cannot hold the weights at all is `HostTooSmall`, for the operator, before a model is loaded for minutes.
 """
 
 import json
@@ -11,18 +14,29 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from engine.live.process.shared_memory import shared_memory_bytes
+from engine.spec.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
+from engine.spec.fit.need import gigabytes
+from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
+from engine.training.checkpoint.host_memory import total_bytes
 
 log = logging.getLogger(__name__)
 
 Part = Literal["trainer", "replica"]
 
 
+class HostTooSmall(Exception):
+    """The host's shared memory cannot hold the model's weights."""
+
+
 def check_fit(part: Part, spec: JobSpec, folder: Path, device: str, *, teacher: Path | None = None) -> None:
-    """Raises `ValueError`."""
+    """Raises `ValueError` if the device is too small for the spec, `HostTooSmall` if the host's shared memory is."""
     judge(part, spec, folder, memory_bytes=memory_of(device), is_shared=device == "cpu", teacher=teacher)
+    judge_host(part, spec, folder, shared_bytes=shared_memory_bytes(), host_bytes=total_bytes())
 
 
 def judge(
@@ -45,13 +59,39 @@ def judge(
     log.warning("fit=doubtful part=%s %s", part, misfit.sentence)
 
 
+def judge_host(part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, host_bytes: int) -> None:
+    """A replica's host is judged for its relay."""
+    try:
+        shape = _shape(folder)
+    except ValueError:  # logged by `judge`
+        return
+    rank = spec.trainer.lora_rank
+    if part == "trainer":
+        least = least_trainer_bytes(shape, lora_rank=rank, num_ranks=spec.trainer_devices)
+        wanted = segment_bytes(shape, rank)
+        need = None if spec.only_evaluates else trainer_host_need(shape, TrainerPlan.of_spec(spec, shape))
+    else:
+        least = least_relay_bytes(shape, lora_rank=rank, only_evaluates=spec.only_evaluates)
+        need = relay_host_need(shape, lora_rank=rank, num_relays=spec.rollout.replicas)
+        wanted = need.num_bytes
+    holder = f"host {os.uname().nodename}"
+    if shared_bytes < least:
+        raise HostTooSmall(shortage(holder=holder, num_bytes=shared_bytes, needed_bytes=wanted))
+    if shared_bytes < wanted:
+        log.warning(
+            "fit=doubtful part=%s %s", part, shortage(holder=holder, num_bytes=shared_bytes, needed_bytes=wanted)
+        )
+    if need is not None and need.num_bytes > host_bytes:
+        log.warning("fit=doubtful part=%s %s has %s of memory. %s", part, holder, gigabytes(host_bytes), need.lines[0])
+
+
 def _shape(folder: Path) -> ModelShape:
     return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
 
 
 def memory_of(device: str) -> int:
     if device == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total_bytes()
     import torch  # the caller is about to need it anyway
 
     return int(torch.cuda.get_device_properties(device).total_memory)

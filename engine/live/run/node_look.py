@@ -20,6 +20,7 @@ from engine.environments.sandbox.run import run_python
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.checkpoints.trial import try_out
 from engine.live.process.settings import Settings
+from engine.live.process.shared_memory import shared_memory_bytes
 from engine.live.run.found_assets import found_data, found_hashes, found_models
 from engine.spec.node_report import NodeReport, spec_version
 
@@ -42,6 +43,7 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
         versions={name: found for name in _PACKAGES if (found := _version_of(name))},
         spec=spec_version(),
         free_bytes=shutil.disk_usage(settings.jobs if settings.jobs.is_dir() else settings.store).free,
+        shared_bytes=shared_memory_bytes(),
         models=found_models(settings.models),
         data=found_data(settings.data),
         fetched=found_hashes(settings.node_cache),

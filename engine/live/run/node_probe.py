@@ -42,6 +42,7 @@ def _reports(control_url: str, token: str) -> Iterator[NodeReport]:
     look: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
     rows: Any = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = {row["NodeID"]: row["NodeManagerAddress"] for row in rows if row["Alive"]}
+    stores = {row["NodeID"]: int(row["Resources"].get("object_store_memory", 0)) for row in rows}
     asked = {
         node: look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             node, address, control_url, token
@@ -54,7 +55,7 @@ def _reports(control_url: str, token: str) -> Iterator[NodeReport]:
             yield NodeReport(node_id=node, address=nodes[node], silent=_LATE)
             continue
         try:
-            yield ray.get(reference)
+            yield ray.get(reference).model_copy(update={"object_store_bytes": stores[node]})
         except ray.exceptions.RayError as error:
             yield NodeReport(node_id=node, address=nodes[node], silent=line_of(error))
 

@@ -17,7 +17,6 @@ import fcntl
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import uuid4
 
+from engine.live.process.shared_memory import FOLDER
 from engine.signs import at_work
 from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_spans
 from engine.weights.open_file import OpenFile
 
-_MEMORY: Final = Path("/dev/shm")
-FOLDER: Final = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 PREFIX: Final = "laminar-"
 # Linux 5.14; Python has no names for them
 _MADV_POPULATE_READ: Final = 22

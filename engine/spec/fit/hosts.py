@@ -77,6 +77,11 @@ def offloaded_inputs_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     return plan.num_devices * plan.num_trained_models * of_one
 
 
+def shared_bytes(version: int) -> int:
+    """Of a host that trains and generates, in versions: the trainer's 2, the relay's 3, and half of one in deltas."""
+    return (SEGMENTS_OF_A_TRAINER + VERSIONS_OF_A_RELAY) * version + version // 2
+
+
 def relay_bytes(shape: ModelShape, lora_rank: int) -> int:
     """Of 3 versions."""
     return VERSIONS_OF_A_RELAY * version_bytes(shape, lora_rank)

@@ -27,6 +27,12 @@ def spare_bytes(*, num_sharing: int) -> int:
     return max(spare // num_sharing - _grows_back(), 0)
 
 
+def total_bytes() -> int:
+    """Of the host or the container, whichever is narrower."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((total for total, _available in _measured()), default=installed)
+
+
 def _measured() -> Iterator[tuple[int, int]]:
     """(all, available)"""
     host = _fields(_PROC / "meminfo")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from engine.sinks import segments
+from engine.sinks import spool as spools
 from engine.sinks.jsonl import JsonlSink
 from engine.sinks.spool import NotKept, Spool
-from engine.spec.fact_segments import first_seqs, segment_name
+from engine.spec import fact_segments
+from engine.spec.fact_segments import first_seqs, has_segments, segment_name
 from engine.spec.facts import Fact, PhaseChanged, StepTrained
 
 BODY = PhaseChanged(phase="training")
@@ -157,12 +159,12 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("num_cut", [0, 1, 30])
-@pytest.mark.parametrize("dies_in", ["open", "_sync_folder", "append_through", "unlink"])
+@pytest.mark.parametrize("dies_in", ["open", "sync_folder", "append_through", "unlink"])
 def test_kill_at_any_line_loses_and_doubles_no_fact(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str, num_cut: int
 ) -> None:
     """The driver is killed at each call that changes the disk, in turn, before or after it; a control plane counts."""
-    owners = {"open": Path, "unlink": Path, "_sync_folder": segments, "append_through": segments}
+    owners = {"open": Path, "unlink": Path, "sync_folder": segments, "append_through": segments}
     real = getattr(owners[dies_in], dies_in)
     stored: list[int] = []
     lives = 0
@@ -250,13 +252,34 @@ def test_a_segment_that_cannot_be_removed_does_not_end_the_run(folder: Path, mon
     assert first_seqs(folder)[0] == 5
 
 
+def test_a_new_spools_folder_survives_a_power_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose folder was never synced is gone with the folder, however often it was synced itself."""
+    synced: list[Path] = []
+    monkeypatch.setattr(spools, "sync_folder", synced.append)
+    monkeypatch.setattr(segments, "sync_folder", synced.append)
+    small(folder).close()
+    assert synced == [folder.parent, folder]
+
+
+def test_a_folder_filled_by_a_hostile_node_is_not_read_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(fact_segments, "MOST_ENTRIES", 3)
+    for name in ("a", "b", "c"):
+        (folder / name).touch()
+    assert first_seqs(folder) == [] and not has_segments(folder)
+    (folder / "d").touch()
+    with pytest.raises(ValueError, match="more than 3 entries"):
+        first_seqs(folder)
+    assert has_segments(folder)
+
+
 def test_without_room_for_a_new_segment_the_last_one_grows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     spool = filled(folder, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(segments, "_sync_folder", full)
+        patched.setattr(segments, "sync_folder", full)
         spool.append(BODY)
         assert first_seqs(folder) == [1]
     spool.append(BODY)

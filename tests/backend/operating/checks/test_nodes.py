@@ -7,7 +7,7 @@ import pytest
 from backend.environment import Environment
 from backend.operating.checks import nodes
 from backend.pools.models import ResourcePool
-from engine.spec.node_report import NodeReport, NodeReports, spec_version
+from engine.spec.node_report import FoundAsset, NodeReport, NodeReports, spec_version
 from tests.backend.operating.checks.conftest import faults
 from tests.backend.operating.conftest import Broken, Dashboard
 
@@ -41,6 +41,19 @@ def test_each_fault_of_a_node_is_found(changes: dict[str, Any], found: set[str])
 def test_a_head_that_runs_no_actors_needs_no_sandbox() -> None:
     judged = nodes.judge_node(_report(sandbox="OSError: none here"), 999.0, 1_010.0, runs_jobs=False)
     assert faults(judged) == set()
+
+
+@pytest.mark.parametrize(
+    ("shared_gb", "runs_jobs", "found"),
+    [(4, True, {"nodes.shared_memory"}), (8, True, set()), (4, False, set()), (0, True, set())],
+)
+def test_shared_memory_below_the_largest_model_is_found(shared_gb: int, runs_jobs: bool, found: set[str]) -> None:
+    """A node of another release reports no shared memory: 0 is unknown."""
+    report = _report(shared_bytes=shared_gb * 10**9, object_store_bytes=10**9)
+    largest = FoundAsset(name="Qwen3-0.6B", num_bytes=1_200_000_000)
+    judged = list(nodes.judge_node(report, 999.0, 1_010.0, runs_jobs=runs_jobs, largest=largest))
+    assert faults(judged) == found
+    assert all("Qwen3-0.6B (1.2 GB) takes up to 7.6 GB: 8gb" in finding.told for finding in judged if found)
 
 
 def test_a_report_comes_through_a_log_with_other_lines() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.live.process.fitting import check_fit, judge
+from engine.live.process.fitting import HostTooSmall, check_fit, judge, judge_host
 from engine.models.loading import DEMO_FOLDER
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.fit.need import GB
@@ -37,10 +37,34 @@ def test_on_a_cpu_nothing_is_refused(folder: Path, caplog: pytest.LogCaptureFixt
     assert "fit=doubtful part=trainer" in caplog.text
 
 
+def test_shared_memory_without_room_for_weights_is_refused(folder: Path) -> None:
+    expected = r"has 4\.0 GB of shared memory .* take 32\.8 GB there\. Set at least 31gb \(LAMINAR_RAY_SHM"
+    with pytest.raises(HostTooSmall, match=expected):
+        judge_host("trainer", SPEC, folder, shared_bytes=4 * GB, host_bytes=10_000 * GB)
+    with pytest.raises(HostTooSmall, match=r"take 57\.3 GB there"):
+        judge_host("replica", SPEC, folder, shared_bytes=32 * GB, host_bytes=10_000 * GB)
+
+
+def test_an_adapter_needs_no_room_for_whole_weights(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = SPEC.model_copy(update={"trainer": SPEC.trainer.model_copy(update={"lora_rank": 16})})
+    judge_host("trainer", spec, folder, shared_bytes=4 * GB, host_bytes=10_000 * GB)
+    judge_host("replica", spec, folder, shared_bytes=4 * GB, host_bytes=10_000 * GB)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("shared_gb", "host_gb"), [(20, 10_000), (400, 60)])
+def test_a_tight_host_is_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture, shared_gb: int, host_gb: int
+) -> None:
+    judge_host("trainer", SPEC, folder, shared_bytes=shared_gb * GB, host_bytes=host_gb * GB)
+    assert [record.getMessage()[:26] for record in caplog.records] == ["fit=doubtful part=trainer "]
+
+
 def test_a_model_that_is_not_known_is_not_judged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "config.json").write_text(json.dumps({**KNOWN_CONFIGS["Qwen3-8B"], "n_shared_experts": 1}))
     with caplog.at_level(logging.INFO):
         judge("trainer", SPEC, folder, memory_bytes=GB, is_shared=False)
+        judge_host("trainer", SPEC, folder, shared_bytes=0, host_bytes=0)
     assert "fit=unknown part=trainer" in caplog.text
 
 
