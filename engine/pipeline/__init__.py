@@ -1,1 +1,1 @@
-"""The brains: pure state machines, `handle(message, now) -> effects`, driven by live bodies and simulated ones."""
+"""The brains: pure state machines, `handle(message, now) -> effects`, driven by live or simulated bodies."""

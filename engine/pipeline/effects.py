@@ -1,8 +1,8 @@
-"""Effects: orders of a brain. `Send` goes over the network; every other one is for the brain's own body.
+"""Effects: what a brain orders. `Send` goes over the network; every other effect is for the brain's own body.
 
 Invariant: an effect is plain data. Carrying it out twice must be as harmless as the brain's messages are.
 """
-# Over budget: every brain's orders side by side, each a few lines; divided they would have to be searched for.
+# Over budget: the effects of all brains in one list, each a few lines long.
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,8 +29,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSequences:
-    """A sample with progress goes on from there, by re-prefill; the others begin again. Each task says on which weights
-    (`exact`), where a trajectory keeps its version."""
+    """A sample with progress resumes by re-prefill; the others begin again. Each task names its weights (`exact`) where
+    a trajectory keeps its version."""
 
     tasks: tuple[GroupTask, ...]
 
@@ -42,19 +42,19 @@ class InstallWeights:
     manifest: WeightManifest
     payload: object
     in_flight: InFlight = "drain"
-    """What runs: nothing does (drain), it goes on on its own weights (beside), with its KV cache thrown away and
-    recomputed by the new weights (reprefill), or on the cache as it is (keep)."""
+    """Running sequences: there are none (drain), or they continue on their own weights (beside), or on the new ones
+    with a recomputed (reprefill) or unchanged (keep) KV cache."""
     keeps: tuple[WeightsId, ...] = ()
-    """Weights that must not be overwritten: something runs on them, or is about to."""
+    """Weights that must not be overwritten: sequences run on them, or are about to."""
     over: WeightsId | None = None
-    """Weights in use that are overwritten: what runs on them goes on on the new ones. None: with one slot those
-    that are there, else some that nothing runs on."""
+    """Weights in use to overwrite: their sequences continue on the new ones. None: with one slot the current weights,
+    else some that nothing runs on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSequences:
     """Abort these; they never come back as trajectories. With `reports` answered by `ProgressReported(is_stopped)`,
-    which leaves out those that had ended already: they come as trajectories."""
+    without samples that had ended already: those come as trajectories."""
 
     groups: tuple[HeldGroup, ...]
     reports: bool = False
@@ -62,11 +62,11 @@ class StopSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverSequences:
-    """Stop these and send the host one `SequencesHandedOver` for the group; it may come for their KV cache if the
-    engine can export it. Samples that have ended meanwhile come as trajectories instead."""
+    """Stop these and send the host one `SequencesHandedOver` for the group; the host may fetch the KV cache if the
+    engine exports it. Samples that have ended meanwhile come as trajectories instead."""
 
     group: HeldGroup
-    """`lease` is the one under which they go on."""
+    """`lease` is the one under which the host runs them."""
     host: int
     host_incarnation: int
     weights: WeightsId
@@ -74,14 +74,14 @@ class HandOverSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSequences:
-    """Go on with what another replica handed over, on its KV cache where that comes and fits, else by re-prefill."""
+    """Resume samples that another replica handed over, on their KV cache if it arrives and fits, else by re-prefill."""
 
     handed: SequencesHandedOver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProgress:
-    """Say what these said since data heard of them. Answered by `ProgressReported`."""
+    """Report the tokens of these samples that data does not have yet. Answered by `ProgressReported`."""
 
     heard: tuple[HeardUpTo, ...]
 
@@ -91,11 +91,11 @@ class ReportProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Append these records to the log and sync it to disk, then answer `Persisted`. Once a snapshot is written, whole
-    or not at all, the records before it are needed no more."""
+    """Append these records to the log and sync it to disk, then answer `Persisted`. A snapshot is written atomically;
+    the records before it are not needed any more."""
 
     serial: int
-    """Of the last record."""
+    """Serial number of the last record."""
     records: tuple[Record, ...]
     snapshot: DataSnapshot | None = None
     """The state with these records applied."""
@@ -106,8 +106,8 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchWeights:
-    """Take over what the trainer offers, and have it in a buffer from its first chunk on. Answered by `ChunkHashed` for
-    every chunk of `chunk_bytes`, and then, if the manifest has no hashes, by `WeightsHashed`; or by `FetchFailed`."""
+    """Copy the offered weights into a buffer, readable from the first chunk on. Answered by a `ChunkHashed` for each
+    chunk of `chunk_bytes`, then, if the manifest has no hashes, by `WeightsHashed`; or by `FetchFailed`."""
 
     arrival: int
     manifest: WeightManifest
@@ -117,21 +117,21 @@ class FetchWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBuffer:
-    """Make room for a buffer that another relay will send; `ChunkHashed` for each chunk that comes. One with another
-    hash than its sender or these hashes say is not kept."""
+    """Allocate a buffer that another relay will send; `ChunkHashed` for each chunk that arrives. A chunk whose hash
+    differs from its sender's or from these hashes is dropped."""
 
     arrival: int
     buffer_id: BufferId
     num_bytes: int
     chunk_bytes: int
     chunk_hashes: tuple[str, ...]
-    """Empty: they are told when all of it has come."""
+    """Empty: the hashes follow when the whole buffer has arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardChunk:
     to: int
-    """A host."""
+    """The receiving host."""
     reach: object
     buffer_id: BufferId
     index: int
@@ -139,8 +139,8 @@ class ForwardChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembleWeights:
-    """Every chunk is here: apply the deltas of `path` to a copy of its base, or with an empty path take the whole as
-    it came. Answered by `BufferHashed`."""
+    """All chunks have arrived: apply the deltas of `path` to a copy of its base, or with an empty path take the whole
+    version as it arrived. Answered by `BufferHashed`."""
 
     arrival: int
     manifest: WeightManifest
@@ -158,7 +158,7 @@ class MakeDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealWeights:
-    """Take the sha256 of a version, when nothing waits. Answered by `WeightsSealed`, unless it is dropped before."""
+    """Compute the sha256 of a version when idle. Answered by `WeightsSealed`, unless the version is dropped before."""
 
     weights: WeightsId
 
@@ -173,7 +173,7 @@ class ServeWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropBuffer:
-    """The whole of a version, or one of its deltas."""
+    """Drop a whole version, or one of its deltas."""
 
     buffer_id: BufferId
 
@@ -183,7 +183,7 @@ class DropBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishWeights:
-    """Copy the weights as they are now and offer the copy to the relay. The only stall that the trainer has."""
+    """Copy the current weights and offer the copy to the relay. The copy is the trainer's only stall."""
 
     weights: WeightsId
     pinned: bool
@@ -192,7 +192,7 @@ class PublishWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepublishWeights:
-    """Offer the copy made before once more."""
+    """Offer the existing copy again."""
 
     weights: WeightsId
     pinned: bool
@@ -201,7 +201,7 @@ class RepublishWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetWeights:
-    """The relay has it, or a newer one: the copy may go."""
+    """Free the copy: the relay has this version or a newer one."""
 
     weights: WeightsId
 
@@ -213,7 +213,7 @@ class TrainOn:
     step: int
     groups: tuple[CompleteGroup, ...]
     lineage: Lineage = UNFORKED
-    """Tells how stale each trajectory is: `lineage.staleness(weights, at=step - 1)`."""
+    """Gives each trajectory's staleness: `lineage.staleness(weights, at=step - 1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,17 +237,17 @@ class EndPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPart:
-    """A replica or a relay begins empty, data from its log, the trainer from the newest checkpoint that verifies."""
+    """A replica or a relay starts empty, data from its log, the trainer from the newest checkpoint that verifies."""
 
     part: Address
     incarnation: int
     hosts: tuple[str, ...] = ()
-    """Of each of its processes; none: wherever the body likes."""
+    """Host of each process; empty: the body chooses."""
     relay: int | None = None
-    """Of a replica: the one on its host. None: as its plan has it."""
+    """A replica's relay, on its host. None: the plan's relay."""
 
 
-# ── the driver's body, which also ends and starts the environment's worker ────────────────────────────────────────
+# ── the driver's body, which also ends and starts environment workers ────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,14 +263,14 @@ class AnnounceReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceSize:
-    """A resize that was asked for has come true."""
+    """A requested resize is complete."""
 
     replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """A request from outside has come true, or another one has taken its place."""
+    """An external request is complete, or a later one has replaced it."""
 
     request_id: str
 

@@ -1,10 +1,10 @@
-"""Records of data's log: one for every change that must survive its death.
+"""Records of data's log: one for every change that must survive a restart of data.
 
     snapshot ── record ── record ── record …      the state is the snapshot with all records applied, in order
 
 Invariants:
-- a record tells an event, not its consequences: these are computed, and always the same;
-- owners of groups are not written: the replicas say it themselves, and a new data brain listens before it grants.
+- a record holds an event, not its consequences: these are computed, deterministically;
+- owners of groups are not logged: replicas report what they hold, and a new data brain listens before it grants.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class TrajectoryTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGivenUp:
-    """Its missing samples never end."""
+    """The group's missing samples will never end."""
 
     key: GroupKey
     reason: str
@@ -29,7 +29,7 @@ class GroupGivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsDropped:
-    """Ready, and too stale by now."""
+    """Groups that were ready and are too stale by now."""
 
     ordinals: tuple[int, ...]
 
@@ -66,7 +66,7 @@ class TrainingClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationLoosened:
-    """Its weights are nowhere to be had: any may answer."""
+    """No relay has the evaluation's weights: any weights may answer."""
 
     version: int
 
@@ -97,7 +97,7 @@ class StepTaken:
     step: int
     ordinals: tuple[int, ...]
     groups: tuple[CompleteGroup, ...]
-    """Empty where it lies so far back that its prompts would be generated again."""
+    """Empty for a step so old that its prompts would be generated again."""
     progress: DataProgress
     failed: tuple[tuple[int, int], ...] = ()
     """Groups with failed samples: their ordinals, and the number of failed samples."""
@@ -109,9 +109,9 @@ class EvaluationView:
     any_version: bool
     answered: tuple[Trajectory, ...]
     num_given_up: int
-    """Samples."""
+    """Number of samples."""
     given_up: tuple[int, ...] = ()
-    """The prompts that lack them."""
+    """Prompts that lack these samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,13 @@ class DataSnapshot:
     lineage: Lineage
     first_version: int
     unfinished: tuple[tuple[Trajectory, ...], ...]
-    """Trajectories that have come of groups that are not whole yet."""
+    """Trajectories of incomplete groups."""
     ready: tuple[CompleteGroup, ...]
     batch: StepTaken | None
     history: tuple[StepTaken, ...]
     evaluations: tuple[EvaluationView, ...]
     reports: tuple[EvaluationReported | FaultReported, ...]
-    """Of the evaluations that are done; said again after a recovery."""
+    """Reports of finished evaluations, sent again after a recovery."""
     is_over: bool
     num_failed_groups: int
     num_ended_groups: int

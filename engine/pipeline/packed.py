@@ -1,11 +1,10 @@
-"""Numbers of one kind, one after the other in memory: what a trajectory has for each of its tokens.
+"""Packed sequences of numbers: the per-token data of a trajectory.
 
-A Python number takes 32 bytes and is a thing of its own, to be sent, read and freed by itself; here it takes four, or
-one, and a million of them are one.
+A Python number takes 32 bytes and is pickled and freed on its own; a packed one takes four bytes or one.
 
 Invariants:
-- as on every machine that this runs on, the lowest byte comes first;
-- a list of numbers is read like packed ones: recordings of brains hold lists.
+- little-endian, like every machine that this runs on;
+- a list of numbers validates too: recordings of brains hold lists.
 """
 
 from array import array
@@ -19,7 +18,7 @@ Number = TypeVar("Number", int, float, bool)
 
 class Packed(Sequence[Number]):
     code: ClassVar[str]
-    """Of one number, as `struct` has it."""
+    """Format code of one number, as in `struct`."""
     __slots__ = ("data",)
 
     def __init__(self, data: bytes = b"") -> None:
@@ -46,8 +45,8 @@ class Packed(Sequence[Number]):
     def __getitem__(self, at: slice) -> tuple[Number, ...]: ...
 
     def __getitem__(self, at: int | slice) -> Number | tuple[Number, ...]:
-        found: Any = self.view[at]
-        return tuple(found) if isinstance(at, slice) else found
+        item: Any = self.view[at]
+        return tuple(item) if isinstance(at, slice) else item
 
     def __iter__(self) -> Iterator[Number]:
         return iter(self.view)
@@ -64,7 +63,8 @@ class Packed(Sequence[Number]):
     def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
         return type(self), (self.data,)
 
-    # As it is read ----------------------------------------------------------------------------------------------------
+    # Validation
+    # ---------------------------------------------------------------------------------------------------------
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:

@@ -1,6 +1,6 @@
-"""The plan: the part of a job's spec that brains need, taken from it once.
+"""The plan: what brains need of a job's spec, derived once.
 
-Invariant: `evaluates` is the one place that knows after which steps the held-out prompts are answered.
+Invariant: `evaluates` alone decides after which steps the held-out prompts are evaluated.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from engine.policy.schedule import Schedule, schedule_for
 from engine.spec.job import JobSpec
 from engine.spec.slots import num_weight_slots
 
-# Beside its turns far beyond any honest answer, so that only what hangs is cut; short against the life of a job.
+# Without its turns; longer than any legitimate answer, so that only hung samples are cut. Short against a job.
 SAMPLE_DEADLINE_S: Final = 3_600.0
-# As many turns of a sample may each take as long as a turn may; what has more takes less for most.
+# So many turns of a sample may each take their full timeout; with more turns, most take less.
 LONG_TURNS: Final = 8
-# Samples that their second owner does not end either are given up.
+# A sample is given up after its second owner.
 OWNERS_IN_VAIN: Final = 2
 LOOKS_PER_DEADLINE: Final = 8
-# A lost replica costs at most what its samples said in twice this time; telling it costs a copy of their tokens.
+# A lost replica loses at most the tokens of twice this time; each report costs a copy of the new tokens.
 STREAM_EVERY_S: Final = 1.0
-# A host that is filled to the brim preempts; the rest is for the growth of what it took over.
+# A full host preempts; the rest is headroom for the growth of moved samples.
 KV_CEILING: Final = 0.9
 
 
@@ -38,37 +38,37 @@ class Plan:
     pass_mark: float = 1.0
     """A held-out answer passes with this reward or more."""
     checkpoint_every_s: float = 0.0
-    """A checkpoint also so long after the last; 0: never."""
+    """A checkpoint is also due so many seconds after the last; 0: never."""
     num_spare: int = 0
-    """Samples begun beyond the group's size; the first to come make the group."""
+    """Samples started beyond the group's size; the first to end form the group."""
     min_group: int | None = None
     """The smallest number of graded samples that a group is trained with after failures; None: `group_size`."""
     replaces_failed: bool = False
     """Each failed sample is replaced by a new one, at most `group_size` times a group."""
     filters: bool = False
-    """Groups without a signal are left out and replaced (dynamic sampling)."""
+    """Groups without a training signal are replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S
-    """A group that makes no progress for so long is begun again on another replica, and given up when it hangs there
+    """A group without progress for so long is started again on another replica, and given up when it hangs there
     too."""
     stream_every_s: float = 0.0
-    """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
+    """Seconds between two progress reports of a replica to data; 0: none."""
     kv_ceiling: float = KV_CEILING
     repack_batch: int = 0
     """Sequences that a replica may hold after a repack; 0: `max_batch`."""
     num_relays: int = 1
-    """That it begins with, as far as is known; `RelaysPlaced` says which there are."""
+    """Relays at the start, as far as known; `RelaysPlaced` lists the current ones."""
     num_environments: int = 1
-    """Workers that give prompts, run tools and grade."""
+    """Workers that serve prompts, run tools and grade."""
     weight_slots: int = 1
-    """Versions that a replica holds side by side."""
+    """Versions that a replica can hold at once."""
 
     @property
     def given_up_within_s(self) -> float:
-        """Of a group that hangs wherever it is begun. Data looks now and then."""
+        """Time until a group that hangs on every replica is given up. Data checks at intervals."""
         return OWNERS_IN_VAIN * self.sample_deadline_s * (1 + 2 / LOOKS_PER_DEADLINE)
 
     def __post_init__(self) -> None:
-        assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "beside means more than one slot"
+        assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "`beside` means more than one slot"
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
@@ -98,23 +98,23 @@ class Plan:
 
     @property
     def only_evaluates(self) -> bool:
-        """Whatever step its weights are of, they are evaluated once and nothing follows."""
+        """The job evaluates its starting weights once, whatever their step, and ends."""
         return self.steps == 0
 
     def evaluates(self, step: int) -> bool:
-        """Before the first step, after the last, and every so many in between."""
+        """Before the first step, after the last, and every `evaluate_every` steps."""
         is_in_between = self.evaluate_every > 0 and step % self.evaluate_every == 0
         return self.only_evaluates or step in (0, self.steps) or is_in_between
 
     def publishes(self, step: int) -> bool:
-        """True if rollouts get the weights of this step."""
+        """True if replicas get the weights of this step."""
         return self.schedule.publishes(step) or self.evaluates(step)
 
     def relay_of(self, replica: int) -> int:
-        """The relay on its host, where nobody says another."""
+        """The replica's default relay."""
         return replica % self.num_relays
 
     def checkpoints(self, step: int, *, last_s: float = 0.0) -> bool:
-        """`last_s`: since the last one was begun."""
+        """`last_s`: seconds since the last checkpoint was started."""
         is_its_time = 0 < self.checkpoint_every_s <= last_s
         return step == self.steps or step % self.checkpoint_every == 0 or is_its_time

@@ -1,13 +1,13 @@
-"""Trajectories that a person may read: how much of each, so that all of them stay within so many bytes a second.
+"""Trajectories for people to read: how much of each is sent, within a budget of bytes a second.
 
-    whole group      saved up for, until it fits with a fair part of its texts and tokens
-    single sample    with as much as there is room for
+    whole group      waits until the saved budget holds a fair share of its texts and tokens
+    single sample    with as much as the budget holds
 
 Invariants:
-- pure: what is told follows from the trajectories and the seconds of the steps alone;
-- over any while no more is told than its seconds allow and what may be saved up;
-- what is cut says so: a text ends with an ellipsis, a trace has fewer tokens than its trajectory, and every sample
-  tells how many its group has.
+- pure: the choice depends on the trajectories and the seconds of the steps alone;
+- over any period no more is sent than its seconds earn plus the burst;
+- a cut is visible: a text ends with an ellipsis, a trace has fewer tokens than its trajectory, and every sample carries
+  the size of its group.
 """
 
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ from engine.pipeline.records import NO_BREAKS, NO_ROUTES, TrajectoryContent, Utt
 from engine.spec.facts import MAX_PARTS, MAX_TRACED, MAX_TURNS
 
 MAX_LETTERS: Final = 20_000
-"""Of a text. A fact may hold 100,000 of a field, but some dozens of samples a step should stay pleasant to ship."""
+"""Of a text. A fact's field may hold 100,000, but dozens of samples a step should stay cheap to ship."""
 ELLIPSIS: Final = " …"
-# As JSON: a token's id, both log-probs, version, mark, and what stands around its text.
+# As JSON: a token's id, both log-probs, version, mark, and the syntax around its text.
 TOKEN_BYTES: Final = 48
 SAMPLE_BYTES: Final = 600
 TURN_BYTES: Final = 200
 PART_BYTES: Final = 90
 CALL_SHARE: Final = 10
-"""Of a text's letters, as arguments of one call, or its error: there may be many."""
+"""Divides a text's letters for the arguments of one call, or its error: there may be many calls."""
 LEAST_BYTES: Final = 1_000
-"""Of a sample with any words at all; one without has fewer, and waits as long."""
+"""Of a sample with text. A sample without text has fewer, and waits as long."""
 _UNPRINTABLE: Final = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     letters: int
-    """Of each text."""
+    """Letters of each text."""
     tokens: int
-    """With their ids and log-probs."""
+    """Tokens with ids and log-probs."""
     turns: int
 
 
@@ -52,7 +52,7 @@ SMALL: Final = (Extent(letters=1_000, tokens=64, turns=16), Extent(letters=300, 
 
 
 class Allowance:
-    """Bytes that may be told: so many a second, saved up to a burst."""
+    """Token bucket in bytes: so many a second, saved up to a burst."""
 
     def __init__(self, *, bytes_per_s: float, burst: float) -> None:
         self._bytes_per_s, self._burst = bytes_per_s, burst
@@ -62,45 +62,45 @@ class Allowance:
         self._left = min(self._burst, self._left + max(0.0, seconds) * self._bytes_per_s)
 
     def has_room_for(self, num_samples: int) -> bool:
-        """At best: nobody need look at them otherwise."""
+        """False: not even the smallest samples would fit, so there is no need to try."""
         return self._left >= min(self._burst, LEAST_BYTES * num_samples)
 
     def group(self, reads: Sequence[ReadTrajectory]) -> list[ReadTrajectory]:
-        """All or none. One that is too large for any saving is told once all is saved up, and paid for afterwards."""
+        """All samples or none. A group larger than the burst is sent once the burst is saved up, and runs into debt."""
         extents = (*FAIR, *SMALL) if self._left >= self._burst else FAIR
         for extent in extents:
-            if (told := self._told(reads, extent)) is not None:
-                return told
-        return self._paid(reads, SMALL[-1]) if self._left >= self._burst else []
+            if (shortened := self._spend_within_budget(reads, extent)) is not None:
+                return shortened
+        return self._spend_on_credit(reads, SMALL[-1]) if self._left >= self._burst else []
 
     def one(self, read: ReadTrajectory, *, must: bool = False) -> ReadTrajectory | None:
-        """`must`: on credit, as long as the debt is no larger than what may be saved."""
+        """`must`: sent on credit, while the debt is below the burst."""
         for extent in (*FAIR, *SMALL) if self.has_room_for(1) else ():
-            if (told := self._told([read], extent)) is not None:
-                return told[0]
-        return self._paid([read], SMALL[-1])[0] if must and self._left > -self._burst else None
+            if (shortened := self._spend_within_budget([read], extent)) is not None:
+                return shortened[0]
+        return self._spend_on_credit([read], SMALL[-1])[0] if must and self._left > -self._burst else None
 
-    def _told(self, reads: Sequence[ReadTrajectory], extent: Extent) -> list[ReadTrajectory] | None:
-        """None: it does not fit."""
-        told, left = [], self._left
+    def _spend_within_budget(self, reads: Sequence[ReadTrajectory], extent: Extent) -> list[ReadTrajectory] | None:
+        """None: the samples do not fit."""
+        shortened, left = [], self._left
         if sum(_least_bytes_of(each, extent) for each in reads) > left:
             return None
         for each in reads:
-            told.append(_shortened(each, extent))
-            left -= num_bytes_of(told[-1])
+            shortened.append(_shorten(each, extent))
+            left -= num_bytes_of(shortened[-1])
             if left < 0:
                 return None
         self._left = left
-        return told
+        return shortened
 
-    def _paid(self, reads: Sequence[ReadTrajectory], extent: Extent) -> list[ReadTrajectory]:
-        told = [_shortened(each, extent) for each in reads]
-        self._left -= sum(map(num_bytes_of, told))
-        return told
+    def _spend_on_credit(self, reads: Sequence[ReadTrajectory], extent: Extent) -> list[ReadTrajectory]:
+        shortened = [_shorten(each, extent) for each in reads]
+        self._left -= sum(map(num_bytes_of, shortened))
+        return shortened
 
 
 def _least_bytes_of(read: ReadTrajectory, extent: Extent) -> int:
-    """Without a look at the letters."""
+    """A cheap lower bound that scans no text."""
     content = read.trajectory.content
     if content is None:
         return SAMPLE_BYTES
@@ -109,7 +109,7 @@ def _least_bytes_of(read: ReadTrajectory, extent: Extent) -> int:
 
 
 def num_bytes_of(read: ReadTrajectory) -> int:
-    """At most, as a fact has it."""
+    """Upper bound of the sample's size in a fact."""
     content = read.trajectory.content
     if content is None:
         return SAMPLE_BYTES + _size(read.reason)
@@ -117,7 +117,7 @@ def num_bytes_of(read: ReadTrajectory) -> int:
     texts = (content.prompt_text, content.response_text, content.remark, read.reason)
     of_tokens = _size(content.response_text) * min(1.0, 2 * num_tokens / max(1, read.trajectory.num_tokens))
     turns, of_turns = content.utterances, 0
-    if turns:  # their texts make up the response's once more
+    if turns:  # their texts repeat the response's text
         calls = (each for turn in turns for each in (turn.tool, turn.tool, turn.arguments, turn.error))
         of_turns = TURN_BYTES * len(turns) + _size(content.response_text) + _size("".join(calls))
     of_parts = PART_BYTES * len(content.parts)
@@ -125,14 +125,14 @@ def num_bytes_of(read: ReadTrajectory) -> int:
 
 
 def _size(text: str) -> int:
-    """As JSON, which writes some letters as two bytes; what cannot be printed is told as U+FFFD, of three."""
+    """As JSON, which escapes some letters as two bytes; unprintable letters become U+FFFD, of three bytes."""
     data = text.encode("utf-8", "surrogatepass")
     num_escaped = len(data) - len(data.translate(None, b'"\\\n\t'))
     num_unprintable = len(data) - len(data.translate(None, _UNPRINTABLE))
     return len(data) + num_escaped + 2 * num_unprintable
 
 
-def _shortened(read: ReadTrajectory, extent: Extent) -> ReadTrajectory:
+def _shorten(read: ReadTrajectory, extent: Extent) -> ReadTrajectory:
     trajectory = read.trajectory
     if trajectory.content is None:
         return read
@@ -141,7 +141,7 @@ def _shortened(read: ReadTrajectory, extent: Extent) -> ReadTrajectory:
 
 
 def excerpt(content: TrajectoryContent, extent: Extent) -> TrajectoryContent:
-    """Without what nobody reads (the prompt's ids, routes)."""
+    """Drops fields that no page shows (the prompt's ids, routes)."""
     tokens, letters = extent.tokens, extent.letters
     return replace(
         content,
@@ -160,7 +160,7 @@ def excerpt(content: TrajectoryContent, extent: Extent) -> TrajectoryContent:
 
 
 def _cut_calls(utterances: Sequence[Utterance], letters: int) -> tuple[Utterance, ...]:
-    """Of all calls and errors together no more than of a text."""
+    """Limits all calls and errors together to the letters of one text."""
     cut, most = [], letters // CALL_SHARE
     for each in utterances:
         arguments, error = cut_to(each.arguments, min(most, letters)), cut_to(each.error, min(most, letters))

@@ -1,4 +1,4 @@
-"""Records that messages are made of: keys, trajectories, groups, and the data's progress for a checkpoint."""
+"""Records used in messages: keys, trajectories, groups, and data's progress for a checkpoint."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ NO_BREAKS: Final = Ints()
 class GroupKey:
     ordinal: int
     evaluation: int | None = None
-    """The version whose evaluation asks; None: a prompt of training."""
+    """The version that the group evaluates; None: a training prompt."""
 
     @property
     def split(self) -> Split:
@@ -32,23 +32,23 @@ class SampleKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterance:
-    """One message behind the prompt: a stretch of the response's text, and one of its tokens."""
+    """One message after the prompt: a span of the response's text, and a span of its tokens."""
 
     is_own: bool
-    """The model's; False: its environment's."""
+    """True: the model's; False: its environment's."""
     start: int
     num_letters: int
-    """Of the text; template's marks around it are no part of it."""
+    """Of the text, without the chat template's marks."""
     first_token: int
     num_tokens: int
     tool: str = ""
-    """The tool that it calls, or answers for; empty: none."""
+    """The tool that is called, or that answers; empty: none."""
     arguments: str = ""
-    """Of the call."""
+    """Arguments of the call."""
     seconds: float | None = None
-    """From the ask until the environment's answer."""
+    """From the call until the environment's answer."""
     error: str = ""
-    """Of the tool or the environment."""
+    """Error of the tool or the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +60,30 @@ class TrajectoryContent:
     response_text: str
     remark: str
     written: Marks = ALL_WRITTEN
-    """The response tokens that the model wrote; the others are an environment's words. Empty: all."""
+    """Marks the response tokens that the model wrote; the environment wrote the others. Empty: the model wrote all."""
     routes: Bytes = NO_ROUTES
-    """The experts that its first tokens met (engine/models/routes.py), the prompt's included, each when it was read for
-    the first time; of a dense model none."""
+    """The experts of the first tokens (engine/models/routes.py), prompt included, each as routed when first read; empty
+    for a dense model."""
     breaks: Ints = NO_BREAKS
-    """The places in the response at which later segments begin: what comes there sees nothing of what was before."""
+    """Positions in the response at which later segments begin: a segment does not attend to earlier ones."""
     utterances: tuple[Utterance, ...] = ()
-    """In their order; none: all of it is one, by the model."""
+    """In order; empty: the whole response is one message by the model."""
     parts: tuple[tuple[str, float], ...] = ()
-    """Of the reward, by the names that the environment gives them."""
+    """Parts of the reward, by the environment's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     kind: FailureKind
     reason: str
-    """For a person; nothing is decided by its words."""
+    """Text for people; no decision depends on it."""
     blame: Blame = "reward"
-    """The class of a run that fails because of such failures."""
+    """Failure class of a run that fails because of such failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRun:
-    """A run of so many tokens, one after the other, by the same weights."""
+    """Consecutive tokens by the same weights."""
 
     weights: WeightsId
     num_tokens: int
@@ -93,25 +93,25 @@ class VersionRun:
 class Trajectory:
     key: SampleKey
     weights: WeightsId
-    """The oldest among those that wrote its tokens; with a schedule that interrupts nothing, the only ones."""
+    """The oldest weights that wrote its tokens; the only ones if the schedule interrupts nothing."""
     reward: float
     num_tokens: int
     runs: tuple[VersionRun, ...] = ()
-    """The versions that wrote its tokens, in runs, where there was more than one; empty: all are by `weights`."""
+    """Runs of tokens by version, if there were several; empty: all tokens are by `weights`."""
     trusted: bool = True
-    """False: the environment doubts its own reward, so nothing is learned from it."""
+    """False: the environment does not vouch for the reward, so the trainer learns nothing from it."""
     cut: bool = False
-    """It reached the longest length allowed."""
+    """The response reached the length limit."""
     num_segments: int = 1
-    """More where a chat template told what was said before in another way, and the answer went on behind that."""
+    """Above 1 where the chat template re-rendered earlier messages differently and the answer continued after that."""
     environment_s: float = 0.0
-    """The time that it was with its environment, all turns together."""
+    """Time spent in the environment, over all turns."""
     queue_s: float = 0.0
-    """Of that time, the part in which nobody worked on it: in line, for a core, for a free process."""
+    """The part of that time spent queued: for its turn, a core, or a free process."""
     queue_depth: int = 0
-    """The most calls that its environment worker had in hand when one of its own came."""
+    """The most calls in its environment worker's hands when one of this trajectory's calls arrived."""
     failure: Failure | None = None
-    """The reason for no reward (the grader failed); None for a graded one."""
+    """Why there is no reward (the grader failed); None for a graded trajectory."""
     content: TrajectoryContent | None = None
 
     @property
@@ -121,50 +121,50 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleProgress:
-    """An unfinished sample: what it said so far, to go on from elsewhere."""
+    """An unfinished sample: its tokens so far, for another replica to resume."""
 
     key: SampleKey
     num_tokens: int
     runs: tuple[VersionRun, ...]
-    """The versions that wrote them, from `since` on. Empty only without a token."""
+    """Runs by version, from `since` on. Empty only without tokens."""
     state: object = None
-    """Data of the bodies: the turns so far and whatever else is not a token's. Brains only carry it. None where only
-    what is new is told, and it has not changed."""
+    """Opaque to brains: the turns so far and other state of bodies that is not per token. None in an increment whose
+    state has not changed."""
     said: bytes = b""
-    """Its tokens from `since` on as bodies pack them, each in as many bytes as any other. Brains only carry it."""
+    """Opaque to brains: the tokens from `since` on, packed at a fixed number of bytes each."""
     since: int = 0
-    """Tokens that are not told again; 0: it is told whole."""
+    """Tokens that are left out because data has them; 0: the progress is whole."""
     telling: int = 0
-    """Names one run of the sample on its replica: what it says under the same name only ever grows at its end."""
+    """Numbers one run of the sample on its replica; under the same number tokens are only ever appended."""
     mark: int = 0
-    """Of `state`: a later one has a higher."""
+    """Version number of `state`: grows with every change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardUpTo:
-    """What data is known to have heard of a sample that runs. Its replica tells what came after that."""
+    """The acknowledged progress of a running sample. Its replica reports what came after."""
 
     key: SampleKey
     telling: int
     num_tokens: int = 0
     mark: int | None = None
-    """Of the state that data has; None: it has none."""
+    """Mark of the state that data has; None: data has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What samples of one replica said since data heard them last, all by the same weights: a row for each."""
+    """A replica's new tokens since data's last acknowledgement, all by the same weights; a row for each sample."""
 
     weights: WeightsId
     ordinals: Ints
-    """Of their groups, which are of training."""
+    """Of the samples' groups, which are training groups."""
     samples: Ints
     tellings: Ints
     marks: Ints
     since: Ints
     num_new: Ints
     said: bytes
-    """Of all of them, one after the other."""
+    """Tokens of all samples, concatenated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +172,13 @@ class GroupTask:
     key: GroupKey
     samples: tuple[int, ...]
     lease: int = 0
-    """Names one grant of this group to one replica; a later grant has a higher number, and only the highest counts."""
+    """Numbers a grant of this group to a replica; a later grant has a higher number, and only the highest counts."""
     exact: WeightsId | None = None
-    """Only these weights may answer; None: whatever the replica holds."""
+    """Only these weights may answer; None: any that the replica holds."""
     progress: tuple[SampleProgress, ...] = ()
-    """Samples that were begun elsewhere and go on from here. The others begin again."""
+    """Samples begun elsewhere, resumed from these tokens. The others begin again."""
     is_handed_over: bool = False
-    """Another replica sends the samples' state. `progress` is what to go on from if it does not come."""
+    """Another replica sends the samples' state. If it does not arrive, they resume from `progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +189,9 @@ class HeldGroup:
     lease: int
     samples: tuple[int, ...]
     is_over: bool = False
-    """Nothing of it runs any more: it only waits for data's confirmation."""
+    """No sample runs any more; the replica only waits for data's confirmation."""
     weights: WeightsId = NO_WEIGHTS
-    """Those that it runs on; none where nothing runs (any more)."""
+    """The weights of its running samples; `NO_WEIGHTS` if none run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +200,14 @@ class Reservation:
 
     key: GroupKey
     lease: int
-    """The lease under which they would run there."""
+    """The lease under which the samples would run there."""
     num_samples: int
     weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """An order to a source: this group runs elsewhere from now on, under this lease."""
+    """An order to a source: the group runs on the host from now on, under this lease."""
 
     key: GroupKey
     lease: int
@@ -217,7 +217,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A wish of the planner: all that runs on these weights of the source goes to the host."""
+    """A request of the planner: all work on these weights of the source moves to the host."""
 
     source: int
     source_incarnation: int
@@ -228,12 +228,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLoad:
-    """The load of a replica by the work on one version."""
+    """A replica's load from work on one version."""
 
     weights: WeightsId
     num_running: int
     kv_used: float
-    """Of the whole replica's cache."""
+    """Fraction of the replica's whole cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +251,10 @@ Intervals = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProgress:
-    """The data's progress in a checkpoint: a set of ordinals, never a counter."""
+    """Data's progress in a checkpoint: a set of ordinals, never a counter."""
 
     ended: Intervals = ()
-    """Half-open intervals of prompt ordinals that have their end."""
+    """Half-open intervals of prompt ordinals that have ended."""
     ledger: tuple[tuple[str, int], ...] = ()
 
 
@@ -263,11 +263,11 @@ class BufferView:
     num_ready: int
     num_in_progress: int
     num_tokens_saved: int = 0
-    """Since the start: tokens of unfinished samples that went on elsewhere when their replica was lost or left."""
+    """Since the start: tokens of unfinished samples that another replica resumed when theirs was lost or left."""
     num_tokens_lost: int = 0
     """Since the start: tokens known to data that had to be generated again."""
     num_moved: int = 0
-    """Since the start: samples that changed their replica by a repack."""
+    """Since the start: samples that a repack moved to another replica."""
 
 
 pickled_by_values(WeightsId, GroupKey, SampleKey, VersionRun, TrajectoryContent, Trajectory, CompleteGroup, HeldGroup)

@@ -1,1 +1,1 @@
-"""Pure decisions: snapshot in, decision out. No clock, no chance, no bodies."""
+"""Pure decisions: snapshot in, decision out. No clock, no randomness, no effects."""

@@ -1,18 +1,18 @@
-"""The time by which others are judged: what its reader slept through (frozen, suspended, busy) does not count.
+"""Awake time: the clock by which a process times others out, less the gaps in which that process did not run.
 
     awake   ──────────┐                     ┌──────▶     on the clock   10 11 12 · · · · · 30 31
-    asleep            └ frozen, suspended ──┘            on this one    10 11 12           12 13
+    asleep            └ frozen, suspended ──┘            awake time     10 11 12           12 13
 
 Invariants:
-- whoever wakes finds every deadline as far away as it was: it could hear nobody, so nobody was silent;
-- it never goes back, and while nothing is slept through it is the clock.
+- a process that wakes finds every deadline as far away as before: asleep, it could receive no heartbeat;
+- awake time never goes back, and equals the clock while there is no gap.
 """
 
 from engine.policy.recovery import ABSENT_AFTER_S
 
 
 class AwakeTime:
-    """Read far more often than once in `absent_after_s`, by whoever judges by it and by nobody else."""
+    """Its only reader is the process that judges by it, far more often than once in `absent_after_s`."""
 
     def __init__(self, now: float | None = None, *, absent_after_s: float = ABSENT_AFTER_S) -> None:
         self._read_at, self._absent_after_s = now, absent_after_s

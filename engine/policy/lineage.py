@@ -47,7 +47,7 @@ class Lineage:
         return min([weights.version, *(version for epoch, version in self.forks if epoch > weights.epoch)])
 
     def staleness(self, weights: WeightsId, *, at: int) -> int:
-        """Of what these weights wrote, when version `at` of the living branch consumes it."""
+        """Staleness of tokens by these weights when version `at` of the living branch consumes them."""
         ancestor = self.ancestor(weights)
         return max(0, at - ancestor) + (weights.version - ancestor)
 

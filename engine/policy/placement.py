@@ -1,4 +1,4 @@
-"""The places of a job on the hosts that are there: a host for each rank of the trainer, each replica, each relay.
+"""Placement of a job on the available hosts: a host for each rank of the trainer, each replica, each relay.
 
     hosts, with what each has free ──┐
     what one rank, replica, relay    ├──▶ ranks on the fewest hosts ──▶ replicas, fewest first ──▶ a relay a host
@@ -7,9 +7,9 @@
 Invariants:
 - no host is given more than it has free;
 - a replica is whole on one host; there is a relay on each host that holds replicas, and on no other;
-- the trainer's ranks are on as few hosts as hold them, and so are the replicas in what those leave;
+- the trainer's ranks are on as few hosts as hold them; so are the replicas, in the room that is left;
 - relay 0, which leads at the start, is on the host of the trainer's first rank where that host holds replicas;
-- replicas that a job may begin without are never the reason that it cannot begin;
+- optional replicas never keep a job from starting;
 - workers of an environment that needs a sandbox are on hosts that have one.
 """
 
@@ -21,29 +21,29 @@ from engine.spec.control import CPUS_OF_A_DEVICE
 from engine.spec.job import JobSpec
 from engine.spec.sandbox import needs_sandbox
 
-# A slot on a CPU pool. The whole demo takes half a core of Ray's book-keeping.
+# A slot on a CPU pool. The whole demo takes half a core in Ray's accounting.
 TRAINER_CPUS: Final = CPUS_OF_A_DEVICE
 ROLLOUT_CPUS: Final = CPUS_OF_A_DEVICE
 SERVICE_CPUS: Final = 0.05
 # Data and the first worker of the environment.
 NUM_SERVICES: Final = 2
-# A refusal that names more hosts is read by nobody.
+# More hosts than this make an error message unreadable.
 MOST_NAMED: Final = 16
-# Ray counts resources in parts of this size; sums of floats are not that exact.
+# Ray counts resources to four decimals; sums of floats are not that exact.
 PRECISION: Final = 4
 
 
 class NoRoom(Exception):
-    """The hosts, as they are, do not hold the job."""
+    """The job does not fit on the hosts as they are."""
 
 
 class NoSandbox(Exception):
-    """None of the hosts can confine the code that the job's environment runs."""
+    """No host can sandbox the code that the job's environment runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one process asks of its host."""
+    """The resources of one process."""
 
     cpus: float
     gpus: float = 0.0
@@ -60,7 +60,7 @@ class HostView:
     gpus: float = 0.0
     free_cpus: float
     free_gpus: float = 0.0
-    has_sandbox: bool = True  # as far as it says
+    has_sandbox: bool = True  # as the host reports it
 
     def __str__(self) -> str:
         gpus = f"{self.free_gpus:g} of {self.gpus:g} GPUs and " if self.gpus else ""
@@ -73,21 +73,21 @@ class JobNeeds:
     rank: Need
     replica: Need
     fewest_replicas: int
-    """Those without which it does not begin."""
+    """Replicas without which the job does not start."""
     num_environments: int = 1
-    """Workers; the first is beside data, the others are on the hosts of replicas in turns."""
+    """Workers. The first shares data's host, the others go round-robin over the hosts of replicas."""
     relay: Need = Need(cpus=SERVICE_CPUS)
     service: Need = Need(cpus=SERVICE_CPUS)
-    in_sandbox: bool = False  # workers of the environment run untrusted code
+    in_sandbox: bool = False  # environment workers run untrusted code
 
     @classmethod
     def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
-        """On a CPU every process takes a part of a core: small jobs share a machine, and the quota bounds them."""
+        """On CPUs every process takes a fraction of a core: small jobs share a machine, and the quota bounds them."""
         num_ranks, each = max(spec.trainer_devices, 1), spec.resources.devices_per_replica
         rank = _need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
         return cls(
             num_ranks=num_ranks,
-            rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights lie in the host's memory
+            rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights are in host memory
             replica=_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
@@ -95,14 +95,14 @@ class JobNeeds:
         )
 
     def of(self, kind: str) -> Need:
-        """Of one process of this kind of part."""
+        """Resources of one process of a part of this kind."""
         return {"trainer": self.rank, "rollout": self.replica, "relay": self.relay}.get(kind, self.service)
 
     def __str__(self) -> str:
         return (
-            f"{self.num_ranks} of the trainer with {self.rank} each, {self.fewest_replicas} replicas with "
-            f"{self.replica} each, whole on a host, a relay a host of these with {self.relay}, data and "
-            f"{self.num_environments} of the environment with {self.service} each"
+            f"{self.num_ranks} trainer ranks with {self.rank} each, {self.fewest_replicas} replicas with "
+            f"{self.replica} each (whole on one host), one relay on each of their hosts with {self.relay}, data and "
+            f"{self.num_environments} environment workers with {self.service} each"
         )
 
 
@@ -116,13 +116,13 @@ class Places:
 
     ranks: tuple[str, ...]
     replicas: tuple[str, ...]
-    """By replica; those beyond have no place yet."""
+    """By replica; replicas beyond the end have no place yet."""
     relays: tuple[str, ...]
-    """By relay, each of another host."""
+    """By relay, one a host."""
     services: str
-    """Of data and the first worker of the environment."""
+    """Host of data and of the environment's first worker."""
     environments: tuple[str, ...] = ()
-    """Of its other workers."""
+    """Hosts of the environment's other workers."""
 
     def relay_of(self, replica: int) -> int:
         return self.relays.index(self.replicas[replica])
@@ -130,7 +130,7 @@ class Places:
 
 @dataclass(slots=True)
 class Rooms:
-    """What is left on each host, while places are given."""
+    """Free resources of each host, updated while processes are placed."""
 
     hosts: Sequence[HostView]
     _cpus: dict[str, float] = field(init=False)
@@ -145,7 +145,7 @@ class Rooms:
         return list(self._cpus)
 
     def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
-        """`beside`: what comes to this host once, with the first."""
+        """How often `need` fits on the host. `beside`: resources taken once, along with the first."""
         cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
         fitting = [_times(cpus, need.cpus), _times(self._gpus[host], need.gpus)]
         return max(0, min(each for each in fitting if each is not None))
@@ -159,16 +159,16 @@ class Rooms:
 
 
 def _times(free: float, each: float) -> int | None:
-    """None: as often as one likes."""
+    """None: any number of times."""
     return int(round(free / each, PRECISION)) if each else None
 
 
 def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> Places:
-    """`num_replicas`: to begin with, where there is room for more than the fewest. Raises `NoRoom`, `NoSandbox`."""
+    """`num_replicas`: at the start, where there is room for more than the fewest. Raises `NoRoom`, `NoSandbox`."""
     able = [host for host in hosts if host.has_sandbox or not needs.in_sandbox]
     if any(host.cpus for host in hosts) and not any(host.cpus for host in able):
         names = ", ".join(host.name for host in hosts[:MOST_NAMED])
-        raise NoSandbox(f"the environment needs a sandbox, which starts on none of the hosts: {names}")
+        raise NoSandbox(f"the environment needs a sandbox, and no host can start one: {names}")
     confining = [host.id for host in able]
     rooms = Rooms(hosts)
     fewest = min(needs.fewest_replicas, num_replicas)
@@ -196,7 +196,7 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
 
 
 def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str], among: Sequence[str]) -> list[str]:
-    """As many as there is room for: in turns, and where CPUs are left once their turn has none."""
+    """Places workers round-robin, on the host with most free CPUs once theirs is full; stops when none has room."""
     placed: list[str] = []
     for worker in range(needs.num_environments - 1):
         host = beside[worker % len(beside)]
@@ -210,8 +210,8 @@ def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str],
 
 
 def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
-    """Where several hosts would do alike, the one that costs the fewest replicas, then the one with the least room.
-    Empty: there is no room for all of them."""
+    """Among equal hosts, the one that costs the fewest replicas, then the one with the least room. Empty: the ranks do
+    not all fit."""
 
     def num_fitting(host: str) -> int:
         return rooms.num_fitting(host, needs.rank)
@@ -230,7 +230,7 @@ def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
 
 
 def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterable[str]) -> list[str]:
-    """As many of them as there is room for. `relays`: hosts that have one; they come first."""
+    """Places as many replicas as fit. `relays`: hosts that have a relay; these are filled first."""
     have_relay = set(relays)
     placed: list[str] = []
 
@@ -257,8 +257,8 @@ def _on_fewest_hosts(
     costs: Callable[[str, int], tuple[int, int]],
     take: Callable[[str, int], None],
 ) -> list[str]:
-    """The largest are filled, until the rest fits on one: that one is chosen by its costs. Empty: not all of them fit,
-    and nothing was taken."""
+    """Fills the largest hosts until the rest fits on one, which is chosen by cost. Empty: they do not all fit, and
+    nothing was taken."""
     if sum(map(num_fitting, hosts)) < count:
         return []
     placed: list[str] = []
@@ -276,9 +276,9 @@ def _on_fewest_hosts(
 
 
 def _refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> str:
-    would_fit = "It would fit if they were all free" if _fits(hosts, needs, num_replicas) else "Nor if all was free"
+    fits = "fit" if _fits(hosts, needs, num_replicas) else "not fit even"
     has = "; ".join(_named(hosts)) or "there is no host"
-    return f"no room for {needs}: {has}. {would_fit}."
+    return f"no room for {needs}: {has}. The job would {fits} if all of them were free."
 
 
 def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:

@@ -1,16 +1,16 @@
-"""Progress: the piece of work that a loop is in, and a counter that grows with every unit of it.
+"""Progress: the piece of work that a loop is doing, and a counter that grows with every unit of it.
 
     loop ──begin──▶ step ──begin──▶ micro-batch ──layer, layer, …──▶ end ──▶ step ──end──▶ loop
                         each arrow and each layer is a sign of life; a piece ends or a smaller one begins inside it
 
 Invariant: a unit takes seconds, whatever the size of the job: some megabytes, a tensor, a layer. So the time between
-two signs has a constant limit (`recovery.Patience`), and no part has to know how long its work will take.
+two signs of life has a constant limit (`recovery.Patience`), and no part estimates how long its work will take.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
-# Syncing a few bytes to a disk to which other processes write gigabytes.
+# Syncing a few bytes to a disk while other processes write gigabytes to it.
 SLOWEST_SYNC_S: Final = 300.0
 # One library call without visible progress: capturing many CUDA graphs, the first collective call of many ranks,
 # pinning hundreds of gigabytes.
@@ -21,13 +21,13 @@ LOOP: Final = "loop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The work that a loop is in, as its heartbeat reports it."""
+    """The work that a loop is doing, as its heartbeat reports it."""
 
     what: str = LOOP
     serial: int = 0
     """Grows with every sign of life."""
     constant_s: float = 0.0
-    """Beside the usual limit: a wait that shows no progress and that no job makes longer."""
+    """Added to the usual limit: a wait that shows no progress and whose length does not depend on the job."""
 
 
 TURNING: Final = Piece()
@@ -42,7 +42,7 @@ class _Begun:
 
 @dataclass(slots=True)
 class Pulse:
-    """A keeper of the work that one loop is in."""
+    """Tracks the nested pieces of work of one loop."""
 
     _begun: list[_Begun] = field(default_factory=lambda: [_Begun(LOOP)], init=False)
     _serial: int = field(default=0, init=False)
@@ -55,14 +55,14 @@ class Pulse:
         self._begun.append(_Begun(what, constant_s, is_opaque))
 
     def end(self) -> None:
-        """Of what was begun last."""
+        """Ends the piece that began last."""
         self.sign()
         self._begun.pop()
 
     @property
     def is_opaque(self) -> bool:
-        """The present piece gives no signs itself: `engine/opaque_work.py` looks for progress from outside, and it has
-        `SLOWEST_OPAQUE_S` more."""
+        """The current piece gives no signs of life itself: `engine/opaque_work.py` detects progress from outside, and
+        the limit is `SLOWEST_OPAQUE_S` longer."""
         return self._begun[-1].is_opaque
 
     @property

@@ -1,10 +1,10 @@
-"""Recovery: the moment at which a part counts as gone, its replacement, and the end of a run that is beyond help.
+"""Recovery: when a part counts as lost, when it is replaced, and when the run fails.
 
 Invariants:
-- a part is replaced at once the first time, later and later when it keeps dying, and not without end;
-- its process is judged by its heartbeats, which come whatever it is at; its work by the signs of life in it, one for
-  each unit. No limit follows from the size of the work;
-- a grader that fails on most groups ends the run: training on what little it lets through would bias the job.
+- a part is replaced at once the first time, with a growing back-off when it keeps dying, and not forever;
+- a process is judged by its heartbeats, which come whatever work it does; the work by its signs of life, one for each
+  unit. No limit depends on the size of the work;
+- a grader that fails on most groups ends the run: training on the few that pass would bias the job.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -14,13 +14,13 @@ from typing import Final, Literal
 from engine.policy.progress import LOOP, Piece
 
 PartKind = Literal["rollout", "relay", "data", "trainer"]
-"""Those that the manager watches."""
+"""The parts that the manager watches."""
 
-MAX_LOSSES: Final = 5  # within the window; a part that dies more often has a cause that restarting does not cure
+MAX_LOSSES: Final = 5  # within the window; if a part dies more often, restarting does not help
 LOSS_WINDOW_S: Final = 600.0
 FIRST_DELAY_S: Final = 0.0
-BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that a crash loop leaves the CPU to others
-# Who judges others is told the time every second; a gap of several is its own.
+BACKOFF_S: Final = 2.0  # doubles with every further loss in the window: a crash loop must not take the CPU from others
+# A judging process ticks every second; a gap of several seconds is its own.
 ABSENT_AFTER_S: Final = 4.0
 MIN_GROUPS_TO_JUDGE: Final = 20
 MAX_FAILED_SHARE: Final = 0.5
@@ -28,27 +28,27 @@ MAX_FAILED_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The time to wait for a sign of life."""
+    """Time limits for a sign of life."""
 
-    # Heartbeats come every second from a thread that does nothing else: on the busiest host, twenty are not late.
+    # Heartbeats come every second from a thread that does nothing else: even on a busy host they are not twenty late.
     silent_s: float = 20.0
-    # A process is started and imports what its first heartbeat takes, which no job makes longer.
+    # Process start and imports before the first heartbeat; the job's size does not matter.
     start_s: float = 300.0
-    # A unit of work takes seconds, on a slow device or disk tens of them; who hangs is found within two minutes.
+    # A unit of work takes seconds, tens of them on a slow device or disk; a hang is found within two minutes.
     no_progress_s: float = 120.0
     nothing_moves_s: float = 600.0
 
     def silence_s(self, *, has_spoken: bool) -> float:
-        """Between two heartbeats, or until the first one."""
+        """Limit between two heartbeats, or until the first one."""
         return self.silent_s if has_spoken else self.start_s
 
     def standstill_s(self, piece: Piece) -> float:
-        """Between two signs of life in the work; a loop's turn with nothing to do takes none."""
+        """Limit between two signs of life in the work; an idle loop must turn within the heartbeat limit."""
         return self.silent_s if piece.what == LOOP else self.no_progress_s + piece.constant_s
 
     def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
-        """The time that a run may go without a token, a step or an answer, while its parts are at these: a part that
-        stands still in its work is found and replaced before the whole run counts as still."""
+        """Limit for a run without a token, a step or an answer while its parts do these pieces of work: a part that
+        hangs is found and replaced before the whole run counts as stalled."""
         works_s = (self.standstill_s(piece) for piece in pieces if piece.what != LOOP)
         return self.nothing_moves_s + max(works_s, default=0.0)
 
@@ -64,7 +64,7 @@ class GiveUp:
 
 
 def after_loss(losses_at: Sequence[float], now: float) -> Replace | GiveUp:
-    """`losses_at`: when this part was lost before, the present loss included."""
+    """`losses_at`: times of this part's losses, the current one included."""
     num_recent = sum(now - at <= LOSS_WINDOW_S for at in losses_at)
     if num_recent > MAX_LOSSES:
         return GiveUp(num_losses=num_recent)
@@ -74,21 +74,21 @@ def after_loss(losses_at: Sequence[float], now: float) -> Replace | GiveUp:
 
 
 def breaks_the_run(given_up: Collection[PartKind], left: Collection[PartKind]) -> bool:
-    """Data and trainer are one each; of the others some must be left."""
+    """There is one data part and one trainer; of the other kinds at least one part must be left."""
     return any(kind not in left for kind in given_up)
 
 
 def what_follows(kind: PartKind) -> str:
-    """For a person, after "replaced"."""
+    """Text for people, after "replaced"."""
     match kind:
         case "rollout":
             return "its unfinished groups went back"
         case "relay":
-            return "the chain goes round it"
+            return "the chain skips it"
         case "data":
-            return "it goes on from its log"
+            return "it resumes from its log"
         case "trainer":
-            return "it goes on from the newest checkpoint that verifies"
+            return "it resumes from the newest checkpoint that verifies"
 
 
 def grader_is_broken(*, num_failed_groups: int, num_ended_groups: int) -> bool:

@@ -1,11 +1,11 @@
-"""The relay chain: who follows whom, whose turn it is to lead, and how finely weights are cut.
+"""The relay chain: its order, the claims to lead it, and the chunk size of weights.
 
     trainer ──▶ master ──▶ relay ──▶ relay ──▶ …      every relay forwards chunk i while i+1 arrives
 
 Invariants:
-- a claim to the lead says by itself which incarnation of which host makes it, so no two relays can make the same one,
-  whatever they know of each other;
-- the order is the same for all who know the same claim: the master, then the other hosts by number;
+- a claim to the lead contains the incarnation and the host of the relay that makes it, so no two relays can make the
+  same claim, whatever they know of each other;
+- the claim alone determines the order: the master, then the other hosts by number;
 - a host that is believed dead is skipped, never waited for.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from math import ceil, floor, sqrt
 from typing import Final
 
-# A claim is made of a term, the incarnation of a relay and its host: more of each than any job may have.
+# A claim encodes a term, a relay's incarnation and its host. Both bounds exceed what any job may have.
 MAX_HOSTS: Final = 4_096
 MAX_LIVES: Final = 2**20
 
-# A hop's fixed cost in our links: a frame, its hash's report and the brain's turn, measured at 0.3 to 1 ms in Python.
+# Fixed cost of a hop: a frame, the report of its hash and the brain's turn; 0.3 to 1 ms measured in Python.
 HOP_S: Final = 0.0005
-# What a link of a chain carries; loopback on few cores and 10 Gb/s Ethernet are both near it.
+# Throughput of a link; loopback on few cores and 10 Gb/s Ethernet are both near it.
 LINK_BYTES_PER_S: Final = 1e9
 # Below this a chunk is mostly overhead, above it a slow link has no progress to show for seconds.
 MIN_CHUNK_BYTES: Final = 2**18
@@ -44,17 +44,17 @@ def chain_order(hosts: Sequence[int], claim: int) -> tuple[int, ...]:
 
 
 def downstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
-    """The host that is sent to; None at the end of the chain."""
+    """The next live host, which `host` sends to; None at the end of the chain."""
     return next((after for after in order[order.index(host) + 1 :] if is_alive(after)), None)
 
 
 def upstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
-    """The host that should be sending; None if everybody before `host` is dead: then the lead is its own."""
+    """The live host that sends to `host`; None if all before it are dead: then `host` claims the lead."""
     return next((before for before in reversed(order[: order.index(host)]) if is_alive(before)), None)
 
 
 def best_num_chunks(num_relays: int, num_bytes: int, *, hop_s: float, bytes_per_s: float) -> int:
-    """k that makes `broadcast_s` least: sqrt((p − 2)·M / (α·B)), or the whole number beside it that is better."""
+    """k that makes `broadcast_s` least: sqrt((p − 2)·M / (α·B)), rounded to whichever whole number is better."""
     exact = sqrt(max(0, num_relays - 2) * num_bytes / (hop_s * bytes_per_s))
     return min(
         {max(1, floor(exact)), max(1, ceil(exact))},
@@ -69,7 +69,7 @@ def broadcast_s(num_relays: int, num_chunks: int, num_bytes: int, *, hop_s: floa
 
 
 def chunk_bytes_for(num_bytes: int, num_relays: int) -> int:
-    """A function of the job's shape only, so that every master cuts a version alike. A multiple of 4 KiB."""
+    """A multiple of 4 KiB. Depends on the job's shape only, so that every master cuts a version alike."""
     num_chunks = best_num_chunks(num_relays, num_bytes, hop_s=HOP_S, bytes_per_s=LINK_BYTES_PER_S)
     even = -(-num_bytes // num_chunks)
     return min(max(-(-even // 4096) * 4096, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)

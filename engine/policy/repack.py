@@ -1,15 +1,15 @@
 """Repack: empty the slots for weights that only hold a long tail, so that they can take new weights.
 
-A replica's work on weights that are not the newest any more is a tail once it leaves places empty: fresh work would
-have filled them. Nothing depends on a number of requests left, nor on how full the KV cache is: requests that wait for
-their environment hold none of it, and the last few answers grow while the others end.
+A replica's work on outdated weights is a tail once it leaves places empty, since fresh work would have filled them.
+Neither the number of requests left nor the KV use decides: requests that wait for their environment hold no cache, and
+the last few answers grow while the others end.
 
 Invariants:
 - a trajectory moves only between replicas on the same weights;
 - a host is never filled beyond its KV ceiling or its batch bound;
-- a source's slot is emptied completely or left alone, one of a replica at a time, and never a host's in the same plan;
-- only slots with weights that are not the newest any more are emptied, of replicas that could not take the newest
-  anyway;
+- a source's slot is emptied completely or left alone, one of a replica at a time, and never if the replica is a host in
+  the same plan;
+- only slots with outdated weights are emptied, of replicas that have no free slot for the newest;
 - a plan for n replicas takes n log n steps, however many of them are tails.
 """
 
@@ -23,24 +23,24 @@ from engine.policy.lineage import WeightsId
 REPACK_EVERY_S: Final = 5.0
 
 RepackBy = Literal["places", "kv"]
-"""How a tail is known: by the places that it leaves empty, or, as in the Laminar paper, by a KV use that falls."""
+"""How a tail is recognized: by the places that it leaves empty, or, as in the Laminar paper, by falling KV use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """The load of one replica on some of its weights."""
+    """The load of one replica on one of its versions."""
 
     replica: int
     weights: WeightsId
     num_running: int
     kv_used: float
     num_beside: int = 0
-    """Work on other weights takes its room too."""
+    """Work on its other weights, which takes up room too."""
     kv_beside: float = 0.0
     kv_falls: bool = True
-    """It is below the ceiling, and less than when it was measured before."""
+    """KV use is below the ceiling, and lower than at the measurement before."""
     has_free_slot: bool = False
-    """It could take newer weights at once, whatever it runs."""
+    """The replica could install newer weights at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def plan_repack(
     max_batch: int,
     by: RepackBy = "places",
 ) -> list[Merge]:
-    """Sources by KV use, the emptiest first; each goes whole to the fullest host that it fits."""
+    """Sources by KV use, emptiest first; each moves whole to the fullest host with room for it."""
     plan = _Plan(replicas, kv_ceiling=kv_ceiling, max_batch=max_batch)
     for weights in sorted({view.weights for view in replicas if view.weights < newest}):
         tails = [
@@ -73,7 +73,7 @@ def plan_repack(
 
 
 class _Plan:
-    """Merges so far, and what each replica would hold after them."""
+    """Merges so far, and the load of each replica after them."""
 
     def __init__(self, replicas: Sequence[ReplicaView], *, kv_ceiling: float, max_batch: int) -> None:
         self._kv_ceiling, self._max_batch = kv_ceiling, max_batch
@@ -100,7 +100,7 @@ class _Plan:
         self.merges.append(Merge(source=source.replica, host=host, weights=source.weights))
 
     def _host_for(self, source: ReplicaView, hosts: "_Hosts") -> int | None:
-        """Taken out of the hosts. Sources come by rising KV use, so who is too full for this one is for all to come."""
+        """Removes the host, and hosts that are too full: with sources by rising KV use, they stay too full."""
         own, found = None, None
         while found is None and (load := hosts.take(self._max_batch - source.num_running)) is not None:
             kv_used, _, at = load
@@ -117,12 +117,12 @@ class _Plan:
 
 
 _Load = tuple[float, int, int]
-"""KV use, requests, replica: what is greater is fuller."""
+"""KV use, requests, replica: compares as fuller or less full."""
 _NOBODY: Final = (float("-inf"), -1, -1)
 
 
 class _Hosts:
-    """Hosts on shelves, by their number of requests; over the shelves a tree, which knows the fullest of each half.
+    """Hosts on shelves by number of requests; a tree over the shelves holds the fullest host of each half.
 
     shelf       0    1    2    3        the fullest with 2 requests or fewer: of shelves 0 and 1 together, and of 2
                 └─┬──┘    └─┬──┘
@@ -131,7 +131,7 @@ class _Hosts:
 
     def __init__(self, loads: Iterable[_Load], *, max_batch: int) -> None:
         self._shelves: list[list[_Load]] = [[] for _ in range(max_batch)]
-        """Negated, as heaps. Who has no place free is on none."""
+        """Heaps of negated loads. A host without a free place is on no shelf."""
         for kv_used, running, replica in loads:
             if running < max_batch:
                 self._shelves[running].append((-kv_used, -running, -replica))
@@ -149,7 +149,7 @@ class _Hosts:
             self._renew(running)
 
     def take(self, most_running: int) -> _Load | None:
-        """The fullest of those that run so many, or fewer; None: there is none."""
+        """Removes and returns the fullest host that runs at most so many requests; None: there is none."""
         low, high = len(self._shelves), len(self._shelves) + min(most_running + 1, len(self._shelves))
         found = _NOBODY
         while low < high:

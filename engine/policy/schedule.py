@@ -1,7 +1,7 @@
-"""The schedule: who waits for whom. Every system is a row of one table.
+"""The schedule: when replicas start groups, when they take new weights, what is trained on. One row for each system.
 
 1. May this replica start another group now?                       `lead_steps`, `window_steps`, `start_lag`
-2. When does a replica take new weights, and what is in flight?    `publish_every`, `in_flight`, `refresh_lag`
+2. When does a replica take new weights, with what in flight?      `publish_every`, `in_flight`, `refresh_lag`
                                                                    and `age_cap`
 3. Which finished trajectories may be trained on?                  `max_staleness`
 4. What becomes of the few that take long?                         `repack`
@@ -17,23 +17,23 @@
     laminar        2           -           any           1        beside          -            any         by places
      with 1 slot   2           -           any           1        drain           2            any         by places
 
-Where this table says any, a job still has a bound: its own, or the one of engine/spec/schedules.py. Where there are no
-windows, a job may say another lead.
+Where this table has "any", a job still has a bound: its own, or that of engine/spec/schedules.py. Where there are no
+windows, a job may set another lead.
 
 `lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
 (η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,
 (1 + staleness)·B − stale, with its fraction as lead_steps: both bound the open groups to (1 + lead)·B.
 `window_steps` is a barrier: the groups of so many steps start from the same weights, and the next window starts only
 when all of them are complete. The trainer takes each step's share as soon as it is there.
-A replica that holds several versions side by side has as many slots for weights: what runs ends on the weights that it
-began with, what is fresh starts on the newest, and a slot whose last trajectory has ended takes the next version.
-With `age_cap` nothing waits for that: where no slot is left, and where the oldest weights in use are more versions old,
-the newest are laid under what runs on those, which goes on with its keys and values. What runs on others is as it was;
-an evaluation's answers always end on their own.
+A replica that holds several versions has as many slots for weights: a trajectory ends on the weights that it began
+with, fresh work starts on the newest, and a slot whose last trajectory has ended takes the next version.
+With `age_cap` new weights do not wait for that: where no slot is left, or where the oldest weights in use are more
+versions old, the newest overwrite those, and trajectories on them continue with their keys and values. Trajectories on
+other weights are untouched; an evaluation's answers always end on their own weights.
 
 Invariants:
-- groups that are open (in progress, ready, in training) never exceed (1 + lead_steps) steps' worth, and never what
-  the job still needs: the buffer is bounded and nothing is generated in vain;
+- open groups (in progress, ready, in training) never exceed (1 + lead_steps) steps' worth, and never what the job still
+  needs: the buffer is bounded and nothing is generated in vain;
 - unless `in_flight` is reprefill or keep, or there is an age cap, a trajectory has exactly one version;
 - a group is trained on only if its staleness is within the bound, whatever the preset.
 """
@@ -53,7 +53,7 @@ InFlight = Literal["drain", "beside", "reprefill", "keep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandView:
-    """The groups that are open, and those that the trainer still needs, as counts."""
+    """Counts of the open groups, and of those that the trainer still needs."""
 
     num_open: int
     """In progress, ready or in training."""
@@ -62,18 +62,18 @@ class DemandView:
     num_in_progress: int = 0
     num_ready: int = 0
     left_of_window: int = 0
-    """The number that the window in progress may still open."""
+    """Groups that the current window may still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWeightsView:
     weights: WeightsId
-    """Those that fresh work starts on."""
+    """Weights that fresh work starts on."""
     newest: WeightsId
     has_free_slot: bool
-    """One whose weights nothing runs on. With one slot: nothing runs."""
+    """Nothing runs on the weights of some slot. With one slot: nothing runs."""
     oldest: WeightsId | None = None
-    """Of those in use, on which nothing runs that has to end on them."""
+    """The oldest weights in use, among those without work that must end on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +84,25 @@ class Schedule:
     window_steps: int = 0
     """Steps whose groups start from the same weights; 0: no barrier."""
     start_lag: int | None = None
-    """The staleness that a replica's weights may have when it starts a group, with windows when it began. None: any."""
+    """Limit on the staleness of a replica's weights when it starts a group; with windows, when it began. None: any."""
     publish_every: int = 1
-    """Steps between two versions that rollouts get."""
+    """Steps between two published versions."""
     in_flight: InFlight = "drain"
-    """The fate of running sequences once newer weights are there: they end first (drain), they end on theirs
-    while others start on the newer ones (beside), or they go on, with their KV cache recomputed (reprefill) or as it
-    is (keep)."""
+    """What happens to running sequences once newer weights are there: they end first (drain), they end on their weights
+    while others start on the newer ones (beside), or they continue on the newer weights, with their KV cache recomputed
+    (reprefill) or unchanged (keep)."""
     refresh_lag: int = 1
     """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""
     age_cap: int | None = None
-    """With beside: what runs on weights that are more versions old goes on on the newest, on its KV cache as it is; so
-    does what runs on the oldest ones where no slot is left. None: all ends on its own."""
+    """With beside: sequences on weights that are more versions old continue on the newest, with their KV cache
+    unchanged; so do those on the oldest weights where no slot is left. None: all end on their own weights."""
     max_staleness: int | None = None
     repack: bool = False
     repack_by: RepackBy = "places"
 
     @property
     def keeps_version(self) -> bool:
-        """A trajectory ends on the weights that it began with, unless there is an age cap and it comes to that."""
+        """A trajectory ends on the weights that it began with, unless the age cap takes effect."""
         return self.in_flight in ("drain", "beside")
 
     @property
@@ -111,7 +111,7 @@ class Schedule:
         return not self.keeps_version or self.age_cap is not None
 
     def may_start(self, demand: DemandView, *, lag: int) -> bool:
-        """`lag`: staleness of the replica's weights, with windows at the version that the window began with."""
+        """`lag`: staleness of the replica's weights (with windows: at the version with which the window began)."""
         if self.start_lag is not None and lag > self.start_lag:
             return False
         if self.window_steps:
@@ -119,7 +119,7 @@ class Schedule:
         return demand.num_open < min(self._needed(demand), self._allowed(demand))
 
     def next_window(self, demand: DemandView) -> int:
-        """The number of groups that the next window opens; 0: not yet. It begins when the one before is complete."""
+        """The number of groups that the next window opens; 0: the window before is not complete yet."""
         if demand.num_in_progress or demand.left_of_window:
             return 0
         whole = self.window_steps * demand.groups_per_step
@@ -138,7 +138,7 @@ class Schedule:
         return "drain" if is_old or replica.newest.epoch > replica.weights.epoch else "keep"
 
     def lays_over(self, replica: ReplicaWeightsView) -> bool:
-        """The newest weights are laid under what runs on its oldest ones."""
+        """The newest weights overwrite the oldest ones in use, under running sequences."""
         if self.age_cap is None or replica.oldest is None or replica.newest <= replica.oldest:
             return False
         is_of_another_trainer = replica.newest.epoch > replica.oldest.epoch
@@ -193,8 +193,8 @@ PRESETS: Final = {
 
 
 def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
-    """The preset, tightened by the job's bound or the schedule's own: what would be dropped later is not started at
-    all. With one slot for weights nothing can run beside them."""
+    """The preset, tightened by the staleness bound of the job or the schedule: work that would be dropped later is not
+    started. One slot for weights cannot hold two versions, so `beside` becomes `drain`."""
     preset = PRESETS[spec.name]
     preset = replace(preset, repack=preset.repack and spec.repack)
     if preset.in_flight == "beside" and weight_slots == 1:
@@ -214,8 +214,8 @@ def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
 
 
 def _tightened_windows(preset: Schedule, cap: int) -> Schedule:
-    """Windows of w steps without one ahead end w - 1 versions behind; with one ahead, 2w - 1. So a smaller cap takes
-    the one ahead away first, and then shortens the window."""
+    """Windows of w steps end w - 1 versions behind; with a window ahead, 2w - 1. So a smaller cap first removes the
+    window ahead, then shortens the window."""
     if preset.max_staleness is None or cap >= preset.max_staleness:
         return preset
     steps = min(preset.window_steps, cap + 1)

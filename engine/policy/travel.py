@@ -1,15 +1,15 @@
-"""Travel: whether a version goes whole or as what changed, by what brought the last ones to every relay sooner.
+"""Travel: whether a version is sent whole or as a delta, by which kind reached every relay sooner of late.
 
     whole   every byte over every link, as it comes            bytes / link
-    delta   made when all of it is here, little over the       bytes / make + changed / link + bytes / apply
-            links, applied where the version before lies
+    delta   made when all has arrived, little over the        bytes / make + changed / link + bytes / apply
+            links, applied to the version before
 
-The constants of both are rounds of messages, so of gigabytes a delta wins on links slower than
-(1 - changed / bytes) / (1 / make + 1 / apply), whatever their number; and these are of the machines and of the updates.
+Fixed costs are only rounds of messages. So for gigabytes a delta wins on links slower than (1 - changed / bytes) / (1 /
+make + 1 / apply), whatever the number of links; make, apply and changed depend on machines and updates.
 
 Invariants:
-- what was never tried is tried, and what was slower is tried again now and then: links and updates change;
-- until something was measured, deltas.
+- an untried kind is tried, and the slower kind is retried now and then: links and updates change;
+- before any measurement, deltas.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ Kind = Literal["whole", "delta"]
 
 class Travel:
     def __init__(self, *, again_after: int) -> None:
-        """`again_after` versions of one kind the other is tried."""
+        """`again_after`: whole versions in a row after which a delta is tried again."""
         self._again_after = again_after
         self._s_per_byte: dict[Kind, float] = {}
         self._num_whole = 0
@@ -31,6 +31,6 @@ class Travel:
         return not is_slower or self._num_whole >= self._again_after
 
     def took(self, kind: Kind, *, num_bytes: int, seconds: float) -> None:
-        """From the offer until every relay had it."""
+        """Records the time from the offer until every relay had the version."""
         self._s_per_byte[kind] = seconds / max(1, num_bytes)
         self._num_whole = self._num_whole + 1 if kind == "whole" else 0

@@ -1,4 +1,4 @@
-"""Messages, a module for each receiver. Any of them may come late, twice, in another order, or never.
+"""Messages, a module for each receiver. Any message may arrive late, twice, out of order, or never.
 
                  ReplicaSynced            BatchReady
     rollout/i ───────────────▶  data  ───────────────▶ trainer ──WeightsOffered──▶ relay
@@ -7,11 +7,11 @@
         │                         └── SequencesHandedOver: rollout/i ──▶ rollout/j
         └────────────────── VersionAnnounced, WeightsServed ───────────────────────────┘
 
-Every part reports to the driver, which says `PauseRequested` to trainer and data, and `ResizeOrdered` to the manager.
+Every part reports to the driver, which sends `PauseRequested` to trainer and data, and `ResizeOrdered` to the manager.
 
 Invariants:
-- rollout ⇄ data speak in states, not in changes: a `ReplicaSynced` says all that the replica holds, so a lost or
-  doubled message is made good by the next one; so do relays among themselves (`to_relay`);
-- data alone says who owns a group; a lease names each grant, and a higher lease ends every lower one;
-- a `payload` or a `state` means something to bodies only: a handle on bytes, live or simulated.
+- rollout ⇄ data send states, not changes: a `ReplicaSynced` lists all that the replica holds, so the next message
+  repairs a lost or doubled one; relays do so among themselves (`to_relay`);
+- data alone decides who owns a group; a lease numbers each grant, and a higher lease ends every lower one;
+- a `payload` or a `state` is opaque to brains: a body's handle on bytes, live or simulated.
 """

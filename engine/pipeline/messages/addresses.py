@@ -1,7 +1,7 @@
-"""Addresses of the parts: each a kind and, where there are several of it, a number.
+"""Addresses of the parts: a kind and, where there are several parts of the kind, a number.
 
-As text, in logs and recordings, they are "rollout/3", "relay/0", "trainer"; only `Address.parse` reads that. Most jobs
-have one environment: the first is "environment", and the next "environment/1".
+Logs and recordings hold their text: "rollout/3", "relay/0", "trainer"; only `Address.parse` reads it. Most jobs have
+one environment worker, "environment"; the next is "environment/1".
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NUMBERED_BESIDE_THE_FIRST: Final[frozenset[Kind]] = frozenset(("environment",))
 class Address:
     kind: Kind
     number: int = 0
-    """0 where there is one of its kind."""
+    """0 where the kind has one part."""
 
     def __str__(self) -> str:
         is_one_of_several = self.kind in NUMBERED or (self.kind in NUMBERED_BESIDE_THE_FIRST and self.number > 0)
@@ -27,13 +27,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """`ValueError` for what is no address."""
+        """Raises `ValueError` unless `text` is an address."""
         name, _, number = text.partition("/")
         for kind in KINDS:
             address = cls(kind, int(number) if number.isdecimal() else 0)
             if kind == name and str(address) == text:
                 return address
-        raise ValueError(f"{text!r} is no address")
+        raise ValueError(f"{text!r} is not an address")
 
 
 DATA: Final = Address("data")
@@ -55,7 +55,7 @@ def environment_address(worker: int) -> Address:
 
 
 def environment_of(ordinal: int, num_environments: int) -> Address:
-    """The worker that is asked about a prompt: always the same one, so it remembers what it said to another replica."""
+    """The worker for a prompt: always the same one, so it remembers its answers to other replicas."""
     return environment_address(ordinal % num_environments)
 
 

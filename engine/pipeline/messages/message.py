@@ -1,4 +1,4 @@
-"""Everything that can be said, and the one message that every brain takes."""
+"""The union of all messages, and the one message that every brain takes."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from engine.pipeline.messages.to_trainer import ToTrainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """To every brain, now and then: time to resend what may have been lost."""
+    """To every brain, periodically: time to resend messages that may have been lost."""
 
 
 Message = Tick | ToData | ToRollout | ToRelay | ToTrainer | ToManager | ToDriver

@@ -13,37 +13,37 @@ class ReplicaSynced:
     incarnation: int
     serial: int
     weights: WeightsId
-    """Those that fresh work starts on."""
+    """Weights that fresh work starts on."""
     wants: int
-    """Fresh sequences that it could start at once, or very soon."""
+    """Fresh sequences that the replica could start at once, or very soon."""
     room: int
-    """Sequences of the weights that it holds that it could take over, although it may want no fresh ones."""
+    """Sequences on its weights that the replica could take over, even if it wants no fresh ones."""
     groups: tuple[HeldGroup, ...]
-    """Samples that it runs, awaits from another replica, or has finished without data's confirmation."""
+    """Samples that the replica runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
     beside: tuple[WeightsId, ...] = ()
-    """Other weights that it holds, since what began on them has not ended."""
+    """Other weights that the replica holds, because work on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
-    """Groups that it keeps room for; no samples are listed."""
+    """Groups that the replica keeps room for; no samples are listed."""
     told_to_hold: WeightsId | None = None
-    """These weights, until told otherwise; None: the newest. Data says it again if it is not what data told last."""
+    """The weights that data last ordered the replica to hold; None: the newest. Data repeats an order that was lost."""
     missing: WeightsId | None = None
-    """It was told to hold these weights, and no relay has them."""
+    """Weights that the replica was ordered to hold and no relay has."""
     is_leaving: bool = False
-    """It takes nothing more, and what it runs may move away."""
+    """The replica takes nothing more, and its running work may move away."""
     progress: tuple[SampleProgress, ...] = ()
-    """Leaving at once: what it has stopped. Said again until it holds nothing in data's eyes."""
+    """Samples stopped by leaving. Repeated until, by data's account, the replica holds nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressStreamed:
-    """What a replica's samples said since data heard of them last, about once in `Plan.stream_every_s`. Answered by
-    `ProgressHeard`; losing either only costs tokens, or telling them once more."""
+    """New tokens of a replica's samples since data's last acknowledgement, about once in `Plan.stream_every_s`.
+    Answered by `ProgressHeard`; a loss of either only costs tokens, or sending them again."""
 
     replica: int
     incarnation: int
     progress: tuple[SampleProgress, ...]
-    """Of samples that are told whole, or of which more than tokens is new."""
+    """Samples reported whole, or with more than new tokens."""
     growth: tuple[Growth, ...] = ()
     serial: int = 0
 
@@ -56,7 +56,7 @@ class ReplicaGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackPlanned:
-    """Wishes of the manager; data fulfils those that still fit."""
+    """Moves requested by the manager; data carries out those that still fit."""
 
     moves: tuple[Move, ...]
 
@@ -71,7 +71,7 @@ class ResumedFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWanted:
-    """Also says that every step before this one is trained."""
+    """Also confirms that every step before this one is trained."""
 
     step: int
     epoch: int = 0
@@ -92,8 +92,8 @@ class TrainingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseRequested:
-    """From outside, to data and to the trainer: begin nothing more. The trainer ends its step, has it written down, and
-    says `TrainerPaused`. Said again until it has."""
+    """From outside, to data and to the trainer: begin nothing more. The trainer ends its step, writes a checkpoint and
+    sends `TrainerPaused`. Repeated until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

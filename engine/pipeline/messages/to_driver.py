@@ -1,6 +1,6 @@
-"""Messages to the driver: from the parts, which report to it, from the manager's body, and from outside.
+"""Messages to the driver: reports of the parts, from the manager's body, and from outside.
 
-Invariant: reports of one process come in their order, unless the process dies before: then the rest never comes.
+Invariant: reports of one process arrive in order; if the process dies, the rest never arrives.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NO_LOGPROBS: Final = Floats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReady:
-    """It holds its first weights."""
+    """The replica holds its first weights."""
 
     replica: int
     incarnation: int
@@ -29,7 +29,7 @@ Doing = Literal["decode", "prefill", "environment", "weights", "move", "idle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitySpan:
-    """Seconds of the clock that never goes back, of the reporting process."""
+    """Seconds on the monotonic clock of the reporting process."""
 
     doing: Doing
     started_at: float
@@ -38,13 +38,13 @@ class ActivitySpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaObserved:
-    """About once a second, from its body."""
+    """From the replica's body, about once a second."""
 
     replica: int
     incarnation: int
     version: int
     observed_at: float
-    """By the same clock as the spans."""
+    """On the same clock as the spans."""
     spans: tuple[ActivitySpan, ...]
     kv_used: float
     num_running: int
@@ -53,9 +53,9 @@ class ReplicaObserved:
     num_prefilled: int
     num_decoded: int
     num_steps: int = 0
-    """Of its engines, since it began; 0: not counted."""
+    """Steps of its engines since the start; 0: not counted."""
     decode_s: float = 0.0
-    """That those took, prefill and handing in included."""
+    """Duration of these steps, prefill and submission included."""
     num_installs: int = 0
     install_s: float = 0.0
 
@@ -64,24 +64,24 @@ class ReplicaObserved:
 class TrainerReady:
     num_parameters: int
     epoch: int = 0
-    """This incarnation of the trainer."""
+    """The trainer's incarnation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTrajectory:
-    """One that was chosen to be read, with what became of it. Its content is as much as is told."""
+    """A trajectory chosen for people to read, with its outcome. Its content is cut to what is sent."""
 
     trajectory: Trajectory
     staleness: int
     advantage: float
     group_size: int = 0
-    """Samples of its question."""
+    """Samples of its prompt."""
     logprobs: Floats = NO_LOGPROBS
-    """By the trainer, of the first tokens that the model wrote, at the weights that the step began with. None: they are
-    not known."""
+    """The trainer's log-probs of the first tokens that the model wrote, at the weights before the step. Empty:
+    unknown."""
     end: End = "trained"
     reason: str = ""
-    """For that end, where it was not trained."""
+    """Reason for the end, unless it is "trained"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class StepReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesEnded:
-    """From data: one of each end and reason among what never reached the trainer since the step before."""
+    """From data: a sample of each end and reason, among those that ended untrained since the step before."""
 
     step: int
     to_read: tuple[ReadTrajectory, ...]
@@ -101,25 +101,25 @@ class SamplesEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReported:
-    """Data says it again after a recovery; what a dead trainer's version was worth is another report than its
-    successor's of the same number."""
+    """Sent again after a recovery. A dead trainer's version and its successor's version of the same number have
+    separate reports."""
 
     weights: WeightsId
     num_prompts: int
-    """With at least one graded answer."""
+    """Prompts with at least one graded answer."""
     reward_mean: float
-    """Over prompts, of the mean reward of each prompt's answers: avg@k."""
+    """avg@k: mean over prompts of the mean reward of each prompt's answers."""
     reward_std: float
-    """Of the prompts about that mean."""
+    """Standard deviation of the prompts' means."""
     length_mean: float
     num_samples: int = 1
-    """k: the answers that each prompt was asked for."""
+    """k: the answers requested for each prompt."""
     reward_error: float = 0.0
     """Standard error of `reward_mean`, over prompts."""
     pass_rate: float = 0.0
     """pass@k."""
     pass_error: float = 0.0
-    """Its standard error, over prompts."""
+    """Standard error of `pass_rate`, over prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class EvaluationStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersCounted:
-    """The number of held-out prompts that have their end in this evaluation. Said again after a recovery."""
+    """The number of held-out prompts that have ended in this evaluation. Sent again after a recovery."""
 
     version: int
     num_answered: int
@@ -158,21 +158,21 @@ class LedgerReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsTaken:
-    """A relay shows a version from now on."""
+    """A relay has a whole version, and serves it from now on."""
 
     host: int
     weights: WeightsId
     num_bytes: int
-    """Bytes that travelled to it for this version."""
+    """Bytes sent to the relay for this version."""
     seconds: float
-    """From hearing of it until it was whole."""
+    """From the announcement until the version was whole."""
     by: Literal["copy", "whole", "delta"]
     """`copy`: from the trainer, to the relay that leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerPaused:
-    """It trains no more, and nothing that it did after `checkpointed` is written down."""
+    """The trainer trains no more. No step after `checkpointed` is in a checkpoint."""
 
     step: int
     checkpointed: int
@@ -180,38 +180,38 @@ class TrainerPaused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeReported:
-    """Those that were to leave have left, and those that were to come have been started."""
+    """All leaving replicas have left, and all new ones have been started."""
 
     replicas: int
     order: int = 0
-    """The order that is carried out."""
+    """The order that is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFinished:
-    """This part has nothing left to do; when that ends the run, the driver's brain decides."""
+    """This part has nothing left to do; the driver's brain decides when the run ends."""
 
     part: Literal["trainer", "data"]
     epoch: int = 0
-    """The incarnation of the trainer that this is about."""
+    """The trainer's incarnation that this refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBroken:
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     failure_class: FailureClass
     message: str
 
 
 # ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────
-# It also hears every part's `PartReported` and `PartStarved`, and `PartLost` of the environment's worker, which has no
-# manager.
+# The driver also takes every part's `PartReported` and `PartStarved`, and `PartLost` of environment workers, which no
+# manager watches.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStarted:
-    """The manager has ordered this incarnation: what was said of the one before may not be true any more."""
+    """The manager has ordered this incarnation: reports of the one before may be outdated."""
 
     part: Address
     incarnation: int
@@ -219,7 +219,7 @@ class PartStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartEnded:
-    """The manager has ended this incarnation; whether another follows, `PartStarted` tells."""
+    """The manager has ended this incarnation; if another follows, `PartStarted` announces it."""
 
     part: Address
     incarnation: int
@@ -227,7 +227,7 @@ class PartEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseAsked:
-    """From outside, like the next one; hearing a request twice is harmless."""
+    """From outside, like `ResizeAsked`; a repeated request is harmless."""
 
     request_id: str
 
@@ -236,7 +236,7 @@ class PauseAsked:
 class ResizeAsked:
     request_id: str
     replicas: int
-    """To go on with."""
+    """The new number of replicas."""
 
 
 ToDriver = (

@@ -11,41 +11,41 @@ from engine.policy.progress import TURNING, Piece
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReported:
-    """The load of a replica's places and cache, for those who look for tails."""
+    """The load of a replica's places and cache, for finding tails."""
 
     replica: int
     incarnation: int
     weights: WeightsId
-    """Those that fresh work starts on."""
+    """Weights that fresh work starts on."""
     num_running: int
-    """On all versions, like `kv_used`."""
+    """Sequences on all versions, as in `kv_used`."""
     kv_used: float
     num_tokens: int
     beside: tuple[ResidentLoad, ...] = ()
-    """The part of it that is of other versions, each with its share."""
+    """Other versions' share of the load."""
     has_free_slot: bool = False
-    """It could take other weights at once."""
+    """The replica could install other weights at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReported:
-    """A heartbeat, from a thread of the part's body that waits for nothing: the process lives, and its loop is at this
+    """A heartbeat, from a thread of the part's body that never blocks: the process is alive, and its loop is doing this
     piece of work."""
 
     part: Address
     incarnation: int
     piece: Piece = TURNING
     beside: tuple[Piece, ...] = ()
-    """What threads beside the loop are at, each always in the same place. It is no sign that the loop lives; to the
-    driver it tells that something moves."""
+    """Work of other threads, each always at the same index. No sign of life of the loop, but the driver counts it as
+    progress of the run."""
     waited_s: float = 0.0
-    """The time for which the loop's thread was runnable and had no core, since it began."""
+    """Total time that the loop's thread was runnable without a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStarved:
-    """From the body that watches the processes: the host of a silent part says that its process exists, is runnable,
-    and got no core for so long since it was asked last."""
+    """From the body that watches the processes: the host of a silent part reports that its process exists, is runnable,
+    and got no core for so long since the last check."""
 
     part: Address
     incarnation: int
@@ -63,7 +63,7 @@ class PartLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsUpdated:
-    """From the trainer: the moment to look for tails, since what runs is of an old version now."""
+    """From the trainer: time to look for tails, since running work is on an old version now."""
 
     weights: WeightsId
 
@@ -83,12 +83,12 @@ class ResizeOrdered:
     replicas: int
     within_s: float
     order: int = 0
-    """The order's number, which comes back once it is carried out."""
+    """The order's number, which `ResizeReported` returns once it is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLeft:
-    """It has handed over everything."""
+    """The replica has handed over everything."""
 
     replica: int
     incarnation: int
@@ -96,7 +96,7 @@ class ReplicaLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsSeen:
-    """From the body that looks at the cluster: all hosts that are there, and what each has free."""
+    """From the body that watches the cluster: all available hosts, and the free resources of each."""
 
     hosts: tuple[HostView, ...]
 

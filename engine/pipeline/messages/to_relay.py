@@ -5,8 +5,8 @@
        └──ClaimSeen──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
 
 Invariants:
-- relays speak in states: a `RelaySynced` says all that a relay holds, a `ChunksWanted` all that it lacks, so a lost or
-  doubled message is made good by the next one;
+- relays send states: a `RelaySynced` lists all that a relay holds, a `ChunksWanted` all that it lacks, so the next
+  message repairs a lost or doubled one;
 - chunks travel between bodies, and only their hashes reach the brains.
 """
 
@@ -20,17 +20,17 @@ from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 class WeightsOffered:
     manifest: WeightManifest
     pinned: bool
-    """Kept until released, because an evaluation wants exactly this version."""
+    """Kept until released, because an evaluation needs exactly this version."""
     payload: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSeen:
-    """The highest claim to the lead that the trainer has heard of. It answers every `MasterElected`."""
+    """The highest claim to the lead that the trainer has received. It answers every `MasterElected`."""
 
     claim: int
     incarnation: int
-    """Of the relay that made it."""
+    """Incarnation of the claiming relay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class WeightsWanted:
     replica: int
     incarnation: int
     held: WeightsId
-    """The weights that the replica has."""
+    """The replica's current weights."""
     exact: WeightsId | None
-    """Only these will do; None: the newest."""
+    """Only these weights; None: the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class VersionReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaysPlaced:
-    """All the relays that have a host. One that is not among them is not waited for."""
+    """All relays that have a host. No relay waits for one that is not listed."""
 
     relays: tuple[int, ...]
 
@@ -63,7 +63,7 @@ class RelaysPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySynced:
-    """A heartbeat, and all that its sender holds."""
+    """A heartbeat, with all that its sender holds."""
 
     host: int
     incarnation: int
@@ -75,25 +75,25 @@ class RelaySynced:
     released: tuple[WeightsId, ...]
     wants_reply: bool
     seals: tuple[tuple[WeightsId, str], ...] = ()
-    """The sha256 of what it holds, as far as they were taken."""
+    """The sha256 of the versions held, as far as computed."""
     waits_s: float = 0.0
-    """The longest that its process waited for a core of late."""
+    """The longest recent wait of its process for a core."""
     process: object = None
-    """By which bodies on one host know each other's."""
+    """Identifies the process to other bodies on the same host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionComing:
-    """The sender has this version, or is getting it, and will send what is asked for."""
+    """The sender has this version, or is receiving it, and will send the requested chunks."""
 
     host: int
     incarnation: int
     claim: int
     manifest: WeightManifest
-    """Without hashes, until the relay that leads has all of it: then it comes again."""
+    """Without hashes until the leading relay has the whole version: then it is sent again."""
     pinned: bool
     path: tuple[DeltaManifest, ...]
-    """Deltas that the sender has, oldest first; the last one makes this version. Empty: it has only the whole."""
+    """The sender's deltas, oldest first; the last one makes this version. Empty: the sender has only the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +104,18 @@ class ChunksWanted:
     weights: WeightsId
     wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
     knows_hashes: bool
-    """Of the version; else it must still be told."""
+    """The hashes of the version; False: the sender must still send them."""
     reach: object
-    """The way to the sender's body; only bodies understand it."""
+    """Where to reach the requester's body; opaque to brains."""
 
 
 # ── from its own body ─────────────────────────────────────────────────────────────────────────────────────────────
-# `arrival` is the number that the effect gave, so that news of a buffer that is gone is not taken for another's.
+# `arrival` is the effect's number, so that a late message about a dropped buffer is not taken for another's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsHashed:
-    """All of an offer that came without hashes is here, and these are they."""
+    """An offer without hashes has fully arrived; these are its hashes."""
 
     arrival: int
     manifest: WeightManifest
@@ -123,19 +123,19 @@ class WeightsHashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkHashed:
-    """Chunk `index` is here, and this is its hash."""
+    """Chunk `index` has arrived, with this hash."""
 
     arrival: int
     buffer_id: BufferId
     index: int
     digest: str
     is_torn: bool = False
-    """It is not what its sender says that it is: the buffer does not have it."""
+    """The chunk does not match its sender's hash and was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferHashed:
-    """The identity of the whole version, put together from its buffers."""
+    """The identity of the whole version, assembled from its buffers."""
 
     arrival: int
     identity: str
@@ -143,17 +143,17 @@ class BufferHashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed:
-    """The offered weights are not there any more, or there is no room for them."""
+    """The offered weights are gone, or there is no room for them."""
 
     arrival: int
     reason: str
     is_gone: bool = False
-    """The trainer has made a newer version meanwhile, which is nobody's fault."""
+    """The trainer has made a newer version meanwhile, which is no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSealed:
-    """The sha256 of a version that is shown, by its chunks."""
+    """The sha256 of a whole version, over its chunks."""
 
     weights: WeightsId
     sha256: str
@@ -163,12 +163,12 @@ class WeightsSealed:
 class DeltaMade:
     weights: WeightsId
     delta: DeltaManifest | None
-    """None: it would not have been smaller."""
+    """None: a delta would not be smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAwaited:
-    """The process of this relay, or of a silent one on its host, has waited for a core since it was last asked."""
+    """The process of this relay, or of a silent one on its host, has waited for a core since the last check."""
 
     host: int
     waited_s: float

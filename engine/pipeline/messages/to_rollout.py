@@ -23,14 +23,14 @@ class WorkGranted:
     taken: tuple[SampleKey, ...] = ()
     tasks: tuple[GroupTask, ...] = ()
     to_hold: WeightsId | None = None
-    """The weights that this replica should hold until told otherwise; None: the newest."""
+    """The weights that this replica must hold until the next order; None: the newest."""
     revoked: tuple[HeldGroup, ...] = ()
-    """Samples that are not its own (any more) under this lease or a lower one: stop them."""
+    """Samples to stop: the replica does not own them (any more) under this lease or a lower one."""
     reserved: tuple[Reservation, ...] = ()
-    """All that it should keep room for; what is not listed is cancelled."""
+    """All reservations to keep; one that is not listed is cancelled."""
     handovers: tuple[HandOver, ...] = ()
     is_released: bool = False
-    """It is leaving, and data needs nothing more of it."""
+    """The replica is leaving, and data needs nothing more of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,16 @@ class ProgressHeard:
     incarnation: int
     serial: int
     lacking: tuple[SampleKey, ...] = ()
-    """Samples of which data does not know what this continued: they are to be told whole."""
+    """Samples whose earlier tokens data lacks: the replica must report them whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencesHandedOver:
-    """From another replica's body: the samples of one group, to go on under this lease. The payload says where their
-    keys and values are to be had."""
+    """From another replica's body: a group's samples, to resume under this lease. The payload locates their KV
+    cache."""
 
     incarnation: int
-    """The host's."""
+    """The host's incarnation."""
     key: GroupKey
     lease: int
     weights: WeightsId
@@ -59,8 +59,8 @@ class SequencesHandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequested:
-    """From the manager: take nothing more, let others go on with the rest, and say when nothing is left. What has not
-    moved by then is handed to data as tokens."""
+    """From the manager: take nothing more, let others take over the rest, and report when nothing is left. Work that
+    has not moved by then is handed to data as tokens."""
 
     incarnation: int
     within_s: float
@@ -91,12 +91,12 @@ class WeightsInstalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRefused:
-    """From its own body: the bytes are not what their manifest says."""
+    """From its own body: the bytes do not match their manifest."""
 
     weights: WeightsId
     reason: str
     is_gone: bool = False
-    """They were dropped because a newer version is there, which is nobody's fault."""
+    """The weights were dropped because a newer version is there, which is no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class TrajectoriesEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReported:
-    """From its own body, in answer to `ReportProgress` or `StopSequences`: samples that still ran, as they are."""
+    """From its own body, in answer to `ReportProgress` or `StopSequences`: samples that still ran."""
 
     progress: tuple[SampleProgress, ...]
     is_stopped: bool = False
@@ -120,9 +120,9 @@ class LoadMeasured:
 
     kv_used: float
     num_tokens: int
-    """Generated since the start."""
+    """Tokens generated since the start."""
     kv_by_weights: tuple[tuple[WeightsId, float], ...] = ()
-    """The share of the cache that each version's work takes, where there may be several."""
+    """Each version's share of the cache, where there may be several versions."""
 
 
 ToRollout = (

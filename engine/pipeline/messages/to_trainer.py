@@ -13,17 +13,17 @@ class BatchReady:
     step: int
     groups: tuple[CompleteGroup, ...]
     progress: DataProgress
-    """As it will be once this batch is trained; goes into the step's checkpoint."""
+    """Data's progress once this batch is trained; goes into the step's checkpoint."""
     buffer: BufferView
     epoch: int = 0
-    """For this incarnation of the trainer."""
+    """The trainer's incarnation that the batch is for."""
     lineage: Lineage = UNFORKED
-    """Tells how stale each trajectory is: `lineage.staleness(weights, at=step - 1)`."""
+    """Gives each trajectory's staleness: `lineage.staleness(weights, at=step - 1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStored:
-    """Every live relay of the chain has it, or a newer one."""
+    """Every live relay of the chain has this version, or a newer one."""
 
     weights: WeightsId
 
@@ -36,25 +36,25 @@ class VersionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterElected:
-    """From the relay that makes this claim, until the trainer has answered. Or from one that was offered weights and
-    does not lead: then it says who does, and `held` is empty."""
+    """From the relay that makes this claim, until the trainer has answered. Or from a relay that was offered weights
+    and does not lead: then it names the leader, and `held` is empty."""
 
     host: int
     incarnation: int | None
-    """None: the sender speaks of another relay."""
+    """None: the sender names another relay."""
     claim: int
     held: tuple[WeightsId, ...]
-    """The versions that the master has: others were lost with the one before and must be offered again."""
+    """The versions that the master has: others were lost with its predecessor and must be offered again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerLoaded:
-    """From its own body: weights and optimizer are as they were after this step."""
+    """From its own body: weights and optimizer are in the state after this step."""
 
     step: int
     num_parameters: int
     progress: DataProgress | None = None
-    """The data's progress in the checkpoint; None: it began where the attempt did."""
+    """Data's progress in the checkpoint; None: the trainer began where the attempt did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class BatchTrained:
     metrics: dict[str, float]
     advantages: tuple[float, ...]
     logprobs: tuple[Floats, ...] = ()
-    """Of the first tokens that the model wrote of each, at the weights that the step began with; empty where they are
-    not known."""
+    """Log-probs of the first tokens that the model wrote in each trajectory, at the weights before the step; empty if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten:
-    """From its own body: whole, and read back."""
+    """From its own body: the checkpoint is whole and was read back."""
 
     step: int
     uri: str

@@ -1,4 +1,4 @@
-"""Time by which others are judged, less what its reader slept through."""
+"""Awake time is the clock less the time that its reader slept through."""
 
 import pytest
 
@@ -25,5 +25,5 @@ def test_it_never_goes_back_and_counts_every_sleep() -> None:
     assert read == sorted(read) and read[-1] == pytest.approx(3.0)
 
 
-def test_whoever_begins_late_has_slept_through_nothing() -> None:
+def test_first_read_counts_no_sleep() -> None:
     assert AwakeTime().at(12_345.0) == 12_345.0

@@ -1,4 +1,4 @@
-"""Lineage: staleness is the way through the tree of weights."""
+"""Lineage: staleness is the distance in the tree of weights."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def test_a_dead_branch_counts_the_way_back_to_the_fork_too() -> None:
     assert lineage.staleness(WeightsId(1, 4), at=5) == 1
 
 
-def test_a_later_trainers_weights_are_newer_whatever_their_version() -> None:
+def test_weights_of_later_epoch_are_newer_than_earlier_ones() -> None:
     assert WeightsId(1, 2) > WeightsId(0, 9)
 
 

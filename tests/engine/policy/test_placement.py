@@ -1,4 +1,4 @@
-"""Places: no host beyond what it has, every replica whole on one, a relay wherever replicas are."""
+"""Placement: no host over capacity, every replica whole on one host, a relay on each host of replicas."""
 
 from collections import Counter
 from dataclasses import replace
@@ -43,7 +43,7 @@ def used_of(places: Places, asked: JobNeeds, host: str) -> tuple[float, float]:
 
 
 def fewest_hosts(hosts: list[HostView], count: int, each: Need) -> int:
-    """By filling the largest, which is the least that any way takes where each goes anywhere."""
+    """Fills the largest hosts first: no other way needs fewer where each process may go anywhere."""
     for num, room in enumerate(sorted((Rooms([host]).num_fitting(host.id, each) for host in hosts), reverse=True), 1):
         count -= room
         if count <= 0:
@@ -60,7 +60,7 @@ def fewest_hosts(hosts: list[HostView], count: int, each: Need) -> int:
     cpus=st.sampled_from((0.3, 1.0, 16.0)),
     workers=st.integers(1, 9),
 )
-def test_no_host_is_given_more_than_it_has_and_every_replica_has_a_relay_on_its_own(
+def test_placement_fits_hosts_and_gives_replicas_a_local_relay(
     gpus: list[int], num_ranks: int, fewest: int, more: int, each: float, cpus: float, workers: int
 ) -> None:
     hosts = [host(number, float(count), cpus) for number, count in enumerate(gpus)]
@@ -80,17 +80,17 @@ def test_no_host_is_given_more_than_it_has_and_every_replica_has_a_relay_on_its_
     assert len(places.environments) == workers - 1
     assert len(set(places.ranks)) == fewest_hosts(hosts, num_ranks, asked.rank)
     if places.ranks[0] in places.relays:
-        assert places.relays[0] == places.ranks[0], "the one that leads is beside the trainer"
+        assert places.relays[0] == places.ranks[0], "the relay that leads shares the trainer's host"
 
 
-def test_eight_hosts_of_eight_are_full_with_two_of_the_trainer_and_six_of_replicas() -> None:
+def test_trainer_fills_two_of_eight_hosts_and_replicas_fill_six() -> None:
     places = plan_places([host(number, 8.0) for number in range(8)], needs(16, 48), num_replicas=48)
     assert sorted(Counter(places.ranks).values()) == [8, 8]
     assert sorted(Counter(places.replicas).values()) == [8] * 6 and len(places.relays) == 6
     assert not set(places.ranks) & set(places.replicas)
 
 
-def test_the_trainer_leaves_the_large_hosts_to_replicas_that_need_them() -> None:
+def test_trainer_leaves_large_hosts_to_replicas_that_need_them() -> None:
     uneven = [host(0, 8.0), host(1, 2.0), host(2, 4.0)]
     places = plan_places(uneven, needs(2, 3, each=4.0), num_replicas=3)
     assert set(places.ranks) == {"id1"} and Counter(places.replicas) == {"id0": 2, "id2": 1}
@@ -102,7 +102,7 @@ def test_on_one_host_there_is_one_relay() -> None:
     assert places == Places(ranks=("id0",), replicas=("id0", "id0"), relays=("id0",), services="id0")
 
 
-def test_replicas_beyond_the_fewest_wait_for_a_host_and_go_where_a_relay_is() -> None:
+def test_optional_replicas_wait_and_fill_hosts_with_relays_first() -> None:
     asked, first = needs(1, 2), [host(0, 4.0)]
     places = plan_places(first, asked, num_replicas=9)
     assert places.replicas == ("id0",) * 3, "the others have no place yet"
@@ -110,12 +110,14 @@ def test_replicas_beyond_the_fewest_wait_for_a_host_and_go_where_a_relay_is() ->
     assert place_replicas(rooms, asked, 6, relays=["id0"]) == ["id0"] * 2 + ["id1"] * 4
 
 
-def test_what_can_never_fit_is_told_with_what_every_host_has() -> None:
+def test_refusal_lists_hosts_and_whether_an_empty_cluster_fits() -> None:
     hosts = [host(number, 8.0) for number in range(2)]
-    with pytest.raises(NoRoom, match=r"3 replicas with 8 GPU and .* host-1 has 8 of 8 GPUs.* Nor if all was free\.$"):
+    with pytest.raises(
+        NoRoom, match=r"3 replicas with 8 GPU and .* host-1 has 8 of 8 GPUs.* not fit even if .*free\.$"
+    ):
         plan_places(hosts, needs(1, 3, each=8.0), num_replicas=3)
     busy = [host(0, 8.0, used=6.0)]
-    with pytest.raises(NoRoom, match=r"2 of 8 GPUs .* free.* It would fit if they were all free\.$"):
+    with pytest.raises(NoRoom, match=r"2 of 8 GPUs .* free.* The job would fit if all of them were free\.$"):
         plan_places(busy, needs(1, 4), num_replicas=4)
     with pytest.raises(NoRoom, match="there is no host"):
         plan_places([], needs(1, 1), num_replicas=1)
@@ -136,7 +138,7 @@ def test_an_evaluation_holds_no_device_for_a_trainer() -> None:
 SPEC = JobSpec.model_validate({"name": "x", "environment": {"name": "reasoning_gym", "workers": 5}})
 
 
-def test_workers_that_run_untrusted_code_are_on_hosts_with_a_sandbox() -> None:
+def test_untrusted_workers_are_placed_on_hosts_with_a_sandbox() -> None:
     hosts = [host(0, 8.0, cpus=64.0), host(1, 8.0, cpus=4.0), host(2, 1.0, cpus=64.0)]
     without = [replace(each, has_sandbox=each.id == "id1") for each in hosts]
     asked = JobNeeds.of_spec(SPEC, has_gpus=True)
@@ -146,7 +148,7 @@ def test_workers_that_run_untrusted_code_are_on_hosts_with_a_sandbox() -> None:
     assert "id1" not in {elsewhere.services, *elsewhere.environments}
 
 
-def test_without_a_sandbox_anywhere_the_job_is_refused_at_once_and_only_if_it_needs_one() -> None:
+def test_job_is_refused_without_sandbox_only_if_it_needs_one() -> None:
     hosts = [replace(host(number, 8.0), has_sandbox=False) for number in range(2)]
     with pytest.raises(NoSandbox, match=r"sandbox.*host-0, host-1"):
         plan_places(hosts, JobNeeds.of_spec(SPEC, has_gpus=True), num_replicas=2)

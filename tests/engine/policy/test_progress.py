@@ -1,4 +1,4 @@
-"""A loop's piece of work, its signs of life, and the time that may pass between two of them."""
+"""A loop's piece of work, its signs of life, and the limit between two of them."""
 
 from engine.policy.progress import LOOP, SLOWEST_OPAQUE_S, SLOWEST_SYNC_S, Piece, Pulse
 from engine.policy.recovery import Patience
@@ -19,7 +19,7 @@ def test_every_turn_every_begin_and_every_end_is_a_sign_of_life() -> None:
     assert pulse.piece.what == LOOP
 
 
-def test_a_smaller_piece_interrupts_a_larger_one_which_goes_on_afterwards() -> None:
+def test_nested_piece_interrupts_the_outer_one_which_resumes() -> None:
     pulse = Pulse()
     pulse.begin("start", is_opaque=True)
     pulse.begin("load", constant_s=10.0)
@@ -28,7 +28,7 @@ def test_a_smaller_piece_interrupts_a_larger_one_which_goes_on_afterwards() -> N
     assert (pulse.piece.what, pulse.piece.constant_s, pulse.is_opaque) == ("start", SLOWEST_OPAQUE_S, True)
 
 
-def test_a_turn_of_the_loop_may_take_as_long_as_a_heartbeat_may_be_late() -> None:
+def test_idle_loop_has_the_limit_of_a_heartbeat() -> None:
     assert PATIENCE.standstill_s(Piece()) == 20.0
 
 
@@ -48,6 +48,6 @@ def test_call_into_other_peoples_code_has_ten_minutes() -> None:
     assert Patience().standstill_s(pulse.piece) == 120.0
 
 
-def test_run_stalls_after_the_work_in_it_would_have_been_replaced() -> None:
+def test_run_stall_limit_exceeds_limit_of_its_parts() -> None:
     assert PATIENCE.of_the_run_s([]) == PATIENCE.of_the_run_s([Piece()]) == 600.0
     assert PATIENCE.of_the_run_s([Piece(), Piece(what="load")]) == 720.0

@@ -1,4 +1,4 @@
-"""Repack: who is emptied, and onto whom."""
+"""Repack: which replicas are emptied, and onto which hosts."""
 
 from typing import Any
 
@@ -32,16 +32,16 @@ def test_two_tails_may_go_to_one_host() -> None:
     ]
 
 
-def test_who_has_every_place_taken_is_left_alone() -> None:
+def test_full_replica_is_left_alone() -> None:
     assert plan(view(0, kv=0.2, running=16), view(1, kv=0.3)) == []
 
 
 def test_requests_that_hold_no_cache_are_a_tail_too() -> None:
-    """They are all with their environment."""
+    """All of them wait for their environment."""
     assert plan(view(0, kv=0.0), view(1, kv=0.0, running=8)) == [Merge(source=0, host=1, weights=OLD)]
 
 
-def test_who_holds_the_newest_weights_has_nothing_to_gain() -> None:
+def test_replica_on_newest_weights_is_left_alone() -> None:
     assert plan(view(0, kv=0.1, version=9), view(1, kv=0.2, version=9)) == []
 
 
@@ -56,7 +56,7 @@ def test_what_runs_on_other_weights_takes_a_hosts_room_too() -> None:
     assert plan(source, host(kv_beside=0.55)) == []
 
 
-def test_a_replica_that_could_take_the_newest_anyway_is_not_emptied() -> None:
+def test_replica_with_a_free_slot_is_not_emptied() -> None:
     assert plan(*(view(replica, kv=0.1, has_free_slot=True) for replica in (0, 1))) == []
 
 

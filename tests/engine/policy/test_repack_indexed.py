@@ -1,4 +1,4 @@
-"""The plan by index is the plan by looking at every pair; and it looks at few."""
+"""The indexed plan equals a plan over all pairs, and looks at few hosts."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ NEWEST = WeightsId(0, 9)
 def by_pairs(
     replicas: Sequence[ReplicaView], *, newest: WeightsId, kv_ceiling: float, max_batch: int, by: RepackBy
 ) -> list[Merge]:
-    """The rule in plain words: each source, by rising KV use, to the fullest of all others that it fits."""
+    """Reference: each source, by rising KV use, moves to the fullest of all other replicas with room for it."""
     kv = {view.replica: view.kv_used + view.kv_beside for view in replicas}
     running = {view.replica: view.num_running + view.num_beside for view in replicas}
     merges: list[Merge] = []
@@ -72,9 +72,7 @@ def test_it_is_the_plan_that_looks_at_every_pair(
 
 
 @pytest.mark.parametrize("num", [100, 1_000, 10_000])
-def test_it_looks_at_a_few_hosts_for_each_replica_however_many_there_are(
-    num: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_takes_few_hosts_per_replica_at_any_cluster_size(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     take = repack._Hosts.take
 

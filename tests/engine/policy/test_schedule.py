@@ -1,4 +1,4 @@
-"""Schedules: the three questions, and that a job's own bound tightens a preset."""
+"""Schedules: starting, refreshing and training, and a job's bound that tightens a preset."""
 
 from math import ceil
 from typing import Any
@@ -37,14 +37,14 @@ def test_every_name_of_the_spec_has_a_preset(name: ScheduleName) -> None:
     assert schedule_for(ScheduleSpec(name=name), weight_slots=1).name == name
 
 
-def test_sync_opens_one_step_when_nothing_is_left_of_the_one_before() -> None:
+def test_sync_opens_a_step_when_the_previous_one_is_done() -> None:
     assert SYNC.next_window(demand(num_open=0)) == 4
     assert SYNC.next_window(demand(num_open=4)) == 0, "the batch is in training"
     assert SYNC.may_start(demand(num_open=0, left_of_window=1), lag=0)
     assert not SYNC.may_start(demand(num_open=0, left_of_window=1), lag=1)
 
 
-def test_one_step_generates_a_batch_while_another_is_trained_and_not_two() -> None:
+def test_one_step_generates_one_batch_while_another_is_trained() -> None:
     assert ONE_STEP.next_window(demand(num_open=4)) == 4
     assert ONE_STEP.next_window(demand(num_open=8, num_ready=4)) == 0
     assert ONE_STEP.next_window(demand(num_open=5, num_in_progress=1)) == 0, "the barrier"
@@ -74,7 +74,7 @@ def test_nothing_is_started_that_the_job_does_not_need() -> None:
 
 @given(eta=st.integers(0, 8), version=st.integers(0, 50), per_step=st.integers(1, 64), pending=st.integers(0, 700))
 def test_the_capacity_of_areal_is_a_lead(eta: int, version: int, per_step: int, pending: int) -> None:
-    """(eta + version + 1)·B - (accepted + running): accepted are all that were ever finished, trained ones included."""
+    """(eta + version + 1)·B - (accepted + running): accepted counts all groups ever finished, trained ones included."""
     capacity = (eta + version + 1) * per_step - (version * per_step + pending)
     schedule = Schedule(name="partial", lead_steps=eta)
     view = DemandView(num_open=pending, groups_per_step=per_step, steps_left=1_000)
@@ -102,7 +102,7 @@ def test_running_sequences_are_drained_before_weights_change(schedule: Schedule)
     assert schedule.refresh(weights(version=2, newest=2, has_free_slot=True)) == "keep"
 
 
-def test_laminar_takes_newer_weights_into_a_free_slot_and_drains_for_none_but_a_new_trainer() -> None:
+def test_laminar_installs_in_free_slot_but_drains_for_new_epoch() -> None:
     assert LAMINAR.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
     assert LAMINAR.refresh(weights(version=1, newest=9, has_free_slot=False)) == "keep"
     assert LAMINAR.refresh(weights(version=4, newest=2, has_free_slot=False, epoch=1)) == "drain"
@@ -122,7 +122,7 @@ def capped(*, newest: int, oldest: int | None, has_free_slot: bool, epoch: int =
     return lays_over
 
 
-def test_with_an_age_cap_new_weights_are_laid_under_what_is_too_old_or_leaves_no_slot() -> None:
+def test_age_cap_overwrites_old_weights_or_when_no_slot_is_free() -> None:
     assert capped(newest=5, oldest=2, has_free_slot=True), "three versions old"
     assert not capped(newest=5, oldest=3, has_free_slot=True), "there is a slot for them"
     assert capped(newest=5, oldest=3, has_free_slot=False)
@@ -141,7 +141,7 @@ def test_an_age_cap_is_of_versions_side_by_side() -> None:
             JobSpec.model_validate({"name": "cap", "schedule": {"age_cap": 2}, "rollout": rollout})
 
 
-def test_laminar_with_one_slot_drains_for_every_second_version_and_for_a_new_trainer_at_once() -> None:
+def test_laminar_with_one_slot_drains_for_second_version() -> None:
     assert ONE_SLOT.refresh(weights(version=1, newest=2, has_free_slot=False)) == "keep"
     assert ONE_SLOT.refresh(weights(version=1, newest=3, has_free_slot=False)) == "drain"
     assert ONE_SLOT.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
@@ -246,9 +246,9 @@ def test_a_job_says_how_far_generation_runs_ahead(name: ScheduleName) -> None:
 def test_a_lead_beyond_what_may_be_trained_on_is_refused() -> None:
     with pytest.raises(ValueError, match=r"schedule.lead_steps must not exceed schedule.max_staleness, which is 1"):
         JobSpec.model_validate({"name": "t", "schedule": {"lead_steps": 2, "max_staleness": 1}})
-    with pytest.raises(ValidationError, match="has no effect") as told:
+    with pytest.raises(ValidationError, match="has no effect") as refusal:
         JobSpec.model_validate({"name": "t", "schedule": {"name": "sync", "lead_steps": 2}})
-    assert told.value.error_count() == 1, "one field, one reason"
+    assert refusal.value.error_count() == 1, "one field, one reason"
 
 
 def test_repack_is_off_by_a_switch() -> None:

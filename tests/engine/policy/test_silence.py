@@ -1,4 +1,4 @@
-"""Silence counts the seconds in which a process could have spoken."""
+"""Silence counts the seconds in which a process could have sent a heartbeat."""
 
 from engine.policy.silence import Silence
 
@@ -8,7 +8,7 @@ def test_wait_for_a_core_is_no_silence() -> None:
     assert silence.lasts_s(13.0) == 3.0
     silence.excuse(20.0, 33.0)
     assert silence.lasts_s(33.0) == 3.0
-    assert silence.lasts_s(35.0) == 5.0, "it runs again, and says nothing"
+    assert silence.lasts_s(35.0) == 5.0, "running again, without a heartbeat"
     silence.end(36.0)
     assert silence.lasts_s(37.0) == 1.0
 

@@ -1,4 +1,4 @@
-"""Whole or what changed: whichever brought the last ones sooner, the other now and then."""
+"""Whole or delta: the kind that was faster of late, the other now and then."""
 
 from engine.policy.travel import Travel
 
