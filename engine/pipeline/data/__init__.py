@@ -1,1 +1,1 @@
-"""Data's brain: hands out prompts, gathers trajectories, makes batches of complete groups."""
+"""Data's brain: hands out prompts, collects trajectories, makes batches of complete groups."""

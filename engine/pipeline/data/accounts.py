@@ -1,8 +1,8 @@
-"""An account of an unfinished sample: what it said so far, as its replica told it piece by piece.
+"""The partial response of a running sample, rebuilt from the increments that its replica streams.
 
 Invariants:
-- only what continues it is added: of the same run of the sample on the same replica, without a gap;
-- what was told before is passed over, so pieces may come twice, late and overlapping.
+- an increment is added only if it continues the account: same replica, same run of the sample, no gap;
+- known tokens are skipped, so increments may arrive twice, late and overlapping.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ class Account:
     def is_continued(
         self, *, teller: Owner, telling: int, since: int, upto: int, mark: int, brings_state: bool = False
     ) -> bool:
-        """By tokens from the one offset to the other, of the state that is known here unless they bring theirs."""
+        """True if tokens from `since` to `upto` continue this account, with their own or the known state."""
         if self.teller != teller or self.telling != telling or since > self.num_tokens:
             return False
         is_old = upto <= self.num_tokens and mark < self.mark
         return brings_state or mark == self.mark or is_old
 
     def is_newer_than(self, progress: SampleProgress, *, teller: Owner) -> bool:
-        """Than one that is whole. Of two runs on one replica the later counts, else the one that says more."""
+        """Of two runs on one replica the later one wins, else the one with more tokens. `progress` is whole."""
         if self.teller == teller and 0 < progress.telling != self.telling:
             return progress.telling < self.telling
         if self.teller == teller and progress.telling == self.telling:
@@ -47,7 +47,7 @@ class Account:
         return self.num_tokens > progress.num_tokens
 
     def add(self, weights: WeightsId, num_tokens: int, said: bytes | memoryview, *, since: int) -> None:
-        """Tokens from `since` on, all by these weights."""
+        """Adds tokens from `since` on, all by these weights."""
         known = self.num_tokens - since
         if known >= num_tokens:
             return
@@ -59,7 +59,7 @@ class Account:
         self._counts[-1] += num_tokens - known
 
     def take(self, progress: SampleProgress) -> None:
-        """Of a piece that continues this."""
+        """Adds an increment that continues this account."""
         since, at = progress.since, 0
         width = len(progress.said) // max(1, progress.num_tokens - since)
         for run in progress.runs:
@@ -70,7 +70,7 @@ class Account:
             self.state, self.mark = progress.state, progress.mark
 
     def progress(self, key: SampleKey) -> SampleProgress:
-        """Whole, to go on from."""
+        """The whole progress, to resume from."""
         runs = zip(self._writers, self._counts, strict=True)
         return SampleProgress(
             key=key,

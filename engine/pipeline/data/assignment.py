@@ -1,19 +1,19 @@
 """Assignment: the replica that works on each group.
 
-Data hears from each replica what it holds and how many sequences it could start, and assigns groups, one at a
-time, to whoever has most room. Evaluations come first: a replica that holds the wanted weights answers, and one
-that has nothing to do is told to take them.
+Each replica reports what it holds and how many sequences it could start; data assigns groups one at a time to the
+replica with most room. Evaluations come first: a replica that holds their weights answers, and an idle one is ordered
+to install them.
 
 Invariants:
-- nothing is assigned to a replica without room, less what is on its way to it; of its last group the rest waits there;
-- a group that wants exact weights is assigned only to a replica that holds them; what a sample goes on from is sent
-  only to the weights that wrote it;
-- a grant that its replica does not list in time was lost on the way, and is granted again;
-- a group that a replica lists and does not own is taken from it: handed over to its new owner, or stopped;
-- a message costs what its own replica holds, however many others there are, unless groups wait for an owner.
+- a replica without room, less pending grants, is assigned nothing; its last group may exceed the room, and waits there;
+- a group with exact weights is assigned only to a replica that holds them; progress is sent only to the weights that
+  wrote it;
+- a grant that its replica does not list in time counts as lost, and is granted again;
+- a group that a replica lists but does not own is handed over to its new owner, or stopped;
+- a message costs time in its own replica's groups, not in the number of replicas, unless groups wait for an owner.
 """
 
-# Over budget: who may have a group, who has it and who loses it are one question.
+# Over budget: granting, owning and revoking a group are one state machine.
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +31,7 @@ from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.records import GroupKey, HandOver, HeldGroup
 from engine.policy.lineage import WeightsId
 
-# Long against a message's way (milliseconds), short against a person's patience.
+# Long against a message's latency (milliseconds), short against a user's patience.
 GRANT_LOST_AFTER_S: Final = 2.0
 # Leases of a later incarnation of data are higher than all of an earlier one.
 LEASES_PER_INCARNATION: Final = 10**12
@@ -52,7 +52,7 @@ class Assignment:
         self._last_lease += 1
         return self._last_lease
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── syncs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, message: ReplicaSynced, now: float) -> None:
         replica = self.replicas.newest_of(message.replica)
@@ -62,13 +62,13 @@ class Assignment:
         if replica is None:
             replica = self.replicas.add(message.replica, message.incarnation)
         if message.incarnation < replica.incarnation:
-            return  # one that was given up speaks: its samples count, its wishes do not
+            return  # a replica that was given up: its samples count, its requests do not
         if not replica.hear(message):
             return
         if message.progress:
-            self._take_what_was_stopped(replica, message)
-        self._judge_what_it_holds(replica, now)
-        self._look_for_what_is_lost(replica, now)
+            self._take_stopped_samples(replica, message)
+        self._check_held_groups(replica, now)
+        self._regrant_lost_groups(replica, now)
         self.moves.hear(replica, now)
         promised = self.moves.promised(replica)
         if promised:
@@ -82,7 +82,7 @@ class Assignment:
         for book in self._state.books():
             book.give_back(book.owned_by(owner))
 
-    def _judge_what_it_holds(self, replica: KnownReplica, now: float) -> None:
+    def _check_held_groups(self, replica: KnownReplica, now: float) -> None:
         for held in replica.groups.values():
             group = self._group(held.key)
             if held.is_over and (group is None or group.owner != replica.owner):
@@ -92,9 +92,9 @@ class Assignment:
             if group is not None and group.owner == replica.owner:
                 group.is_begun = group.is_begun or held.lease == group.lease
             elif group is not None and group.owner is None and self._may_adopt(held, group):
-                said_at = group.granted_at  # what is absent there was lost with us, and is granted again at once
+                granted_at = group.granted_at  # kept: samples that the replica lacks are granted again at once
                 self._book(held.key).assign(group, replica.owner, lease=held.lease, now=now)
-                group.granted_at, group.is_begun = said_at, True
+                group.granted_at, group.is_begun = granted_at, True
             elif group is not None and group.source == replica.owner and group.owner is not None:
                 host, host_incarnation = group.owner
                 order = HandOver(key=held.key, lease=group.lease, host=host, host_incarnation=host_incarnation)
@@ -103,7 +103,7 @@ class Assignment:
                 replica.revoked.append(held)
 
     def _may_adopt(self, held: HeldGroup, group: OpenGroup) -> bool:
-        """Its replica worked on this when data began again, or was thought to be lost."""
+        """True if the replica may keep a group that it held when data restarted or gave the replica up."""
         if held.lease < group.lease or group.exact not in (None, held.weights):
             return False
         return held.key.evaluation is not None or self._may_write(held.weights)
@@ -113,7 +113,7 @@ class Assignment:
         staleness = state.lineage.staleness(weights, at=state.trained_version)
         return weights.epoch == state.lineage.epoch or state.plan.schedule.may_train(staleness=staleness)
 
-    def _look_for_what_is_lost(self, replica: KnownReplica, now: float) -> None:
+    def _regrant_lost_groups(self, replica: KnownReplica, now: float) -> None:
         for book in self._state.books():
             for group in book.owned_by(replica.owner):
                 held = replica.groups.get(group.key)
@@ -152,14 +152,14 @@ class Assignment:
     # ── taking back ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_elsewhere(self, book: GroupBook, group: OpenGroup) -> None:
-        """Not by this owner again, and not under a lease that it knows."""
+        """Takes the group from its owner: another replica begins it again, under a new lease."""
         group.avoid, group.num_overdue, group.lease = group.owner, group.num_overdue + 1, self._new_lease()
         self.partials.forget(group)
         self._give_back(book, group)
 
     def fork(self) -> None:
-        """Of the samples that run, only those that may still be trained on go on. The rest is taken from its owners;
-        prompts of which nothing is left are forgotten, so that they start again in their order."""
+        """Running samples continue if they may still be trained on; their owners lose the rest. Prompts without a
+        finished sample are closed, so that they start again in order."""
         self.moves.cancel_all()
         for book in self._state.books():
             dead = [group for group in book if not self._outlives_a_fork(group)]
@@ -179,7 +179,7 @@ class Assignment:
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_what_was_stopped(self, replica: KnownReplica, message: ReplicaSynced) -> None:
+    def _take_stopped_samples(self, replica: KnownReplica, message: ReplicaSynced) -> None:
         stopped = {progress.key.group for progress in message.progress}
         for book in self._state.books():
             groups = [group for group in book.owned_by(replica.owner) if group.key in stopped]
@@ -188,7 +188,7 @@ class Assignment:
 
     def _see_off(self, replica: KnownReplica, now: float) -> None:
         replica.wants = replica.room = 0
-        for book in self._state.books():  # what was on its way to it, or came to late
+        for book in self._state.books():  # grants that were on their way, or arrived too late
             book.give_back(group for group in book.owned_by(replica.owner) if group.key not in replica.groups)
         if replica.is_empty:
             replica.is_released = True
@@ -198,7 +198,7 @@ class Assignment:
     # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def assign(self, now: float, prompts: PromptPool | None) -> list[Send]:
-        """`prompts` is None while data only listens."""
+        """`prompts` is None while data only listens, or pauses."""
         self.moves.expire(now)
         self.partials.settle(self._state.training, self.replicas)
         self.replicas.note_changes()
@@ -210,7 +210,7 @@ class Assignment:
 
     @property
     def _some_wait(self) -> bool:
-        """Groups without an owner; who may take which differs from one replica to the next."""
+        """True if groups wait for an owner; which of them a replica may take depends on the replica."""
         return any(book.num_unowned for book in self._state.books())
 
     def _assign_waiting(self, now: float, prompts: PromptPool) -> bool:
@@ -218,7 +218,7 @@ class Assignment:
         return any(self._assign_one(each, now, prompts) for each in with_room)
 
     def _assign_fresh(self, now: float, prompts: PromptPool) -> bool:
-        """What may begin on some weights may begin on them anywhere."""
+        """Gives a fresh group to the replica that wants most. Weights that may start none are not tried again."""
         plan, wanting = self._state.plan, self.replicas.wanting
         refused: set[WeightsId] = set()
         tried: list[KnownReplica] = []
@@ -239,16 +239,16 @@ class Assignment:
     def _give(self, group: OpenGroup, book: GroupBook, replica: KnownReplica, now: float) -> None:
         book.assign(group, replica.owner, lease=self._new_lease(), now=now)
         self._order(replica, group, group.missing)
-        self.partials.goes_on(group)
+        self.partials.count_saved(group)
         replica.take_room(len(group.missing))
 
     def _assign_one(self, replica: KnownReplica, now: float, prompts: PromptPool) -> bool:
         if not replica.is_open or replica.is_leaving or self.moves.is_source(replica.owner):
             return False
-        found = self._next_group(replica, prompts)
-        if found is None:
+        choice = self._next_group(replica, prompts)
+        if choice is None:
             return False
-        book, group = found
+        book, group = choice
         self._give(group, book, replica, now)
         self.replicas.wanting.note(replica)
         return True
@@ -283,19 +283,19 @@ class Assignment:
         return group.avoid != replica.owner or len(self.replicas) == 1
 
     def _fits(self, replica: KnownReplica, num_samples: int, room: int) -> bool:
-        """Samples that do not fit wait there, unless others were promised the room."""
+        """Samples that do not fit wait on the replica, unless its room is promised to a move."""
         return num_samples <= room or (room > 0 and not replica.has_promised)
 
     def _is_kept_free(self, replica: KnownReplica) -> bool:
-        """It is about to take an evaluation's weights, and fresh work would take their place."""
+        """True if the replica is about to install an evaluation's weights, whose slot fresh work would take."""
         wanted = self._wanted_for_evaluation(replica)
         return wanted not in (None, replica.weights) and replica.weights not in replica.in_use
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _alike(self, for_training: WeightsId | None) -> object:
-        """As long as it is the same, what a replica should hold changes with that replica alone. None: it may with any:
-        while prompts of an evaluation wait for somebody, or once one has ended where answers are interrupted."""
+        """While this key is unchanged, the weights that a replica must hold depend on that replica's messages alone.
+        None: they may change for any replica, while an evaluation's prompts wait for an owner."""
         if self._state.evaluations and self._some_wait:
             return None
         left = [(each.weights, len(each.groups)) for each in self._state.evaluations if not self._keeps_version]
@@ -306,11 +306,11 @@ class Assignment:
         return wanted if wanted is not None else (for_training if replica.weights == for_training else None)
 
     def _wanted_for_evaluation(self, replica: KnownReplica) -> WeightsId | None:
-        """The weights that this replica should hold for an evaluation's sake."""
+        """The weights that this replica must hold for an evaluation."""
         for evaluation in self._state.evaluations:
             is_interrupted = not self._keeps_version and evaluation.weights == replica.weights
             if is_interrupted and evaluation.groups.owned_by(replica.owner):
-                return evaluation.weights  # or newer ones would be installed under its answers
+                return evaluation.weights  # else newer weights would be installed under its answers
             waits = next(evaluation.groups.unowned(), None)
             if waits is None or waits.exact is None:
                 continue
@@ -323,8 +323,8 @@ class Assignment:
         return None
 
     def _next_for(self, weights: WeightsId) -> KnownReplica | None:
-        """Replicas that never drain are never empty: while none holds these weights, one takes them as soon as it has
-        a slot."""
+        """Replicas that never drain are never empty: if none holds these weights, this one installs them in its next
+        free slot."""
         if self._state.plan.weight_slots == 1 or any(weights in replica.residents for replica in self.replicas):
             return None
         staying = [replica for replica in self.replicas if not replica.is_leaving and replica.missing != weights]

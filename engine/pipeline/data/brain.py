@@ -1,18 +1,18 @@
-"""Data: hands out prompts, gathers trajectories, and makes batches of complete groups.
+"""Data: hands out prompts, collects trajectories, and makes batches of complete groups.
 
     prompt pool ──▶ groups in progress, by replica ──▶ experience buffer ──▶ the batch in training ──▶ ledger
 
 Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
-- a group reaches the trainer when all of its samples have ended; step S always gets the same batch, also when the
-  trainer asks again;
-- every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
-- a time in which it was away itself (frozen, busy) ends no sample;
+- a group reaches the trainer when all of its samples have ended; step S always gets the same batch, however often the
+  trainer requests it;
+- every acknowledgement, and each step's batch, survives a crash of this process (`commit`, `journal`);
+- time in which this process did not run (frozen, busy) times out no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
-- no evaluation holds up training: a place that none of its waiting prompts takes is free for prompts of training.
+- no evaluation holds up training: a place that no waiting evaluation prompt takes goes to training prompts.
 """
 
-# Over budget: every message to data is read here; what follows is decided elsewhere (state, assignment, commit).
+# Over budget: every message to data is dispatched here; the decisions are elsewhere (state, assignment, commit).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
 
-# After a recovery data listens first: in this time every replica has said at least once what it works on.
+# After a recovery data listens first: every replica syncs at least once in this time.
 LISTEN_S: Final = 3.0
 
 
@@ -103,7 +103,7 @@ class DataBrain:
             self._state = DataState.restored(plan, recovered.snapshot)
         for record in () if recovered is None else recovered.records:
             self._state.apply(record)
-        self._state.ended.forget()  # whether it was told before is not known any more
+        self._state.ended.forget()  # whether they were reported is not logged
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
         self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
@@ -118,17 +118,17 @@ class DataBrain:
         self._has_finished = False
         self._overdue_at = 0.0
         self._releases = Releases(num_relays=plan.num_relays)
-        self._to_say_again: list[Effect] = []
-        if recovered is not None:  # what was decided but perhaps not said any more; saying it twice is harmless
-            self._to_say_again = [_tell(report) for report in self._state.reports]
+        self._to_resend: list[Effect] = []
+        if recovered is not None:  # decided but perhaps not sent; a duplicate is harmless
+            self._to_resend = [_report(report) for report in self._state.reports]
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         now = self._awake.at(now)
         if isinstance(message, Persisted):
             return self._commit.persisted(message.serial)
-        if isinstance(message, ProgressStreamed):  # by far the most that data hears, and nobody's turn comes by it
+        if isinstance(message, ProgressStreamed):  # most of data's messages, and none leads to a grant
             return self._commit.after([self._on_streamed(message)])
-        effects, self._to_say_again = self._to_say_again, []
+        effects, self._to_resend = self._to_resend, []
         match message:
             case ReplicaSynced():
                 effects += self._on_synced(message, now)
@@ -166,7 +166,7 @@ class DataBrain:
 
     @property
     def progress(self) -> DataProgress:
-        """As of now: what has its end."""
+        """Data's current progress: the prompts that have ended."""
         return self._state.ledger.progress()
 
     def _record(self, record: Record) -> None:
@@ -174,7 +174,7 @@ class DataBrain:
         self._commit.record(record)
         self._prompts.replace_lost()
 
-    # ── what replicas deliver ─────────────────────────────────────────────────────────────────────────────────────
+    # ── from replicas ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_synced(self, message: ReplicaSynced, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -187,8 +187,8 @@ class DataBrain:
 
     def _on_streamed(self, message: ProgressStreamed) -> Send:
         lacking = self._assignment.partials.hear(message, self._state.training)
-        heard = ProgressHeard(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
-        return Send(to=rollout_address(message.replica), message=heard)
+        answer = ProgressHeard(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
+        return Send(to=rollout_address(message.replica), message=answer)
 
     def _take(self, trajectory: Trajectory) -> list[Effect]:
         if not self._state.is_wanted(trajectory):
@@ -203,8 +203,8 @@ class DataBrain:
         failed, ended = self._state.num_failed_groups, self._state.num_ended_groups
         if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
             return []
-        message = f"{failed} of {ended} groups got no verdict; the last one: {reason}"
-        return [_tell(RunBroken(failure_class=blame, message=message))]
+        message = f"{failed} of {ended} groups could not be graded; the last error: {reason}"
+        return [_report(RunBroken(failure_class=blame, message=message))]
 
     def _loosen(self, missing: WeightsId) -> None:
         for evaluation in self._state.evaluations:
@@ -212,27 +212,27 @@ class DataBrain:
                 self._record(EvaluationLoosened(version=missing.version))
 
     def _give_up_overdue(self, now: float) -> list[Effect]:
-        """A sample that hangs must not hold its group, and with it the step, forever."""
+        """A hung sample must not block its group, and with it the step, forever."""
         deadline_s = self._plan.sample_deadline_s
         if now - self._overdue_at < deadline_s / LOOKS_PER_DEADLINE:
             return []
         self._overdue_at = now
         effects: list[Effect] = []
         for book, group in self._assignment.owned():
-            group.look(now)
+            group.note_growth(now)
             if now - group.moved_at < deadline_s or group.key not in book:
                 continue
             waited = f"{len(group.missing)} samples of {group.key} made no progress for {deadline_s:.0f} s"
             if group.num_overdue + 1 < OWNERS_IN_VAIN:
                 self._assignment.begin_elsewhere(book, group)
-                effects.append(_tell(FaultReported(component="data", message=waited, action="begun again elsewhere")))
+                effects.append(_report(FaultReported(component="data", message=waited, action="begun again elsewhere")))
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
-            effects.append(_tell(FaultReported(component="data", message=waited, action="the samples were given up")))
+            effects.append(_report(FaultReported(component="data", message=waited, action="the samples were given up")))
             effects += self._judge_grader(waited, "reward")
         return effects
 
-    # ── what the trainer asks for ─────────────────────────────────────────────────────────────────────────────────
+    # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_batch_wanted(self, message: BatchWanted, now: float) -> list[Effect]:
         if message.epoch < self._state.lineage.epoch:
@@ -257,23 +257,23 @@ class DataBrain:
         if self._state.is_over or version != self._state.trained_version:
             return effects
         self._record(TrainingClosed(version=version))
-        return [*effects, _tell(EvaluationStarted(version=version))]
+        return [*effects, _report(EvaluationStarted(version=version))]
 
     def _keep(self, step: int) -> None:
         if self._state.checkpointed < step <= self._state.trained_version:
             self._record(CheckpointKept(step=step))
 
     def _on_trained(self, step: int, now: float) -> list[Effect]:
-        """The batch in training has met its end. Steps are trained one after the other, so there is only one."""
+        """Ends the batch in training. Steps are trained one at a time, so there is only one."""
         if self._state.batch is None or self._state.batch.step != step:
             return []
         self._record(StepTrained(step=step))
         ended = self._state.ended.take(now)
-        samples = [_tell(SamplesEnded(step=step, to_read=ended))] if ended else []
-        return [_tell(LedgerReported(counts=self._state.counts())), *samples]
+        samples = [_report(SamplesEnded(step=step, to_read=ended))] if ended else []
+        return [_report(LedgerReported(counts=self._state.counts())), *samples]
 
     def _follow(self, epoch: int, resumed: ResumedFrom | None) -> list[Effect]:
-        """A new incarnation of the trainer: what the one before trained after this checkpoint is undone."""
+        """On a new incarnation of the trainer: undoes the steps that its predecessor trained after this checkpoint."""
         if epoch <= self._state.lineage.epoch or resumed is None:
             return []
         before = self._state.counts()["trained"]
@@ -287,13 +287,13 @@ class DataBrain:
             message=f"a new trainer began from the checkpoint of step {resumed.step}",
             action=f"{num_undone} samples that were trained after it are trained again",
         )
-        return [_tell(fault), _tell(LedgerReported(counts=self._state.counts()))]
+        return [_report(fault), _report(LedgerReported(counts=self._state.counts()))]
 
     def _make_batch(self, now: float) -> list[Effect]:
         if self._wanted_step is None:
             return []
         state = self._state
-        self._drop_what_is_stale()
+        self._drop_stale_groups()
         chosen = oldest_first(len(state.ready), num_groups=self._plan.groups_per_step)
         if chosen is None:
             return []
@@ -302,9 +302,9 @@ class DataBrain:
         self._wanted_step = self._judged_by = None
         return [self._send_batch(now)]
 
-    def _drop_what_is_stale(self) -> None:
-        """What was ready before was judged then, unless the weights to train are others now: nothing is taken from
-        among it but here, and by a batch."""
+    def _drop_stale_groups(self) -> None:
+        """Checks only new ready groups while the trained version is unchanged: groups leave `ready` only here and in a
+        batch."""
         state = self._state
         by = (state.trained_version, state.lineage)
         fresh = state.ready[self._num_judged :] if self._judged_by == by else state.ready
@@ -341,15 +341,15 @@ class DataBrain:
             self._listens_until = now + LISTEN_S
         if self._listens_until is not None and now >= self._listens_until:
             self._listens, self._listens_until = False, None
-        is_pausing = self._is_pausing and not self._state.is_over  # after the last step it goes on to its end instead
+        is_pausing = self._is_pausing and not self._state.is_over  # after the last step the run ends instead
         return self._assignment.assign(now, None if self._listens or is_pausing else self._prompts)
 
     def _count_answers(self, now: float) -> list[Effect]:
-        """Only of a run that trains nothing: of any other, the steps tell its progress."""
+        """Only for a run that trains nothing; other runs show progress by their steps."""
         if not self._plan.only_evaluates:
             return []
         counted = [self._counter.count(evaluation, now) for evaluation in self._state.evaluations]
-        return [_tell(report) for report in counted if report is not None]
+        return [_report(report) for report in counted if report is not None]
 
     def _finish_evaluations(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -357,20 +357,20 @@ class DataBrain:
             weights = evaluation.weights
             num_before = len(self._state.reports)
             self._record(EvaluationClosed(version=weights.version))
-            effects += [_tell(report) for report in self._state.reports[num_before:]]
+            effects += [_report(report) for report in self._state.reports[num_before:]]
             effects += self._releases.release(weights)
         return [*effects, *self._finish()]
 
     def _finish(self) -> list[Effect]:
-        """Everything is evaluated, and the last weights are kept: nothing can come back."""
+        """Reports the end once all evaluations are done and the last checkpoint is written: no step can be undone."""
         state = self._state
         is_kept = state.checkpointed >= self._plan.steps
         if self._has_finished or not state.is_over or state.evaluations or not is_kept:
             return []
         self._has_finished = True
         finished = PartFinished(part="data", epoch=state.lineage.epoch)
-        return [_tell(LedgerReported(counts=state.counts())), _tell(finished)]
+        return [_report(LedgerReported(counts=state.counts())), _report(finished)]
 
 
-def _tell(report: ToDriver) -> Send:
+def _report(report: ToDriver) -> Send:
     return Send(to=DRIVER, message=report)

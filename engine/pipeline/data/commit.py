@@ -1,9 +1,9 @@
-"""The commit of data: no message leaves before the records that it follows from are on disk.
+"""Data's write-ahead commit: no message leaves before the records that caused it are on disk.
 
-    handle ──▶ records ──▶ Persist ──▶ … Persisted ──▶ the messages that were held back
+    handle ──▶ records ──▶ Persist ──▶ … Persisted ──▶ the messages held back
 
 Invariants:
-- a message is sent only when every record made before it is persisted: all that was acknowledged or batched survives;
+- a message is sent only when every earlier record is persisted: everything acknowledged or batched survives;
 - messages keep their order.
 """
 
@@ -14,29 +14,29 @@ from typing import Final
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import DataSnapshot, Record
 
-# A log is read again after a crash: short enough for seconds.
+# The log is replayed after a crash: short enough to take seconds.
 RECORDS_PER_SNAPSHOT: Final = 2_000
-# And long enough that snapshots, which say of each trajectory where it lies, are spread over twice as many records: a
-# record is a trajectory nearly always.
+# Long enough that the cost of a snapshot, which lists every trajectory, spreads over twice as many records (nearly
+# every record is a trajectory).
 RECORDS_PER_TRAJECTORY: Final = 2
 
 
 class Commit:
     def __init__(self, snapshot: Callable[[], DataSnapshot], *, last_serial: int = 0) -> None:
-        """`last_serial`: of the log that the state was restored from."""
+        """`last_serial`: last serial of the log from which the state was restored."""
         self._snapshot = snapshot
         self._serial = last_serial
         self._persisted = last_serial
         self._records: list[Record] = []
         self._num_since_snapshot = 0
-        self._num_in_snapshot = 0  # trajectories of the last one
+        self._num_in_snapshot = 0  # trajectories in the last snapshot
         self._held_back: deque[tuple[int, list[Effect]]] = deque()
 
     def record(self, record: Record) -> None:
         self._records.append(record)
 
     def after(self, effects: list[Effect]) -> list[Effect]:
-        """Those of a message's effects that may happen at once; the rest follows `persisted`."""
+        """The effects that may happen at once; `persisted` releases the rest."""
         persist: list[Effect] = []
         if self._records:
             persist.append(self._persist())

@@ -1,8 +1,8 @@
-"""Samples that never reach the trainer: of each end and reason one a step, for whoever asks what became of them.
+"""Samples that never reach the trainer: one of each end and reason a step, for display.
 
 Invariants:
-- only what ended since the step before is told; a data brain that began again tells nothing of what ended before;
-- they are no part of the state: nothing is decided by them, and none is written down.
+- only samples that ended since the step before are reported; a restarted data brain reports none that ended earlier;
+- they are not part of the state: no decision depends on them, and none is logged.
 """
 
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from engine.spec.facts import End
 
 BYTES_PER_S: Final = 15_000.0
 BURST: Final = 500_000.0
-NO_SIGNAL: Final = "All samples of its question were worth the same: there is nothing to learn from them."
+NO_SIGNAL: Final = "All samples of this prompt got the same reward, so there is nothing to learn from them."
 
 
 class EndedSamples:
     def __init__(self, *, group_size: int, staleness: Callable[[Trajectory], int]) -> None:
-        """`staleness`: as of now."""
+        """`staleness`: a trajectory's current staleness."""
         self._group_size, self._staleness = group_size, staleness
         self._first: dict[tuple[str, ...], ReadTrajectory] = {}
         """By end and kind of reason."""
         self._allowance = Allowance(bytes_per_s=BYTES_PER_S, burst=BURST)
-        self._told_at: float | None = None
+        self._taken_at: float | None = None
 
     def failed(self, group: OpenGroup) -> None:
-        """So many of its samples had no verdict that it cannot be whole."""
+        """Notes the failed samples of a group that cannot become complete."""
         self._note_failures(group, "failed", "")
 
     def done_without(self, group: OpenGroup) -> None:
         """Notes the failed samples of a group that is trained or filtered."""
         is_full = len(group.finished) >= group.num_needed
-        begin = "Another sample took its place. " if is_full else "Its group went on without it. "
+        begin = "Another sample took its place. " if is_full else "Its group continued without it. "
         self._note_failures(group, "done without", begin)
 
     def _note_failures(self, group: OpenGroup, what: str, begin: str) -> None:
@@ -45,11 +45,11 @@ class EndedSamples:
                 self._first[what, failure.kind] = self._read(trajectory, "failed", f"{begin}{failure.reason}")
 
     def given_up(self, group: OpenGroup, reason: str, *, newest: WeightsId) -> None:
-        """Of a sample that never ended nothing is known: `newest` stands for its weights."""
+        """The weights of a sample that never ended are unknown: `newest` is used instead."""
         key = SampleKey(group=group.key, sample=min(group.missing, default=0))
         failure = Failure(kind="timeout", reason=reason)
-        silent = Trajectory(key=key, weights=group.exact or newest, reward=0.0, num_tokens=0, failure=failure)
-        self._first.setdefault(("given up",), self._read(silent, "failed", reason))
+        unfinished = Trajectory(key=key, weights=group.exact or newest, reward=0.0, num_tokens=0, failure=failure)
+        self._first.setdefault(("given up",), self._read(unfinished, "failed", reason))
 
     def filtered(self, group: OpenGroup) -> None:
         if ("filtered",) not in self._first:
@@ -76,9 +76,9 @@ class EndedSamples:
         self._first.clear()
 
     def take(self, now: float) -> tuple[ReadTrajectory, ...]:
-        """Those since the last time."""
-        self._allowance.earn(0.0 if self._told_at is None else now - self._told_at)
-        self._told_at = now
+        """Samples since the last call."""
+        self._allowance.earn(0.0 if self._taken_at is None else now - self._taken_at)
+        self._taken_at = now
         noted, self._first = list(self._first.values()), {}
-        told = (self._allowance.one(read, must=True) for read in noted)
-        return tuple(read for read in told if read is not None)
+        shortened = (self._allowance.one(read, must=True) for read in noted)
+        return tuple(read for read in shortened if read is not None)

@@ -4,12 +4,11 @@
     pass@k   share of prompts with at least one answer that passes: its reward is at least the plan's pass mark
 
 Invariants:
-- only replicas that hold exactly these weights answer, unless they are gone from every relay: then any may, and the
-  report says so;
-- a grader's failure is no reward of 0: such answers are left out of their prompt's mean and counted, and a prompt
-  without any graded answer is left out of the result;
-- standard errors are over prompts: answers to one prompt resemble one another and are no independent measurements;
-- how far it is, is said at most once in COUNT_EVERY_S, and at its end, whatever was said just before.
+- only replicas that hold exactly these weights answer; if every relay has lost them, any may, and a fault reports it;
+- a failed grader is not a reward of 0: its answers are counted but left out of their prompt's mean, and a prompt
+  without a graded answer is left out of the result;
+- standard errors are over prompts: answers to one prompt are not independent measurements;
+- its progress is reported at most once in COUNT_EVERY_S, and always at its end.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, Trajectory
 from engine.policy.lineage import WeightsId
 
-# Often enough for a bar that is looked at; a fact a second is little to ship, however many prompts there are.
+# Often enough for a progress bar; a fact a second is cheap, however many prompts there are.
 COUNT_EVERY_S: Final = 1.0
 
 
@@ -35,7 +34,7 @@ class Evaluation:
         self.any_version = False
         self.num_prompts, self._num_samples = plan.evaluation_prompts, plan.evaluation_samples
         self._pass_mark = plan.pass_mark
-        # The other samples of a prompt count whatever becomes of one.
+        # A prompt counts with any graded sample, even if others fail.
         self.groups = GroupBook(num_samples=self._num_samples, num_least=1)
         self._answered: list[Trajectory] = []
         self._num_given_up = 0
@@ -74,7 +73,7 @@ class Evaluation:
 
     @property
     def num_answered(self) -> int:
-        """Prompts of which no answer is awaited any more, those that were given up included."""
+        """Prompts that have all their answers or were given up."""
         return self.num_prompts - len(self.groups)
 
     def accepts(self, trajectory: Trajectory) -> bool:
@@ -99,7 +98,7 @@ class Evaluation:
             group.exact = None
 
     def reborn(self, weights: WeightsId) -> None:
-        """The same bytes have another name: a new trainer's incarnation began with them."""
+        """Renames the weights: a new incarnation of the trainer began with the same bytes."""
         self.weights = weights
         for group in self.groups:
             group.exact = None if self.any_version else weights
@@ -113,7 +112,7 @@ class Evaluation:
         if num_failed:
             reason = next(trajectory.failure.reason for trajectory in self._answered if trajectory.failure)
             reports.append(
-                self._fault(f"{num_failed} held-out answers got no verdict: {reason}", "left out of the mean")
+                self._fault(f"{num_failed} held-out answers could not be graded: {reason}", "left out of the mean")
             )
         if self._num_given_up:
             message = f"{self._num_given_up} held-out answers never ended"
@@ -153,7 +152,8 @@ class Evaluation:
 
 
 def _counted(trajectory: Trajectory) -> float:
-    """Left out of the mean, a doubtful answer would raise it: a model could choose which prompts count."""
+    """An untrusted answer counts as at most 0: leaving it out would raise the mean, so a model could choose its
+    prompts."""
     return trajectory.reward if trajectory.trusted else min(0.0, trajectory.reward)
 
 
@@ -167,7 +167,7 @@ class Mean:
 
     value: float
     std: float
-    """Of the values about it; 0 of one value."""
+    """Standard deviation of the values; 0 for a single value."""
     error: float
     """The standard error of the mean."""
 
@@ -180,15 +180,15 @@ class Mean:
 
 
 class AnswerCounter:
-    """The count that was said last, so that nothing is said twice or too often."""
+    """Rate limit for the progress of an evaluation: no count is reported twice or too often."""
 
     def __init__(self) -> None:
-        self._told = 0
-        self._told_at = float("-inf")
+        self._reported = 0
+        self._reported_at = float("-inf")
 
     def count(self, evaluation: Evaluation, now: float) -> AnswersCounted | None:
         answered = evaluation.num_answered
-        if answered == self._told or (now - self._told_at < COUNT_EVERY_S and not evaluation.is_finished):
+        if answered == self._reported or (now - self._reported_at < COUNT_EVERY_S and not evaluation.is_finished):
             return None
-        self._told, self._told_at = answered, now
+        self._reported, self._reported_at = answered, now
         return AnswersCounted(version=evaluation.version, num_answered=answered, num_prompts=evaluation.num_prompts)

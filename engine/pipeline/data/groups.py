@@ -1,10 +1,9 @@
-"""Groups that are not whole yet: their owners, and the samples that have come back.
+"""Open groups: their owners, and the samples that have ended.
 
 Invariants:
-- a group has at most one owner; its finished samples stay when the owner is lost, only the missing ones are redone;
-- each grant has a lease with a higher number than all before it, so that of two replicas that both think a group is
-  theirs, one is told that it is not;
-- a sample is taken once, whoever delivers it and however often;
+- a group has at most one owner; if the owner is lost, finished samples stay and only the missing ones are redone;
+- each grant has a higher lease than all before it, so that of two replicas that both claim a group, data revokes one;
+- a sample is taken once, whichever replica delivers it and however often;
 - a group closes when it has all graded samples that it needs, when every sample has ended, or when too few samples
   are left to reach the minimum.
 """
@@ -23,30 +22,31 @@ class OpenGroup:
     key: GroupKey
     num_needed: int
     num_least: int
-    """The smallest number of graded samples that the group is used with."""
+    """The smallest number of graded samples with which the group is used."""
     num_replaceable: int = 0
-    """Failed samples that are still replaced by new ones."""
+    """Failed samples that may still be replaced by new ones."""
     missing: set[int]
     exact: WeightsId | None = None
-    """Only these weights may answer: it is an evaluation's, or its samples go on from what these weights said."""
+    """Only these weights may answer: the group is an evaluation's, or its samples resume from tokens by these
+    weights."""
     num_begun: int = 0
-    """Sample numbers in use, which is also the next new number."""
+    """Number of samples begun, which is also the next sample's number."""
     taken: tuple[Trajectory, ...] = ()
-    """All that came, graded or not."""
-    # Who works on it is known only while data lives:
+    """All samples that ended, graded or not."""
+    # Ownership, which is not logged:
     owner: Owner | None = None
     lease: int = 0
     granted_at: float = 0.0
     moved_at: float = 0.0
-    """Then its owner got it, or a look saw that it had grown."""
+    """Time of its grant, or of the last check at which it had grown."""
     size_seen: tuple[int, int] = (0, 0)
     num_overdue: int = 0
     avoid: Owner | None = None
-    """It did not end there in time."""
+    """The owner that did not finish it in time."""
     source: Owner | None = None
-    """It was moved from there, and may still run there until told."""
+    """The replica from which it was moved, where it may run until the order arrives."""
     is_begun: bool = False
-    """The owner has said that it holds it."""
+    """The owner has confirmed that it holds the group."""
     progress: dict[int, Account] = field(default_factory=dict)
 
     @property
@@ -63,8 +63,8 @@ class OpenGroup:
         is_hopeless = num_finished + len(self.missing) < self.num_least
         return num_finished >= self.num_needed or is_hopeless or not self.missing
 
-    def look(self, now: float) -> None:
-        """Notes whether it has grown since the look before: a slow sample is not one that hangs."""
+    def note_growth(self, now: float) -> None:
+        """Notes whether the group has grown since the last check: a slow sample is not a hung one."""
         size = len(self.taken), sum(account.num_tokens for account in self.progress.values())
         if size != self.size_seen:
             self.size_seen, self.moved_at = size, now
@@ -146,7 +146,7 @@ class GroupBook:
         return len(self._unowned)
 
     def unowned(self) -> Iterator[OpenGroup]:
-        """Those that have waited longest come first."""
+        """Groups without an owner, longest waiting first."""
         return (self._open[key] for key in self._unowned)
 
     def owned_by(self, owner: Owner) -> list[OpenGroup]:
@@ -160,7 +160,7 @@ class GroupBook:
         self._owned.setdefault(owner, {})[group.key] = group
 
     def give_back(self, groups: Iterable[OpenGroup]) -> None:
-        """They go to the front: what has waited longest is done first."""
+        """Takes the groups from their owners, to the front of the queue: they have waited longest."""
         for group in reversed(list(groups)):
             self._leave(group)
             group.owner, group.source, group.is_begun = None, None, False
@@ -182,7 +182,7 @@ class GroupBook:
         return group is not None and key.sample in group.missing
 
     def take(self, trajectory: Trajectory) -> OpenGroup | None:
-        """The group, if this trajectory closed it; None otherwise, also for a duplicate."""
+        """The group if this trajectory closed it; else None, also for a duplicate."""
         group = self._open.get(trajectory.key.group)
         if group is None or trajectory.key.sample not in group.missing:
             return None

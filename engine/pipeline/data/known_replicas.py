@@ -1,9 +1,9 @@
-"""The replicas as data knows them, from their last syncs, and the news that it is about to send each.
+"""Data's view of the replicas, from their last syncs, with the outgoing grant of each.
 
 Invariants:
-- of two syncs only the later one counts, and of two incarnations only the later one;
-- grants since the last sync are taken off the replica's room, so no more is granted than it said it has;
-- for a message of one replica no other is looked at.
+- only a replica's latest sync counts, and only its latest incarnation;
+- grants since the last sync are subtracted from the replica's room, so it is never exceeded;
+- a message from one replica reads no other replica's state.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -25,34 +25,34 @@ class KnownReplica:
     incarnation: int
     serial: int = -1
     weights: WeightsId = NO_WEIGHTS
-    """Those that fresh work starts on."""
+    """Weights that fresh work starts on."""
     residents: frozenset[WeightsId] = frozenset()
-    """All that work may be for."""
+    """All weights that work may run on."""
     wants: int = 0
-    """Fresh sequences that it may still be granted, some of them for places that are about to be free."""
+    """Fresh sequences that may still be granted, some of them for places that are about to become free."""
     room: int = 0
-    """Sequences of its residents that it could still take over."""
+    """Sequences on its residents that the replica could still take over."""
     groups: dict[GroupKey, HeldGroup] = field(default_factory=dict)
     reserved: frozenset[int] = frozenset()
-    """Leases that it keeps room for."""
+    """Leases that the replica keeps room for."""
     is_empty: bool = True
-    """It holds nothing, and nothing is on its way to it."""
+    """The replica holds nothing, and no grant is on its way."""
     is_leaving: bool = False
     told_to_hold: WeightsId | None = None
-    """The weights that it was last told to hold, or says that it was."""
+    """The last order to hold weights, as sent by data or confirmed by the replica."""
     missing: WeightsId | None = None
     place: int = 0
-    """Later ones have higher ones."""
+    """Grows with each new replica."""
     touched: dict[int, "KnownReplica"] = field(default_factory=dict, repr=False)
-    """By their places, those of which something has changed since they were looked at for a grant."""
-    # To be said with the next grant:
+    """Replicas that have changed since their last check for a grant, by place."""
+    # Content of the next grant:
     confirmed: list[SampleKey] = field(default_factory=list)
     tasks: list[GroupTask] = field(default_factory=list)
     revoked: list[HeldGroup] = field(default_factory=list)
     handovers: list[HandOver] = field(default_factory=list)
     reservations: tuple[Reservation, ...] = ()
     told_to_reserve: frozenset[int] = frozenset()
-    """Leases that it was last told to keep room for, or said that it does."""
+    """The last order to keep room for leases, as sent by data or confirmed by the replica."""
     is_released: bool = False
 
     @property
@@ -60,7 +60,7 @@ class KnownReplica:
         return (self.number, self.incarnation)
 
     def hear(self, message: ReplicaSynced) -> bool:
-        """True if it is news."""
+        """True if the message is newer than the last sync."""
         self.touch()
         self.confirmed += [trajectory.key for trajectory in message.finished]
         if message.serial <= self.serial:
@@ -76,21 +76,21 @@ class KnownReplica:
 
     @property
     def is_open(self) -> bool:
-        """Something may be granted to it."""
+        """The replica may be granted work."""
         return self.room > 0 or self.wants > 0
 
     @property
     def in_use(self) -> frozenset[WeightsId]:
-        """Weights that something runs on."""
+        """Weights with running sequences."""
         return frozenset(held.weights for held in self.groups.values() if not held.is_over)
 
     @property
     def has_promised(self) -> bool:
-        """It keeps room, or is asked to, for what may move to it."""
+        """The replica keeps room for a move, or is ordered to."""
         return bool(self.reservations or self.reserved)
 
     def weights_for(self, key: GroupKey, exact: WeightsId | None) -> WeightsId:
-        """Those that this group runs on here, or would."""
+        """The weights on which this group runs here, or would run."""
         held = self.groups.get(key)
         return held.weights if held is not None and not held.is_over else exact or self.weights
 
@@ -104,10 +104,10 @@ class KnownReplica:
         self.touch()
 
     def grant(self, to_hold: WeightsId | None) -> Send | None:
-        """The message for the replica; None if there is nothing to say."""
+        """The next grant for the replica; None if it would be empty."""
         awaited = frozenset(reservation.lease for reservation in self.reservations)
-        speaks = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
-        if not speaks and to_hold == self.told_to_hold and awaited == self.told_to_reserve:
+        has_content = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
+        if not has_content and to_hold == self.told_to_hold and awaited == self.told_to_reserve:
             return None
         grant = WorkGranted(
             incarnation=self.incarnation,
@@ -153,18 +153,18 @@ class KnownReplicas:
         return replica
 
     def note_changes(self) -> None:
-        """Of what those want of which something has changed."""
+        """Updates the index of wanting replicas for those that have changed."""
         for replica in self._touched.values():
             self.wanting.note(replica)
 
     def grants(self, to_hold: Callable[[KnownReplica], WeightsId | None], *, alike: object) -> list[Send]:
-        """For those of which something has changed: each message is of one among hundreds. `alike`: what says of all of
-        them what they should hold; None: that may have changed for any."""
+        """Grants for the replicas that have changed, since a message concerns one among hundreds. `alike`: key on which
+        the weights to hold depend; None: they may have changed for any replica."""
         is_as_before = alike is not None and alike == self._alike
         self._alike = alike
-        looked_at = [self._touched[place] for place in sorted(self._touched)] if is_as_before else list(self)
+        checked = [self._touched[place] for place in sorted(self._touched)] if is_as_before else list(self)
         self._touched.clear()
-        grants = [replica.grant(to_hold(replica)) for replica in looked_at]
+        grants = [replica.grant(to_hold(replica)) for replica in checked]
         return [grant for grant in grants if grant is not None]
 
     def remove(self, owner: Owner) -> None:
@@ -176,21 +176,21 @@ class KnownReplicas:
 
 
 class Wanting:
-    """Those that want fresh work, by the weights that it would begin on: who wants most comes first, and of two that
-    want as much, who has been known for longer.
+    """Replicas that want fresh work, by the weights that it would begin on: the replica that wants most comes first, on
+    a tie the one known for longer.
 
-    A heap for each weights. An entry that is not true any more is dropped when it comes to the top, or with all the
-    others once they are most of a heap.
+    A heap for each weights. A stale entry is dropped when it comes to the top, or with all others once stale entries
+    are most of a heap.
     """
 
     def __init__(self) -> None:
         self._heaps: dict[WeightsId, list[tuple[int, int]]] = {}
-        """(less what it wants, its place)"""
+        """(negated wants, place)"""
         self._noted: dict[int, tuple[KnownReplica, WeightsId, int]] = {}
-        """By their places, with the weights and the wish of their newest entries."""
+        """By place: replica, weights and wants of the newest entry."""
 
     def note(self, replica: KnownReplica) -> None:
-        """Whenever its wish or its weights have changed."""
+        """Updates the replica's entry after its wants or weights have changed."""
         place, weights, wants = replica.place, replica.weights, replica.wants
         if self._is_true((-wants, place), weights):
             return
@@ -206,7 +206,7 @@ class Wanting:
         self._noted.pop(replica.place, None)
 
     def take_first(self, *, but: Collection[WeightsId]) -> KnownReplica | None:
-        """Of those on other weights than these. It is noted again by whoever took it, or is gone."""
+        """Removes and returns the first replica on other weights than `but`. The caller notes it again."""
         firsts = [(self._first(weights), weights) for weights in list(self._heaps) if weights not in but]
         first = min(((entry, weights) for entry, weights in firsts if entry is not None), default=None)
         if first is None:

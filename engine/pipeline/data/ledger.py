@@ -1,10 +1,10 @@
-"""The ledger: every sample of every prompt has exactly one end, and a set of ordinals holds the prompts with theirs.
+"""The ledger: every sample of every prompt has exactly one end; a set of ordinals holds the prompts that have ended.
 
 Invariants:
-- an ordinal ends once; ending it again is a bug of ours and stops the run;
-- an end is taken back only when the weights that it went into are lost with their trainer, and that is counted;
-- the set is kept as intervals, so it stays small although prompts end out of order, and it is what a checkpoint
-  stores: a counter would repeat some prompts after a restart and skip others forever.
+- an ordinal ends once; ending it again is a bug and stops the run;
+- an end is taken back only when the weights trained on it are lost with their trainer, and that is counted;
+- the set is kept as intervals, so it stays small although prompts end out of order. A checkpoint stores the set: a
+  counter would repeat some prompts after a restart and skip others forever.
 """
 
 from bisect import bisect_right
@@ -59,7 +59,7 @@ class IntervalSet:
         self._stops[at : at + 1] = [right for _, right in rest]
 
     def first_absent(self, at_least: int) -> int:
-        """The smallest number not in the set that is no less than `at_least`."""
+        """The smallest number from `at_least` on that is not in the set."""
         at = bisect_right(self._starts, at_least) - 1
         return self._stops[at] if at >= 0 and at_least < self._stops[at] else at_least
 
@@ -72,16 +72,16 @@ class Ledger:
         self._ended = IntervalSet(progress.ended)
         self._counts: dict[str, int] = dict.fromkeys(ENDS, 0) | dict(progress.ledger)
         self.num_rolled_back = num_rolled_back
-        """Samples that were trained into weights that are no more."""
+        """Samples that were trained into lost weights."""
 
     def end(self, ordinal: int, end: End, *, num_samples: int, num_failed: int = 0) -> None:
-        """`num_failed`: samples without a verdict, counted as failed whatever becomes of the group."""
+        """`num_failed`: ungraded samples, counted as failed whatever the group's end."""
         self._ended.add(ordinal)
         self._counts[end] += num_samples - num_failed
         self._counts["failed"] += num_failed
 
     def take_back(self, ordinal: int, *, num_samples: int, num_failed: int = 0) -> None:
-        """It was trained, and the trainer that knew it is dead."""
+        """Takes back the end of a prompt whose trained weights died with the trainer."""
         self._ended.remove(ordinal)
         self._counts["trained"] -= num_samples - num_failed
         self._counts["failed"] -= num_failed

@@ -1,15 +1,15 @@
-"""Moves: everything that runs on some weights of one replica goes on on another, with one owner at every instant.
+"""Moves: all work on some weights of one replica continues on another, with one owner at every instant.
 
     source runs ──▶ host reserves ──▶ data gives the lease to the host ──▶ source hands over ──▶ host runs
-         ▲                  │                      (the owner changes here, and only here)
-         └── no answer, no room, other weights: nothing has happened
+         ▲                  │                      (the only change of owner)
+         └── no answer, no room, other weights: the move is dropped
 
 Invariants:
-- until the host has reserved room for all of it, the source owns and runs it as if nobody had asked;
-- from the new lease on the source only hands over; if that is lost, the host begins from what data knows;
-- a source is in one move, and no host of another; what moves was written by the weights that the host holds;
-- what is heard of one replica is looked up among its own moves, however many others there are;
-- with the manager dead no move begins, and those that began end.
+- until the host has reserved room for all of it, the source owns and runs the work as before;
+- from the new lease on the source only hands over; if the handover is lost, the host resumes from data's progress;
+- a source is in one move only, and never a host; the host holds the weights that wrote the moved samples;
+- a message from one replica touches only its own moves, however many others there are;
+- with the manager dead no move begins, and pending moves end.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.records import Move, Reservation
 from engine.policy.lineage import WeightsId
 
-# A reservation is a message there and one back.
+# A reservation takes one round trip.
 RESERVE_WITHIN_S: Final = 2.0
 
 
@@ -47,7 +47,7 @@ class Mover:
     ) -> None:
         self._books, self._replicas, self._new_lease, self._partials = books, replicas, new_lease, partials
         self._pending: dict[Owner, PendingMove] = {}
-        """By their sources, as they began."""
+        """By source, oldest first."""
         self._hosted: dict[Owner, list[PendingMove]] = {}
         self.num_moved = 0
 
@@ -59,7 +59,7 @@ class Mover:
                 self._begin(source, host, move.weights, self._running_on(source, move.weights), now)
 
     def plan_leave(self, leaving: KnownReplica, now: float) -> None:
-        """To whom has most room, as much as fits."""
+        """Moves as many groups as fit to the replica with most room."""
         for weights in sorted(leaving.residents):
             hosts = [replica for replica in self._replicas if weights in replica.residents and not replica.is_leaving]
             if not hosts:
@@ -73,7 +73,7 @@ class Mover:
             self._begin(leaving, host, weights, fitting, now)
 
     def promised(self, host: KnownReplica) -> int:
-        """Room that this host was asked to keep and does not say yet that it does."""
+        """Room that this host was ordered to keep and has not confirmed."""
         return sum(kept.num_samples for kept in host.reservations if kept.lease not in host.reserved)
 
     def is_source(self, owner: Owner) -> bool:
@@ -96,15 +96,15 @@ class Mover:
         move = PendingMove(source=source.owner, host=host.owner, weights=weights, reservations=reservations, since=now)
         self._pending[move.source] = move
         self._hosted.setdefault(move.host, []).append(move)
-        self._tell(host.owner)
+        self._update_reservations(host.owner)
         host.take_room(num_samples)
 
     def _may_host(self, source: KnownReplica, host: KnownReplica, weights: WeightsId, num_samples: int) -> bool:
         is_another = source.owner != host.owner and not host.is_leaving
         return is_another and weights in source.residents & host.residents and num_samples <= host.room
 
-    def _tell(self, host: Owner) -> None:
-        """All that this host should keep room for."""
+    def _update_reservations(self, host: Owner) -> None:
+        """Sets all reservations that this host must keep."""
         replica = self._replicas.of(host)
         if replica is not None:
             replica.reservations = tuple(
@@ -112,10 +112,10 @@ class Mover:
             )
             replica.touch()
 
-    # ── what becomes of them ──────────────────────────────────────────────────────────────────────────────────────
+    # ── pending moves ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, replica: KnownReplica, now: float) -> None:
-        """This replica has spoken: it may have reserved what it was asked to."""
+        """After a sync: commits moves that the replica has reserved, cancels those whose weights it no longer holds."""
         for move in list(self._hosted.get(replica.owner, ())):
             if move.weights in replica.residents and {kept.lease for kept in move.reservations} <= replica.reserved:
                 self._commit(move, replica, now)
@@ -136,7 +136,7 @@ class Mover:
             self._cancel(move)
 
     def _of(self, owner: Owner) -> list[PendingMove]:
-        """Those that it is the source or the host of."""
+        """Moves with this source or host."""
         begun = self._pending.get(owner)
         return [*self._hosted.get(owner, ()), *([] if begun is None else [begun])]
 
@@ -146,7 +146,7 @@ class Mover:
         hosted.remove(move)
         if not hosted:
             del self._hosted[move.host]
-        self._tell(move.host)
+        self._update_reservations(move.host)
 
     def _commit(self, move: PendingMove, host: KnownReplica, now: float) -> None:
         self._cancel(move)

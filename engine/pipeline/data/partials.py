@@ -1,10 +1,10 @@
-"""The pool of partial responses: the text of unfinished samples, to go on from when their replica is gone.
+"""The pool of partial responses: tokens of unfinished samples, to resume from when their replica is lost.
 
 Invariants:
-- it is a help and no memory: losing all of it costs tokens, never a trajectory;
-- where a trajectory has one version, a sample goes on only on a replica that holds the weights that began it. When
-  no replica holds them any more, what it said is forgotten and it begins again;
-- where it may have several, it goes on where its one writer is held, or anywhere, with all that it said.
+- the pool is a cache: losing all of it costs tokens, never a trajectory;
+- where a trajectory has one version, a sample resumes only on the weights that began it. When no replica holds them any
+  more, its tokens are dropped and it begins again;
+- where it may have several, a sample resumes with all its tokens, on its sole writer if held, else on any weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,26 +23,26 @@ class PartialPool:
         self.num_tokens_saved = 0
         self.num_tokens_lost = 0
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, message: ProgressStreamed, training: GroupBook) -> tuple[SampleKey, ...]:
-        """Those that are to be told whole: the accounts here are not what this continues."""
+        """Returns the samples that must be reported whole: their increments continue no known account."""
         teller = (message.replica, message.incarnation)
-        lacking = [each.key for each in message.progress if not _hear(each, _owned(training, each.key.group, teller))]
+        lacking = [each.key for each in message.progress if not _add(each, _owned(training, each.key.group, teller))]
         for growth in message.growth:
-            lacking += _hear_growth(growth, training, teller)
+            lacking += _add_growth(growth, training, teller)
         return tuple(lacking)
 
     def take(self, whole: Sequence[SampleProgress], groups: Iterable[OpenGroup]) -> None:
-        """What the owner of these groups has stopped."""
+        """Takes whole progress that the owner of these groups sent when it stopped them."""
         owned = {group.key: group for group in groups}
         for progress in whole:
-            _hear(progress, owned.get(progress.key.group))
+            _add(progress, owned.get(progress.key.group))
 
-    # ── going on ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, training: GroupBook, replicas: KnownReplicas) -> None:
-        """Groups without an owner: by whom can they go on?"""
+        """Sets for each group without an owner the weights on which it may resume."""
         if not training.num_unowned:
             return
         for group in training.unowned():
@@ -65,7 +65,7 @@ class PartialPool:
             group.exact = None
 
     def keep_what_fits(self, group: OpenGroup, weights: WeightsId) -> None:
-        """Forgets the text of other weights, which is of no use to these."""
+        """Drops tokens by other weights, which `weights` cannot continue."""
         if self._mixes_versions or not self.keeps_version:
             return
         for sample, account in list(group.progress.items()):
@@ -73,12 +73,12 @@ class PartialPool:
                 self.num_tokens_lost += account.num_tokens
                 del group.progress[sample]
 
-    def goes_on(self, group: OpenGroup) -> None:
+    def count_saved(self, group: OpenGroup) -> None:
         self.num_tokens_saved += sum(account.num_tokens for account in group.progress.values())
 
 
-def _hear(progress: SampleProgress, group: OpenGroup | None) -> bool:
-    """False if it continues something else, or is older than what is known."""
+def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
+    """False if the progress continues another account, or is older than the known one."""
     if group is None or group.owner is None or progress.key.sample not in group.missing:
         return False
     account = group.progress.get(progress.key.sample)
@@ -100,7 +100,7 @@ def _hear(progress: SampleProgress, group: OpenGroup | None) -> bool:
     return True
 
 
-def _hear_growth(growth: Growth, training: GroupBook, teller: Owner) -> Iterator[SampleKey]:
+def _add_growth(growth: Growth, training: GroupBook, teller: Owner) -> Iterator[SampleKey]:
     width = len(growth.said) // max(1, sum(growth.num_new))
     said, at = memoryview(growth.said), 0
     group: OpenGroup | None = None

@@ -1,9 +1,9 @@
-"""The prompt pool: the prompt of training to start next, and the weights to start it on.
+"""The prompt pool: the training prompt to start next, and the weights to start it on.
 
 Invariants:
-- prompts start in the order of their ordinals; one whose end was taken back comes before those that never started;
-- with windows, the groups of one window start from weights that are no staler than when it began;
-- a window from which nothing could be trained any more is over, whatever it has left to open.
+- prompts start in order of their ordinals; a prompt whose end was taken back comes before those never started;
+- with windows, the groups of a window start from weights no staler than those at its beginning;
+- a window too stale to train on is closed, whatever it has left to open.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from engine.policy.schedule import DemandView
 @dataclass(slots=True, kw_only=True)
 class Window:
     version: int
-    """The newest that rollouts could have when it began."""
+    """The newest published version when the window began."""
     left: int
 
 
@@ -31,11 +31,11 @@ class PromptPool:
         self._num_ended = 0
 
     def begin_anew(self) -> None:
-        """Ends were taken back: their prompts are free again."""
+        """Starts over after ends were taken back: their prompts may start again."""
         self._next_ordinal, self._window = 0, None
 
     def replace_lost(self) -> None:
-        """Groups that ended without being trained are made up for within their window."""
+        """Replaces groups that ended untrained, within the current window."""
         num_lost = self._state.num_lost_groups
         if self._window is not None:
             self._window.left += num_lost - self._num_ended
@@ -43,8 +43,8 @@ class PromptPool:
 
     @property
     def is_dry(self) -> bool:
-        """No group waits and none may start, whatever weights a replica holds: true after nearly every message, so that
-        hundreds of replicas need not be asked."""
+        """No group waits and none may start on any weights. True after nearly every message, which saves a loop over
+        hundreds of replicas."""
         if any(book.num_unowned for book in self._state.books()):
             return False
         demand = self._demand()
@@ -53,8 +53,8 @@ class PromptPool:
         return not self._schedule.may_start(demand, lag=0)
 
     def start(self, weights: WeightsId) -> OpenGroup | None:
-        """The next new group, for a replica that holds these weights; None if it may not start one."""
-        self._close_what_is_too_old()
+        """The next new group, for a replica on these weights; None if the schedule allows none."""
+        self._close_stale_window()
         self._open_window(self._demand())
         demand = self._demand()
         if not self._schedule.may_start(demand, lag=self._lag(weights)):
@@ -67,13 +67,13 @@ class PromptPool:
         return self._state.training.open(key)
 
     def may_begin(self, weights: WeightsId) -> bool:
-        """A group that was begun before and lost its replica."""
+        """True if a group that lost its replica may begin again on these weights."""
         start_lag = self._schedule.start_lag
         return start_lag is None or self._lag(weights) <= start_lag
 
     def to_hold(self) -> WeightsId | None:
-        """Replicas that hold these weights should keep them, until the window's last group is begun."""
-        self._close_what_is_too_old()
+        """Weights that their replicas must keep until the window's last group has begun."""
+        self._close_stale_window()
         window = self._window
         if window is None or not (window.left or self._state.training.num_unowned):
             return None
@@ -85,15 +85,15 @@ class PromptPool:
 
     @property
     def _published(self) -> int:
-        """The newest version that rollouts get."""
+        """The newest published version."""
         state = self._state
         version = state.trained_version
         while version > state.first_version and not state.plan.publishes(version):
             version -= 1
         return version
 
-    def _close_what_is_too_old(self) -> None:
-        """A brain that began again may open more than a step needs; the rest would be made and dropped forever."""
+    def _close_stale_window(self) -> None:
+        """A restarted brain may open more than a step needs; the rest would be generated and dropped forever."""
         if self._window is None:
             return
         lineage, trained = self._state.lineage, self._state.trained_version

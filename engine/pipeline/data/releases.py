@@ -1,6 +1,6 @@
-"""Versions whose evaluations are done: relays need not keep them any longer.
+"""Releases of versions whose evaluations are done: relays need not keep them any longer.
 
-Invariant: the news goes to every relay and goes again, since what is never released is never forgotten.
+Invariant: a release goes to every relay, repeatedly, since a relay that misses it would keep the version forever.
 """
 
 from collections import deque
@@ -20,18 +20,18 @@ class Releases:
     def __init__(self, *, num_relays: int) -> None:
         self.relays: Sequence[int] = range(num_relays)
         self._released: deque[VersionReleased] = deque(maxlen=MAX_REMEMBERED)
-        self._said_at = 0.0
+        self._sent_at = 0.0
 
     def release(self, weights: WeightsId) -> list[Effect]:
         released = VersionReleased(weights=weights)
         self._released.append(released)
-        return self._say(released)
+        return self._send(released)
 
     def on_tick(self, now: float) -> list[Effect]:
-        if now - self._said_at < RELEASE_AGAIN_AFTER_S:
+        if now - self._sent_at < RELEASE_AGAIN_AFTER_S:
             return []
-        self._said_at = now
-        return [effect for released in self._released for effect in self._say(released)]
+        self._sent_at = now
+        return [effect for released in self._released for effect in self._send(released)]
 
-    def _say(self, released: VersionReleased) -> list[Effect]:
+    def _send(self, released: VersionReleased) -> list[Effect]:
         return [Send(to=relay_address(host), message=released) for host in self.relays]

@@ -1,7 +1,7 @@
-"""When data sends a batch again to a trainer that still asks for it.
+"""Resending of a batch to a trainer that still requests it.
 
-Invariant: between two sends of one batch lies at least the interval, which doubles: a batch of gigabytes may still be
-in transfer when the trainer asks again.
+Invariant: two sends of a batch are at least the interval apart, which doubles: a batch of gigabytes may still be in
+transfer when the trainer requests it again.
 """
 
 from typing import Final

@@ -1,16 +1,16 @@
-"""The memory that data must never lose, and the only place where it changes: `apply`, one record at a time.
+"""Data's durable state. It changes only in `apply`, one record at a time.
 
     taken ──▶ unfinished groups ──▶ ready ──▶ batch ──▶ history (until a checkpoint covers it) ──▶ ledger
                      └──▶ filtered, failed          └──▶ dropped_stale        ▲
-                                                         a dead trainer takes its steps back
+                                                         a dead trainer's steps are undone
 
 Invariants:
 - the state follows from the snapshot and the records alone: replaying a log gives the same state;
-- a group is in one of these places at a time, and its ordinal is in the ledger from the moment it has its end;
-- after a fork nothing counts as trained that the new trainer's checkpoint does not know.
+- a group is in one of these places at a time, and its ordinal is in the ledger as soon as the group has ended;
+- after a fork only steps in the new trainer's checkpoint count as trained.
 """
 
-# Over budget: `apply` and all that it changes are read together.
+# Over budget: `apply` and all state changes in one file.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -42,9 +42,9 @@ from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Traje
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.sampling import has_signal
 
-# Steps whose trajectories are kept in memory until a checkpoint covers them. Further back, prompts are generated again.
+# Steps whose trajectories stay in memory until a checkpoint covers them. Prompts of older steps are generated again.
 MAX_STEPS_KEPT: Final = 8
-# Groups filtered for one batch, in steps' worth. A task that is solved, or hopeless, would be filtered forever.
+# Groups filtered for one batch, in steps' worth. A solved, or hopeless, task would be filtered forever.
 MAX_FILTERED_STEPS: Final = 10
 
 
@@ -66,7 +66,7 @@ class DataState:
         self.trained_version = start_step
         self.checkpointed = start_step
         self.first_version = start_step
-        """The present trainer's: it always hands over what it began with."""
+        """The current trainer's first version, which it always publishes."""
         self.lineage = Lineage()
         self.is_over = False
         self.reports: list[EvaluationReported | FaultReported] = []
@@ -76,8 +76,8 @@ class DataState:
         """Groups that ended untrained since this process started."""
         self.num_filtered_in_a_row = 0
         self.ended = EndedSamples(group_size=plan.group_size, staleness=self.staleness)
-        # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
-        # nobody knows whether it was finished.
+        # A resumed attempt skips the evaluation before step 1. If one was due at its step, it is repeated, since it may
+        # not have finished.
         if plan.evaluates(start_step) and start_step < plan.steps:
             self._open_evaluation(start_step)
 
@@ -90,25 +90,25 @@ class DataState:
         return self.ledger.counts(num_open=self.num_open * self.plan.group_size)
 
     def staleness(self, trajectory: Trajectory) -> int:
-        """Of its stalest token, if it were trained on now."""
+        """Staleness of the stalest token, if the trajectory were trained on now."""
         return max(self.lineage.staleness(weights, at=self.trained_version) for weights in trajectory.writers)
 
     def may_train(self, trajectory: Trajectory) -> bool:
         return self.plan.schedule.may_train(staleness=self.staleness(trajectory))
 
     def is_wanted(self, trajectory: Trajectory) -> bool:
-        """It is new, and there is a use for it."""
+        """True if the trajectory is new and needed."""
         key = trajectory.key
         if key.group.evaluation is not None:
             return any(evaluation.accepts(trajectory) for evaluation in self.evaluations)
         if not self.training.misses(key) and not self.is_unknown(key.group):
             return False
-        # What a dead branch wrote is generated again if it cannot be used: its prompt did nothing wrong.
+        # Unusable trajectories of a dead branch are generated again: their prompts are fine.
         is_of_the_dead = any(weights.epoch < self.lineage.epoch for weights in trajectory.writers)
         return not is_of_the_dead or self.may_train(trajectory)
 
     def is_unknown(self, key: GroupKey) -> bool:
-        """It has no end and is nowhere here: it was begun before data itself began again."""
+        """True for a group without an end that is in no place here: it may have begun before data restarted."""
         if key.evaluation is not None or key in self.training or self.ledger.has_ended(key.ordinal):
             return False
         in_training = self.batch is not None and key.ordinal in self.batch.ordinals
@@ -135,7 +135,7 @@ class DataState:
                 self._fork(record)
             case TrainingClosed():
                 self.is_over = True
-                if not self._evaluations_of(record.version):  # a new trainer may say it again while it goes on
+                if not self._evaluations_of(record.version):  # a new trainer may repeat it during the evaluation
                     self._open_evaluation(record.version)
             case EvaluationLoosened():
                 for evaluation in self._evaluations_of(record.version):
@@ -252,7 +252,7 @@ class DataState:
             returned += self.batch.groups
         self.lineage = self.lineage.forked(record.epoch, at=record.step)
         self.trained_version = self.checkpointed = self.first_version = record.step
-        self.batch, self.is_over = None, self.is_over and self.plan.only_evaluates  # whose weights are the same again
+        self.batch, self.is_over = None, self.is_over and self.plan.only_evaluates  # its weights are the same again
         self.history = deque(taken for taken in self.history if taken.step <= record.step)
         if knows_all:
             for taken in lost:
@@ -260,7 +260,7 @@ class DataState:
                 for ordinal in taken.ordinals:
                     num_failed = failed.get(ordinal, 0)
                     self.ledger.take_back(ordinal, num_samples=self.plan.group_size, num_failed=num_failed)
-        else:  # an older checkpoint than data expected: its own memory is the only one that fits
+        else:  # an older checkpoint than data's history: only the checkpoint's own progress fits
             num_trained = self.ledger.counts(num_open=0)["trained"] - dict(record.progress.ledger).get("trained", 0)
             self.ledger = Ledger(record.progress, num_rolled_back=self.ledger.num_rolled_back + max(0, num_trained))
         survived = [group for group in (*returned, *self.ready) if self._survives(group.key, group.trajectories)]
@@ -271,7 +271,7 @@ class DataState:
         self._fork_evaluations(record)
 
     def _survives(self, key: GroupKey, trajectories: tuple[Trajectory, ...]) -> bool:
-        """Others are forgotten, which is no end: their prompts are generated again."""
+        """True if the group is kept. Others are dropped without an end: their prompts are generated again."""
         return not self.ledger.has_ended(key.ordinal) and all(map(self.may_train, trajectories))
 
     def _fork_evaluations(self, record: TrainerForked) -> None:

@@ -1,1 +1,1 @@
-"""The driver's brain: the run's progress, requests from outside, and the one end that it has."""
+"""The driver's brain: the run's progress, requests from outside, and the run's one end."""

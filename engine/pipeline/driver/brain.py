@@ -1,16 +1,16 @@
-"""The driver: the run's progress, requests from outside, and the one end that it has.
+"""The driver: the run's progress, requests from outside, and the run's one end.
 
     parts ────reports────▶ readiness, phases, the end
-    outside ──requests───▶ trainer, data, manager; acknowledged once they have come true
-    time ────────────────▶ an environment's worker replaced; a run in which nothing moves ended
+    outside ──requests───▶ trainer, data, manager; acknowledged once they are complete
+    time ────────────────▶ silent environment workers replaced; a stalled run ended
 
 Invariants:
 - a run has exactly one end, and nothing is decided after it;
 - it succeeds only when trainer and data have finished with the newest trainer;
-- a pause that was asked for comes true, or the run ends;
-- near the end of its time it pauses by itself, so that what was trained is in a checkpoint;
-- it never depends on the order in which different parts are heard, nor on hearing a report only once;
-- a time in which it was away itself (frozen, busy) is nobody's silence and no standstill.
+- a requested pause completes, or the run ends;
+- near the end of its time the run pauses by itself, so that all trained steps are in a checkpoint;
+- the outcome depends neither on the order of messages from different parts nor on duplicates;
+- time in which the driver itself did not run (frozen, busy) counts as no part's silence and no stall.
 """
 
 from typing import Final
@@ -51,7 +51,7 @@ from engine.pipeline.plan import Plan
 from engine.policy.awake import AwakeTime
 from engine.policy.recovery import Patience
 
-# Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
+# Time for other replicas to take over a leaving replica's trajectories; the rest goes back to data as tokens.
 LEAVE_WITHIN_S: Final = 30.0
 
 
@@ -67,8 +67,8 @@ class DriverBrain:
         patience: Patience | None = None,
         runtime_left_s: float | None = None,
     ) -> None:
-        """`num_replicas`: of the start; `max_replicas`: that the job may ever have, None: no more. `runtime_left_s`:
-        None where somebody else ends the run."""
+        """`num_replicas`: at the start; `max_replicas`: most that the job may ever have, None: no more.
+        `runtime_left_s`: None if another process ends the run."""
         patience = patience or Patience()
         self._readiness = Readiness(plan, num_replicas=num_replicas)
         self._requests = Requests(
@@ -138,14 +138,14 @@ class DriverBrain:
             case ReplicaReady() | StepReported() | EvaluationStarted() | EvaluationReported():
                 return self._readiness.on_report(message)
             case ReplicaObserved() | AnswersCounted() | CheckpointReported() | WeightsTaken() | PartEnded():
-                return []  # heard by `stillness`
+                return []  # only for `stillness`
             case FaultReported() | LedgerReported() | SamplesEnded():
-                return []  # for the record
+                return []  # only recorded
             case _:
                 raise TypeError(f"the driver does not take {type(message).__name__}")
 
     def _on_tick(self, now: float) -> list[Effect]:
-        stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)
+        stalled = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)
         environments = [effect for environment in self._environments for effect in environment.on_tick(now)]
         is_out_of_time = [*self._requests.on_deadline(now)] if self._deadline.is_near(now) else []
-        return [*environments, *is_out_of_time, *self._requests.on_tick(now), *stands_still]
+        return [*environments, *is_out_of_time, *self._requests.on_tick(now), *stalled]

@@ -1,10 +1,10 @@
-"""The deadline of a run: when it must pause, so that its last steps are in a checkpoint before its time is over.
+"""The deadline of a run: when it must pause for its last steps to be in a checkpoint before its time is over.
 
     ─── steps ───┬─ reserve: the step in training, and its checkpoint ─┬─ max_runtime_s
                  pause                                                ended in any case (`live/process/interruptions`)
 
 Invariants:
-- the reserve follows from what this run took so far, and is at most half of its time;
+- the reserve follows from the run's measured times so far, and is at most half of its runtime;
 - before the first step there is nothing to save, and no reserve.
 """
 
@@ -17,18 +17,18 @@ MARGIN: Final = 1.5
 LEAST_RESERVE_S: Final = 10.0
 MOST_OF_RUNTIME: Final = 1 / 2
 CHECKPOINT_BYTES: Final = 12
-"""Of a parameter: weights and moments in float32."""
+"""Bytes for each parameter: weights and moments in float32."""
 DISK_BYTES_PER_S: Final = 250e6
-"""Of a slow shared disk, until a checkpoint of this run was written."""
+"""Rate of a slow shared disk, used until this run has written a checkpoint."""
 
 
 class Deadline:
     def __init__(self, *, now: float, runtime_left_s: float | None) -> None:
-        """None: somebody else ends the run."""
+        """`runtime_left_s`: None if another process ends the run."""
         self._began_at, self._runtime_s = now, runtime_left_s
         self._step_s = self._write_s = 0.0
         self._trained_at: dict[int, float] = {}
-        """Of each step that is not in a checkpoint yet."""
+        """By step, for steps that are not in a checkpoint yet."""
         self._is_written = False
 
     def hear(self, message: Message, now: float) -> None:

@@ -1,9 +1,9 @@
-"""An environment's worker: it has no brain, and holds nothing that replicas cannot ask for again.
+"""Watch over an environment's worker, which has no brain and no state that replicas cannot request again.
 
 Invariants:
-- one that is gone, or silent for longer than it may be though it had a core, is ended and replaced, later and later
+- a worker that is gone, or silent for too long although it had a core, is ended and replaced, with a growing back-off
   when it keeps dying;
-- one that dies too often ends the run: the fault is in the code that it runs.
+- a worker that dies too often fails the run: the fault is in the code that it runs.
 """
 
 from engine.pipeline.effects import Effect, EndPart, EndRun, Send, StartPart
@@ -21,7 +21,7 @@ class EnvironmentWatch:
         self._silence, self._has_spoken = Silence(now), False
         self._lost_at: list[float] = []
         self._start_due_at: float | None = None
-        """It is gone, and its successor starts then."""
+        """Start of the successor, if the worker is gone."""
 
     def hear(self, report: PartReported, now: float) -> None:
         if report.part == self._part and report.incarnation == self._incarnation:
@@ -48,13 +48,13 @@ class EnvironmentWatch:
 
     def _replace(self, reason: str, now: float) -> list[Effect]:
         self._lost_at.append(now)
-        ended = EndPart(part=self._part, incarnation=self._incarnation)  # it may only be frozen
+        ended = EndPart(part=self._part, incarnation=self._incarnation)  # it may be frozen, not dead
         decision = after_loss(self._lost_at, now)
         if isinstance(decision, GiveUp):
             message = f"the {self._part} keeps dying: {reason}"
             return [ended, EndRun(outcome="failed", failure_class="user_code", message=message)]
         self._start_due_at = now + decision.after_s
-        action = f"what was asked is asked again; a replacement starts in {decision.after_s:.0f} s"
+        action = f"open calls are repeated; a replacement starts in {decision.after_s:.0f} s"
         fault = FaultReported(component=str(self._part), message=reason, action=action)
         return [ended, Send(to=DRIVER, message=fault), *self._start_due(now)]
 

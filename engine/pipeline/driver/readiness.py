@@ -5,9 +5,9 @@
 
 Invariants:
 - the first evaluation runs in parallel with training, so it has no phase of its own;
-- it is ready once: when the trainer and every replica of the start hold weights, or at the first work that was done if
+- the run becomes ready once: when the trainer and every initial replica hold weights, or at the first completed work if
   that comes sooner, since a job that trains is no longer starting;
-- phases only go forward, and none after loading is entered before it is ready.
+- phases only go forward, and no phase after loading is entered before the run is ready.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ PHASES: Final[tuple[Phase, ...]] = ("provisioning", "loading_weights", "evaluati
 
 class Readiness:
     def __init__(self, plan: Plan, *, num_replicas: int) -> None:
-        """`num_replicas`: of the start."""
+        """`num_replicas`: at the start."""
         self._plan, self._num_replicas = plan, num_replicas
         self._begins_with: Phase = "evaluating" if plan.only_evaluates else "training"
         self._phase: Phase = "loading_weights"
@@ -58,7 +58,7 @@ class Readiness:
                 return []
 
     def on_resized(self, replicas: int) -> list[Effect]:
-        """Nobody waits for those that have left."""
+        """Stops waiting for replicas that have left."""
         self._num_replicas = min(self._num_replicas, replicas)
         return self._check()
 
@@ -72,13 +72,13 @@ class Readiness:
         if not self._works and not self._ready_replicas.issuperset(range(self._num_replicas)):
             return []
         self.is_ready = True
-        num_ready = max(1, len(self._ready_replicas))  # one has worked, though its own word may come later
+        num_ready = max(1, len(self._ready_replicas))  # one has worked, even if its own report is late
         num_replicas = min(num_ready, self._num_replicas)
         announced = AnnounceReady(num_replicas=num_replicas, num_parameters=self._num_parameters)
         return [announced, *self._enter("finalizing" if self._is_closing else self._begins_with)]
 
     def _enter(self, phase: Phase) -> list[Effect]:
-        """Only ever forward: the last step's report may come after data has begun the last evaluation."""
+        """Only forward: the last step's report may arrive after data has begun the last evaluation."""
         if PHASES.index(phase) <= PHASES.index(self._phase):
             return []
         self._phase = phase

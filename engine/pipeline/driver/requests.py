@@ -1,9 +1,9 @@
-"""Requests to a run from outside: a pause, another number of replicas.
+"""External requests to a run: a pause, another number of replicas.
 
 Invariants:
-- a request is said again to those who carry it out until it has come true: they may die and forget it;
-- it is acknowledged once, when it has come true or another one has taken its place; one that the end of the run
-  overtakes is not acknowledged.
+- a request is repeated to the parts that carry it out until it is complete: they may die and forget it;
+- a request is acknowledged once, when it is complete or a later one has replaced it; a request still open at the end of
+  the run is not acknowledged.
 """
 
 from typing import Final
@@ -19,17 +19,17 @@ SAY_AGAIN_S: Final = 2.0
 
 class Requests:
     def __init__(self, *, max_replicas: int, leave_within_s: float, only_evaluates: bool) -> None:
-        """`leave_within_s`: time for a replica that leaves to have its trajectories taken over."""
+        """`leave_within_s`: time for other replicas to take over a leaving replica's trajectories."""
         self._max_replicas, self._leave_within_s = max_replicas, leave_within_s
         self._only_evaluates = only_evaluates
         self._known: set[str] = set()
         self._pauses: list[str] = []
         self._pause_said_at = 0.0
         self._is_out_of_time = False
-        """It pauses by itself, and its end is a failure."""
+        """The run pauses by itself, which counts as a failure."""
         self._resize: ResizeAsked | None = None
         self._order = 0
-        """The number of the resize that was asked for last."""
+        """The number of the latest resize request."""
         self._resize_said_at = 0.0
 
     def on_pause_asked(self, asked: PauseAsked, now: float) -> list[Effect]:
@@ -59,7 +59,7 @@ class Requests:
         return [*acknowledged, EndRun(outcome="paused", message=message)]
 
     def on_resized(self, report: ResizeReported) -> list[Effect]:
-        """It may speak of an order that is not wanted any more."""
+        """Ignores reports on overtaken orders."""
         if self._resize is None or report.order != self._order:
             return []
         acknowledged = Acknowledge(request_id=self._resize.request_id)
@@ -93,5 +93,5 @@ class Requests:
 
 def _out_of_time(report: TrainerPaused) -> EndRun:
     saved = f"A checkpoint of step {report.checkpointed} is saved" if report.checkpointed else "No checkpoint was saved"
-    message = f"Its max_runtime_s is used up after step {report.step}. {saved}."
+    message = f"The run reached its max_runtime_s after step {report.step}. {saved}."
     return EndRun(outcome="failed", failure_class="timeout", message=message)

@@ -1,7 +1,7 @@
-"""The success of a run: trainer and data have both finished, and both speak of the newest trainer.
+"""The success of a run: trainer and data have both finished with the newest trainer.
 
-A checkpoint can rot after it was written: then the next trainer begins before the last step again, and what was said of
-the trainer before it counts no more, from the moment at which the next one is started.
+A checkpoint can become corrupt after it was written. Then the next trainer begins before the last step again, and as
+soon as it is started, reports about its predecessor no longer count.
 """
 
 from engine.pipeline.messages.addresses import TRAINER
@@ -12,7 +12,7 @@ class RunEnd:
     def __init__(self) -> None:
         self._newest_epoch = 0
         self._finished: dict[str, int] = {}
-        """By part, the newest trainer that it spoke of."""
+        """By part, the newest trainer's epoch that its reports named."""
 
     def on_report(self, report: PartStarted | TrainerReady | PartFinished) -> None:
         match report:
@@ -21,7 +21,7 @@ class RunEnd:
                     self._newest_epoch = max(self._newest_epoch, report.incarnation)
             case TrainerReady():
                 self._newest_epoch = max(self._newest_epoch, report.epoch)
-            case PartFinished():  # may come before that trainer's own first word
+            case PartFinished():  # may arrive before that trainer's first message
                 self._newest_epoch = max(self._newest_epoch, report.epoch)
                 self._finished[report.part] = max(self._finished.get(report.part, 0), report.epoch)
 

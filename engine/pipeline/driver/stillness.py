@@ -1,15 +1,15 @@
-"""Stillness: a run in which nothing has moved for too long is broken, whatever the reason.
+"""Stillness: a run without progress for too long fails, whatever the reason.
 
 Invariants:
-- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work, of a loop or of a
-  thread beside it (a checkpoint is written, weights are hashed). A heartbeat alone does not;
-- a part that is replaced again and again keeps no run alive: only so many replacements begin the count of seconds
-  again, and beyond them the signs of what was replaced count only once something moved;
-- generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
-- samples that all wait for a tool, a grader or nothing at all have their own deadline: while any is open, the limit is
-  longer than it takes data to have them begun elsewhere and to give them up;
-- while a host keeps a part from running, nothing can be expected to move;
-- the limit grows with what the parts are at, those that are there: no constant bounds work that grows with the job.
+- progress is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work, of a loop or of
+  another thread (a checkpoint is written, weights are hashed). A heartbeat alone is no progress;
+- a part that is replaced repeatedly does not keep a run alive: only so many replacements reset the timer, and beyond
+  them signs of life of replaced parts count only after other progress;
+- generated tokens count, so the limit bounds one piece of a step or of a load, not a long answer;
+- samples that hang, or wait for a tool or a grader, have their own deadline: while any is open, the limit exceeds the
+  time in which data restarts them elsewhere and gives them up;
+- time in which a host keeps a part from running does not count;
+- the limit depends on the current work of live parts: no constant bounds work that grows with the job.
 """
 
 from engine.pipeline.effects import Effect, EndRun
@@ -38,24 +38,24 @@ from engine.policy.recovery import MAX_LOSSES, Patience
 
 class Stillness:
     def __init__(self, *, now: float, patience: Patience, given_up_within_s: float) -> None:
-        """`given_up_within_s`: a group that hangs, wherever it is begun."""
+        """`given_up_within_s`: time until data gives up a group that hangs on every replica."""
         self._patience, self._given_up_within_s = patience, given_up_within_s
         self._moved_at = now
         self._observed: dict[int, ReplicaObserved] = {}
         """By replica."""
         self._at: dict[Address, PartReported] = {}
-        """What each part said last that it is at."""
+        """The last heartbeat of each part."""
         self._ended: dict[Address, int] = {}
-        """By part, the newest incarnation that is no more."""
+        """By part, the newest incarnation that has ended."""
         self._unproven: set[Address] = set()
-        """Parts that were replaced since something came of the work."""
+        """Parts replaced since the last progress."""
         self._num_replaced = 0
-        """Since then."""
+        """Replacements since then."""
 
     def hear(self, message: Message, now: float) -> None:
         match message:
             case PartReported() if message.incarnation <= self._ended.get(message.part, -1):
-                pass  # it was on its way
+                pass  # late: the incarnation has ended
             case PartReported():
                 if self._is_sign_of_life(message):
                     self._moved_at = now
@@ -81,13 +81,13 @@ class Stillness:
 
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
         limit_s = self._patience.of_the_run_s(piece for report in self._at.values() for piece in _pieces(report))
-        if not is_ready:  # parts that only start say nothing yet
+        if not is_ready:  # starting parts send no heartbeat yet
             limit_s = max(limit_s, self._patience.start_s)
         if self._samples_are_open:
             limit_s += self._given_up_within_s
         if now - self._moved_at <= limit_s:
             return []
-        message = f"nothing moved for {limit_s:.0f} s: no token, no step, no evaluation"
+        message = f"no progress for {limit_s:.0f} s: no token, no step, no evaluation"
         return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
 
     @property
@@ -125,7 +125,7 @@ class Stillness:
 
 
 def _generated(observed: ReplicaObserved) -> tuple[int, int, int]:
-    """By whom, on which weights, and how much."""
+    """Incarnation, version and number of tokens."""
     return observed.incarnation, observed.version, observed.num_decoded
 
 

@@ -1,1 +1,1 @@
-"""The trainer's brain: asks for a batch, trains, hands the new version over."""
+"""The trainer's brain: requests a batch, trains, publishes the new version."""

@@ -1,6 +1,6 @@
-"""The alarm of a trainer: rollouts and trainer disagree about what the same weights say.
+"""The trainer's alarm: rollouts and trainer disagree about log-probs of the same weights.
 
-Invariant: it rings when the gap at lag 0 goes beyond what rounding explains, and not again until it was within it.
+Invariant: it rings when the gap at lag 0 exceeds the rounding bound, and not again until the gap was within it.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ class GapAlarm:
         self._has_rung = False
 
     def hear(self, step: int, metrics: Mapping[str, float]) -> list[FaultReported]:
-        """A step in which nothing was written by the weights that are trained says nothing."""
+        """A step without tokens by the weights in training is skipped."""
         gap, bound = metrics.get(GAP), metrics.get(BOUND)
         if gap is None or bound is None:
             return []
         is_new, self._has_rung = gap > bound and not self._has_rung, gap > bound
-        return [_told(step, gap, bound)] if is_new else []
+        return [_fault(step, gap, bound)] if is_new else []
 
 
-def _told(step: int, gap: float, bound: float) -> FaultReported:
+def _fault(step: int, gap: float, bound: float) -> FaultReported:
     return FaultReported(
         component="trainer",
-        message=f"step {step}: rollouts and trainer disagree about the same weights. One token in ten is "
-        f"{gap:.2g} nats or more apart; rounding explains up to {bound:.2g}",
-        action="training goes on, with ratios that are wrong by so much. If the gap grows with the position in the "
-        "response, compare attention and KV dtype of both; else sampling settings, tokenizer and weights that were "
-        "handed over. A mixture of experts chooses other experts at such a gap: replay its routes, or train in float32",
+        message=f"step {step}: rollouts and trainer disagree about the same weights. One token in ten differs by "
+        f"{gap:.2g} nats or more; rounding explains up to {bound:.2g}",
+        action="training continues, with ratios off by that much. If the gap grows with the position in the response, "
+        "compare attention and KV dtype of both; otherwise sampling settings, tokenizer and the weights handed over. "
+        "A mixture of experts picks other experts at such a gap: replay its routes, or train in float32",
     )

@@ -1,17 +1,17 @@
-"""The trainer: asks for a batch, trains, hands the new version over, and asks for the next at once.
+"""The trainer: requests a batch, trains, publishes the new version, and requests the next batch at once.
 
-    load ──▶ publish ──▶ ask ──▶ train ──▶ publish ──▶ ask … ──▶ last checkpoint ──▶ finished
-                                                        └── asked to pause: checkpoint ──▶ paused
+    load ──▶ publish ──▶ request ──▶ train ──▶ publish ──▶ request … ──▶ last checkpoint ──▶ finished
+                                                        └── pause requested: checkpoint ──▶ paused
 
 Invariants:
-- step S is trained exactly once by one incarnation: a batch that is not the one asked for is ignored;
-- version S is made by step S; it is offered to the relay that leads until it is stored there or overtaken;
+- step S is trained exactly once by one incarnation: any batch but the requested one is ignored;
+- step S makes version S, which is offered to the leading relay until stored there or overtaken;
 - training never waits for a relay: the only stall is the copy;
-- a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
-- asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be; where
-  nothing is trained, there is nothing to write down;
-- what it says names its incarnation (epoch) and the checkpoint that it began with, so that nobody takes it for a dead
-  one, and the other way round.
+- a checkpoint of step S holds the weights of S and data's progress with the batch of S trained, never a mixture;
+- a pausing trainer begins no step, and is paused once its last step is in a checkpoint or the checkpoint has failed; a
+  job that trains nothing writes no checkpoint;
+- its messages name its incarnation (epoch) and the checkpoint that it began with, so that no receiver confuses it with
+  a dead trainer.
 """
 
 from typing import Final
@@ -72,11 +72,11 @@ class TrainerBrain:
         self._choice = Choice()
         self._is_pausing = False
         self._saving: int | None = None
-        """The newest step whose checkpoint was begun."""
+        """The newest step whose checkpoint was started."""
         self._saved_at = 0.0
-        """Then it was begun, or the trainer was loaded."""
+        """Time at which that checkpoint was started, or the trainer was loaded."""
         self._progress: DataProgress | None = None
-        """Of the data, with the last step trained."""
+        """Data's progress with the last step trained."""
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -110,11 +110,11 @@ class TrainerBrain:
             return []
         self._step_ended_at = self._saved_at = now
         self._checkpointed = message.step
-        if message.progress is not None or self._epoch:  # killed before there was a checkpoint: all begins again
+        if message.progress is not None or self._epoch:  # no checkpoint yet: everything begins again
             self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
-        ready = _tell(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
+        ready = _report(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
         effects = [ready, *self._publish(message.step, now)]
-        if message.step >= self._plan.steps:  # an evaluation, or the one before was lost after its last checkpoint
+        if message.step >= self._plan.steps:  # an evaluation, or the trainer died after its last checkpoint
             is_paused = self._is_pausing and self._plan.only_evaluates
             ended = [self._end(message.step), self._finished()]
             return [*effects, *ended, *(self._pause() if is_paused else [])]
@@ -144,8 +144,8 @@ class TrainerBrain:
         elif not self._is_pausing:
             effects += self._ask(step + 1, now)
         to_read = self._choice.to_read(batch, message, step_s=timing.step_s)
-        effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
-        effects += map(_tell, self._gap_alarm.hear(step, metrics))
+        effects.append(_report(StepReported(step=step, metrics=metrics, to_read=to_read)))
+        effects += map(_report, self._gap_alarm.hear(step, metrics))
         if self._plan.checkpoints(step, last_s=now - self._saved_at):
             self._saved_at = now
             effects.append(self._save(step, batch.progress))
@@ -156,7 +156,7 @@ class TrainerBrain:
         return SaveCheckpoint(step=step, progress=progress)
 
     def _publish(self, step: int, now: float) -> list[Effect]:
-        """Steps within a window are not for the rollouts; but what an incarnation begins with always is."""
+        """Steps within a window are not published; the weights that an incarnation begins with always are."""
         is_first, self._version = self._version is None, step
         if not is_first and not self._plan.publishes(step):
             return []
@@ -172,23 +172,23 @@ class TrainerBrain:
             num_bytes=message.num_bytes,
         )
         if message.step != self._plan.steps:
-            return [_tell(report), *(self._pause() if self._is_pausing else [])]
-        return [_tell(report), self._finished(), self._end(message.step)]
+            return [_report(report), *(self._pause() if self._is_pausing else [])]
+        return [_report(report), self._finished(), self._end(message.step)]
 
     def _finished(self) -> Effect:
-        return _tell(PartFinished(part="trainer", epoch=self._epoch))
+        return _report(PartFinished(part="trainer", epoch=self._epoch))
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
         if message.step == self._plan.steps:
             reason = f"the last checkpoint could not be written: {message.reason}"
-            return [_tell(RunBroken(failure_class="infrastructure", message=reason))]
+            return [_report(RunBroken(failure_class="infrastructure", message=reason))]
         fault = FaultReported(
             component="trainer",
             message=f"checkpoint of step {message.step} failed: {message.reason}",
-            action="training goes on; the checkpoint before stays the newest",
+            action="training continues; the previous checkpoint stays the newest",
         )
-        is_last_word = self._is_pausing and message.step == self._version
-        return [_tell(fault), *([self._paused(message.step)] if is_last_word else [])]
+        is_last = self._is_pausing and message.step == self._version
+        return [_report(fault), *([self._paused(message.step)] if is_last else [])]
 
     # ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -197,7 +197,7 @@ class TrainerBrain:
         return self._pause()
 
     def _pause(self) -> list[Effect]:
-        """The effects still to come before it is paused; the last step of all ends the run instead."""
+        """The next effects on the way to a pause; none after the job's last step, which ends the run."""
         step = self._version
         if step is not None and self._plan.only_evaluates:
             return [self._paused(step)]
@@ -211,9 +211,9 @@ class TrainerBrain:
         return [self._save(step, self._progress)]
 
     def _paused(self, step: int) -> Effect:
-        return _tell(TrainerPaused(step=step, checkpointed=self._checkpointed))
+        return _report(TrainerPaused(step=step, checkpointed=self._checkpointed))
 
-    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests to data ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, step: int, now: float) -> list[Effect]:
         self._wanted_step, self._wanted_since, self._asked_at = step, now, now
@@ -240,5 +240,5 @@ class TrainerBrain:
         return effects
 
 
-def _tell(report: ToDriver) -> Send:
+def _report(report: ToDriver) -> Send:
     return Send(to=DRIVER, message=report)

@@ -1,13 +1,13 @@
-"""The choice of a step's trajectories that a person may read.
+"""The choice of a step's trajectories for people to read.
 
-    whole groups    one whose rewards lie furthest apart, and one by chance, as often as their allowance has room
-    single ones     of each outcome one; the best, the worst, the longest, the most stale, the one that surprised most;
+    whole groups    the one with the widest spread of rewards, and a random one, as their allowance permits
+    single ones     one of each outcome; the best, worst, longest, stalest, and the one with the largest advantage;
                     then the first of other groups
 
 Invariants:
-- one of each outcome that the step has is told, unless what was told before is far from paid for;
-- no trajectory is told twice, and all that are told of a group stand together;
-- the chance follows from the step's number: told again, a step is told alike.
+- a step sends one trajectory of each of its outcomes, unless the debt of earlier steps is too large;
+- no trajectory is sent twice, and the trajectories of a group are adjacent;
+- the random choice depends on the step's number: a repeated step makes the same choice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,27 +21,27 @@ from engine.pipeline.records import Trajectory
 from engine.pipeline.trainer.metrics import staleness_of
 
 MAX_SINGLE: Final = 8
-# A job's facts may take 200 kB a second. These are less than half of it; replicas' activity, lines, metrics and what
-# data tells of other ends have the rest. A burst is what a first step, or one after a long pause, may take at once.
+# A job's facts may take 200 kB a second. These take less than half; replicas' activity, lines, metrics and data's ended
+# samples share the rest. A burst is what the first step, or one after a long pause, may take at once.
 GROUPS_BYTES_PER_S: Final = 45_000.0
 SINGLE_BYTES_PER_S: Final = 35_000.0
 BURST: Final = 1_000_000.0
-_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: neighbouring steps come far apart
+_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: neighbouring steps are mapped far apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TrainedStep:
     """A step whose trajectories were trained on."""
 
     batch: BatchReady
     trained: BatchTrained
     trajectories: Sequence[Trajectory]
-    """Of all groups, one after the other."""
+    """Trajectories of all groups, concatenated."""
     groups: Sequence[range]
-    """Their places."""
+    """Each group's positions in `trajectories`."""
 
     @classmethod
-    def of(cls, batch: BatchReady, trained: BatchTrained) -> "Told":
+    def of(cls, batch: BatchReady, trained: BatchTrained) -> "TrainedStep":
         trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
         groups, end = [], 0
         for group in batch.groups:
@@ -65,29 +65,29 @@ class Choice:
         self._for_single = Allowance(bytes_per_s=SINGLE_BYTES_PER_S, burst=BURST)
 
     def to_read(self, batch: BatchReady, trained: BatchTrained, *, step_s: float) -> tuple[ReadTrajectory, ...]:
-        step = Told.of(batch, trained)
+        step = TrainedStep.of(batch, trained)
         self._for_groups.earn(step_s)
         self._for_single.earn(step_s)
-        told: dict[int, ReadTrajectory] = {}
+        chosen: dict[int, ReadTrajectory] = {}
         for group in _groups_in_turn(step):
             if not self._for_groups.has_room_for(len(group)):
                 continue
             reads = self._for_groups.group([step.read(at) for at in group])
-            told |= zip(group, reads, strict=False)  # all of it or nothing
-        musts = [at for at in _of_each_outcome(step.trajectories) if at not in told]
+            chosen |= zip(group, reads, strict=False)  # the whole group or nothing
+        musts = [at for at in _of_each_outcome(step.trajectories) if at not in chosen]
         num_single = 0
         for at in dict.fromkeys([*musts, *_worth_reading(step), *(group[0] for group in step.groups)]):
-            if at in told or (num_single >= MAX_SINGLE and at not in musts):
+            if at in chosen or (num_single >= MAX_SINGLE and at not in musts):
                 continue
             read = self._for_single.one(step.read(at), must=at in musts)
             if read is not None:
-                told[at] = read
+                chosen[at] = read
                 num_single += 1
-        return tuple(told[at] for at in sorted(told))
+        return tuple(chosen[at] for at in sorted(chosen))
 
 
-def _groups_in_turn(step: Told) -> Iterator[range]:
-    """Each comes first in every other step, so that a small allowance is not all for one kind."""
+def _groups_in_turn(step: TrainedStep) -> Iterator[range]:
+    """The two groups alternate in coming first, so that a small allowance serves both kinds."""
     spread = max(step.groups, key=lambda group: _spread(step.trajectories[at] for at in group))
     others = [group for group in step.groups if group != spread] or [spread]
     by_chance = others[(step.batch.step * _SPREAD % (1 << 32)) * len(others) >> 32]
@@ -108,7 +108,7 @@ def _of_each_outcome(trajectories: Sequence[Trajectory]) -> list[int]:
     return [*untrusted, *cut, *first(lambda each: each.trusted and not each.cut)]
 
 
-def _worth_reading(step: Told) -> list[int]:
+def _worth_reading(step: TrainedStep) -> list[int]:
     trajectories, advantages = step.trajectories, step.trained.advantages
     positions = range(len(trajectories))
     return [

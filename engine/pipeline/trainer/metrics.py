@@ -1,6 +1,6 @@
 """Metrics of a step, from the batch alone.
 
-Invariant: pure; every name matches the pattern that facts demand (`a-z0-9_` parts, divided by `/`).
+Invariant: pure; every name matches the pattern of facts (`a-z0-9_` parts, separated by `/`).
 """
 
 import re
@@ -21,7 +21,7 @@ _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
     waited_s: float
-    """From asking for the batch until it came."""
+    """From the request for the batch until its arrival."""
     step_s: float
     """From the end of the step before until the end of this one."""
 
@@ -69,7 +69,7 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
 
 
 def _parts_of_rewards(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The mean of each part that the environment names, over the rewards that are trusted."""
+    """The mean of each part of the reward that the environment names, over trusted rewards."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
         if trajectory.trusted and trajectory.content is not None:
@@ -88,7 +88,7 @@ def _trusted_rewards(trajectories: Sequence[Trajectory]) -> list[float]:
 
 
 def staleness_of(batch: BatchReady, trajectory: Trajectory) -> int:
-    """Of its stalest token, at the version that consumes it: the one before the step that it makes."""
+    """Staleness of the stalest token, at the version that consumes it: the one before this step."""
     return max(batch.lineage.staleness(weights, at=batch.step - 1) for weights in trajectory.writers)
 
 
@@ -97,5 +97,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _percentile(ascending: Sequence[int], fraction: float) -> int:
-    """The smallest value that at least this fraction does not exceed."""
+    """The smallest value that at least this fraction of the values does not exceed."""
     return ascending[max(0, ceil(fraction * len(ascending)) - 1)]

@@ -1,9 +1,9 @@
-"""Offers of the trainer to the relay that leads, and the copies that it keeps for them.
+"""The trainer's offers of weights to the leading relay, and the copies that it keeps for them.
 
 Invariants:
-- the newest version's copy is kept, stored or not: with every relay dead it is the only one there is;
-- an older one is kept until it is stored, if an evaluation wants exactly it, and else until it is overtaken;
-- the highest claim of a relay is the one that counts, and every one is answered with it.
+- the newest version's copy is kept, stored or not: with every relay dead it is the only copy;
+- an older copy is kept until it is stored, if an evaluation needs that version, else until it is overtaken;
+- only the highest claim of a relay counts, and every claim is answered with the highest.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
 from engine.policy.lineage import WeightsId
 
-# A large version takes a while to be fetched and hashed; offering it again too early only doubles the work.
+# A large version takes a while to fetch and hash; an early repeat of the offer only doubles the work.
 OFFER_AGAIN_AFTER_S: Final = 10.0
 
 
@@ -24,11 +24,10 @@ class Offers:
     def __init__(self, plan: Plan, *, epoch: int) -> None:
         self._plan, self._epoch = plan, epoch
         self._offered_at: dict[int, float] = {}
-        """Versions that are not known to be stored."""
+        """Time of the last offer, of versions not known to be stored."""
         self._first_offered_at: dict[int, float] = {}
         self.broadcast_s: float | None = None
-        """Of the last version that is known to be everywhere: from its first offer to the news that every live relay
-        has it."""
+        """For the last version known to be on every live relay: from its first offer to the report of that."""
         self._newest: int | None = None
         self._relays: Sequence[int] = range(plan.num_relays)
         self._host = 0
@@ -38,7 +37,7 @@ class Offers:
     def publish(self, version: int, now: float) -> list[Effect]:
         overtaken = {older for older in self._offered_at if not self._plan.evaluates(older)}
         if self._newest is not None and self._newest not in self._offered_at:
-            overtaken.add(self._newest)  # stored, and kept only because it was the newest
+            overtaken.add(self._newest)  # stored, and kept only as the newest
         effects: list[Effect] = [ForgetWeights(weights=self._named(older)) for older in sorted(overtaken)]
         for older in overtaken:
             self._offered_at.pop(older, None)
@@ -72,7 +71,7 @@ class Offers:
             return self._answer(message.host)
         is_new = (message.claim, message.host) != (self._relay_claim, self._host)
         self._relay_claim, self._host = message.claim, message.host
-        if message.incarnation is None:  # somebody else says who leads
+        if message.incarnation is None:  # another relay names the leader
             unstored = list(self._offered_at) if is_new else []
             return [effect for version in unstored for effect in self._offer_again(version, now)]
         self._relay_incarnation = message.incarnation
@@ -83,7 +82,7 @@ class Offers:
         return [*self._answer(message.host), *again]
 
     def place(self, relays: Sequence[int], now: float) -> list[Effect]:
-        """These have a host; one that has none any more is offered nothing."""
+        """Sets the relays that have a host; others are offered nothing."""
         self._relays = relays
         if self._host in relays or not relays:
             return []
@@ -94,7 +93,7 @@ class Offers:
         overdue = [version for version, at in self._offered_at.items() if now - at >= OFFER_AGAIN_AFTER_S]
         if overdue and self._relays:
             after = [relay for relay in self._relays if relay > self._host]
-            self._host = (after or self._relays)[0]  # whoever it is says who leads
+            self._host = (after or self._relays)[0]  # any relay can name the leader
         return [effect for version in overdue for effect in self._offer_again(version, now)]
 
     def _answer(self, host: int) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Builders for tests of brains: one small plan, messages in a line, and a data brain with its disk."""
+"""Builders for tests of brains: a small plan, message constructors, and a data brain with its disk."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ BESIDE = replace(PLAN, schedule=PRESETS["laminar"], weight_slots=2)
 
 
 def of(effects: Iterable[Effect], kind: type) -> list[Any]:
-    """Effects of this kind, and messages of this kind whoever they are for."""
+    """Effects and messages of this kind, for any receiver."""
     messages = [effect.message if isinstance(effect, Send) else effect for effect in effects]
     return [message for message in messages if isinstance(message, kind)]
 
@@ -83,7 +83,7 @@ def answers(
 
 
 def said(key: GroupKey, sample: int, *, num_tokens: int, version: int = 0) -> SampleProgress:
-    """The text of an unfinished sample so far."""
+    """The progress of an unfinished sample."""
     run = VersionRun(weights=WeightsId(0, version), num_tokens=num_tokens)
     return SampleProgress(key=SampleKey(group=key, sample=sample), num_tokens=num_tokens, runs=(run,))
 
@@ -113,7 +113,7 @@ class Disk:
 
 
 class DataWithDisk:
-    """A data brain with its disk, and replicas that speak as a test wants."""
+    """A data brain with its disk, and replicas that send what a test scripts."""
 
     def __init__(self, plan: Plan = PLAN, **options: Any) -> None:
         self.plan, self.options = plan, options
@@ -134,7 +134,7 @@ class DataWithDisk:
         return done
 
     def wait(self, seconds: float) -> list[Effect]:
-        """Awake all the while; what it does at the end."""
+        """Lets time pass in ticks; returns all effects."""
         until = self.now + seconds
         done: list[Effect] = []
         while self.now < until:

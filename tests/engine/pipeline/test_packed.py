@@ -1,4 +1,4 @@
-"""Packed numbers are sequences like any other, however they travel."""
+"""Packed numbers behave like sequences, and survive pickling and validation."""
 
 import pickle
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ held = st.builds(
 
 
 @given(held)
-def test_what_is_packed_is_unpacked_as_it_was_on_every_way(one: Held) -> None:
+def test_packed_numbers_survive_pickle_and_validation(one: Held) -> None:
     pickled = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own
     assert pickled == one and hash(pickled) == hash(one)
     as_bytes = {"ids": one.ids.data, "logprobs": one.logprobs.data, "written": one.written.data}

@@ -1,4 +1,4 @@
-"""What brains are told of a job leaves its environment the time that the job gives it."""
+"""A plan's deadlines leave the environment the time that the job gives it."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ HOUR_S = 3_600.0
 
 
 @pytest.mark.parametrize("turn_timeout_s", [60.0, 1.5 * HOUR_S, 24 * HOUR_S])
-def test_a_sample_whose_turns_take_as_long_as_they_may_is_neither_begun_elsewhere_nor_given_up(
+def test_sample_with_slow_turns_is_not_overdue(
     turn_timeout_s: float,
 ) -> None:
     of_spec = Plan.from_spec(JobSpec(name="slow", environment=EnvironmentSpec(turn_timeout_s=turn_timeout_s)))
@@ -24,7 +24,7 @@ def test_a_sample_whose_turns_take_as_long_as_they_may_is_neither_begun_elsewher
     assert of_spec.given_up_within_s > 2 * of_spec.sample_deadline_s > 6 * turn_timeout_s
 
 
-def test_dapo_leaves_out_groups_without_a_signal_unless_a_teacher_alone_is_learned_from() -> None:
+def test_dapo_filters_groups_unless_only_a_teacher_is_used() -> None:
     def filters(**algorithm: object) -> bool:
         return Plan.from_spec(JobSpec.model_validate({"name": "x", "algorithm": algorithm})).filters
 

@@ -175,5 +175,5 @@ def test_a_recording_of_no_known_part_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="environment, which has no brain"):
         replay(file)
     file.write_text(file.read_text().replace('"part":"environment"', '"part":"x"'))
-    with pytest.raises(ValueError, match="'x' is no address"):
+    with pytest.raises(ValueError, match="'x' is not an address"):
         replay(file)

@@ -1,9 +1,8 @@
-"""Data and a few replicas, brains all of them, with scripted bodies and a network that does only what a test says.
+"""The brains of data and a few replicas, with scripted bodies and a network that a test controls.
 
-Invariants looked after here, at the moment when they would break: a sample is trained at most once into the weights
-that live; groups are whole; a step gets one batch; a lease is with one replica; weights change only where nothing runs
-on them, and there are no more than there are slots;
-data says nothing that is not on its disk.
+Invariants asserted here, at the moment of a violation: a sample is trained at most once into the live weights; groups
+are whole; a step gets one batch; one replica holds a lease; weights change only where nothing runs on them, and never
+exceed the slots; data sends nothing that is not on its disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +60,7 @@ class Body:
     running: dict[SampleKey, int] = field(default_factory=dict)
     """The lease under which each sample was begun."""
     weights: dict[SampleKey, WeightsId] = field(default_factory=dict)
-    """On which each runs."""
+    """The weights on which each sample runs."""
     num_tokens: dict[SampleKey, int] = field(default_factory=dict)
     words: dict[SampleKey, bytearray] = field(default_factory=dict)
     """A token is a byte."""
@@ -113,7 +112,7 @@ class DataWorld:
         self.leases: dict[tuple[SampleKey, int], Owner] = {}
         self.num_moved = self.num_lives = 0
         self.words: dict[SampleKey, set[bytes]] = {}
-        """All that was ever said of each sample, by whichever life of it."""
+        """Every text that some run of each sample has generated."""
         self.is_finished = False
         self.bodies: dict[int, Body] = {}
         for replica in range(num_replicas):
@@ -125,7 +124,7 @@ class DataWorld:
         self._receive(*self.posted.pop(at))
 
     def deliver_all(self, wanted: Callable[[Address, Message], bool] = lambda to, message: True) -> None:
-        """These, and what follows from them, in order."""
+        """Delivers these messages and those that follow from them, in order."""
         while (at := next((at for at, post in enumerate(self.posted) if wanted(*post)), None)) is not None:
             self.deliver(at)
 
@@ -134,7 +133,7 @@ class DataWorld:
             num_posted = len(self.posted)
             self._perform_data(self.data.handle(message, self.now))
             is_kept = isinstance(message, Persisted) or not self.unwritten or len(self.posted) == num_posted
-            assert is_kept, "data says what is not on its disk yet"
+            assert is_kept, "data sends what is not on its disk yet"
         elif to == TRAINER:
             assert isinstance(message, BatchReady)
             self._train(message)
@@ -153,7 +152,7 @@ class DataWorld:
             self.is_finished |= isinstance(message, PartFinished)
 
     def _serve(self, wish: WeightsWanted) -> None:
-        """The relay, which has all that was ever published."""
+        """The relay, which has every published version."""
         to, wanted = rollout_address(wish.replica), max(self.published)
         wanted = wish.exact or wanted
         if wanted not in self.published:
@@ -177,7 +176,7 @@ class DataWorld:
                         known = {progress.key: progress for progress in task.progress}
                         for sample in task.samples:
                             key = SampleKey(group=task.key, sample=sample)
-                            assert task.exact is not None, "a task says on which weights"
+                            assert task.exact is not None, "a task names its weights"
                             self._run(body, key, task.lease, task.exact, known.get(key))
                 case ResumeSequences():
                     self.num_moved += len(effect.handed.progress)
@@ -213,12 +212,12 @@ class DataWorld:
         holder = self.leases.setdefault((key, lease), body.owner)
         assert holder == body.owner, f"lease {lease} of {key} is with {holder} and with {body.owner}"
         for run in () if progress is None else progress.runs:
-            assert run.weights == weights, f"{key} of {run.weights} goes on by {weights}"
+            assert run.weights == weights, f"{key} of {run.weights} resumes on {weights}"
         body.running[key], body.weights[key] = lease, weights
         words = b"" if progress is None else progress.said
-        assert len(words) == (0 if progress is None else progress.num_tokens), f"{key} goes on from {words!r}"
-        told = self.words.setdefault(key, {b""})
-        assert words in told, f"nobody has said {words!r} of {key}: {told}"
+        assert len(words) == (0 if progress is None else progress.num_tokens), f"{key} resumes from {words!r}"
+        generated = self.words.setdefault(key, {b""})
+        assert words in generated, f"no run of {key} generated {words!r}: {generated}"
         body.words[key], body.num_tokens[key] = bytearray(words), len(words)
         self.num_lives += 1
         body.voice[key] = self.num_lives % 256
@@ -226,7 +225,7 @@ class DataWorld:
             self._speak(body, key)
 
     def _speak(self, body: Body, key: SampleKey) -> None:
-        """One token more, of a life of its own."""
+        """Generates one token, which identifies the run."""
         body.words[key].append(body.voice[key])
         body.num_tokens[key] += 1
         self.words[key].add(bytes(body.words[key]))
@@ -272,7 +271,7 @@ class DataWorld:
                 self._send(effect)
 
     def write(self) -> None:
-        """The disk is done with what it got first."""
+        """The disk completes its oldest write."""
         persist = self.unwritten.pop(0)
         self.disk.write(persist)
         self._receive(DATA, Persisted(serial=persist.serial))
@@ -286,12 +285,12 @@ class DataWorld:
     # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask(self) -> None:
-        said: dict[str, Any] = {"checkpointed": max(self.saved), "resumed": self.resumed}
+        fields: dict[str, Any] = {"checkpointed": max(self.saved), "resumed": self.resumed}
         is_over = self.step == self.plan.steps
         if is_over:
-            self.posted.append((DATA, TrainingEnded(weights=WeightsId(self.epoch, self.step), **said)))
+            self.posted.append((DATA, TrainingEnded(weights=WeightsId(self.epoch, self.step), **fields)))
         else:
-            self.posted.append((DATA, BatchWanted(step=self.step + 1, epoch=self.epoch, **said)))
+            self.posted.append((DATA, BatchWanted(step=self.step + 1, epoch=self.epoch, **fields)))
 
     def _train(self, batch: BatchReady) -> None:
         if batch.epoch != self.epoch or batch.step > self.step + 1:
@@ -330,7 +329,7 @@ class DataWorld:
         self._begin(replica, incarnation + 1)
 
     def moves(self) -> list[tuple[int, int, WeightsId]]:
-        """From whom to whom something could move, and on which weights it runs."""
+        """Possible moves: source, host and weights."""
         bodies = self.bodies.items()
         return [
             (source, host, weights)
@@ -359,7 +358,7 @@ class DataWorld:
     # ── all of it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, *, rounds: int) -> None:
-        """No more faults: everything is delivered, and everything ends."""
+        """Without further faults: delivers every message and ends every sample."""
         for _ in range(rounds):
             if self.is_finished:
                 return
@@ -371,7 +370,7 @@ class DataWorld:
                     self.finish(body, key)
 
     def calm(self) -> None:
-        """All that is under way comes, and what follows from it."""
+        """Delivers all messages and completes all writes, with those that follow."""
         while self.posted or self.unwritten:
             self.deliver_all()
             while self.unwritten:

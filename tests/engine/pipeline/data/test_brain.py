@@ -39,7 +39,7 @@ def test_first_evaluation_runs_beside_training() -> None:
     assert [task.key.split for task in more] == ["held_out", "train", "train", "train", "train"]
     held_out, trained = held_out + more[:1], more[1:]
     effects = data.sync(wants=0, groups=holding(held_out), finished=answers(trained))
-    assert of(effects, EvaluationReported) == [] and len(data.batch(1)) == 1, "training waits for no answer of it"
+    assert of(effects, EvaluationReported) == [] and len(data.batch(1)) == 1, "training waits for no evaluation"
     data.batch(2)
     late = data.sync(version=1, wants=0, beside=(WeightsId(0, 0),), finished=answers(held_out))
     assert of(late, EvaluationReported) == [
@@ -61,7 +61,7 @@ def test_only_the_wanted_weights_answer_an_evaluation() -> None:
     assert held_out(1, version=0) == [WeightsId(0, 0)] * 2
 
 
-def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None:
+def test_evaluation_orders_idle_replica_to_hold_its_version() -> None:
     data = DataWithDisk(replace(PLAN, evaluate_every=1)).past_the_evaluation()
     data.train(1)
     (grant,) = to_replica(data.handle(BatchWanted(step=2)), 0)
@@ -70,7 +70,7 @@ def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None
     assert [task.exact for task in tasks[:2]] == [WeightsId(0, 1)] * 2
 
 
-def test_an_evaluation_whose_version_is_lost_is_answered_by_newer_weights_and_says_so() -> None:
+def test_evaluation_of_lost_version_reports_newer_weights() -> None:
     data = DataWithDisk()
     tasks = granted(data.sync(version=4, wants=8, missing=WeightsId(0, 0)))
     assert {task.exact for task in tasks} == {None}
@@ -84,10 +84,10 @@ def test_a_graders_failure_is_no_reward_of_zero() -> None:
     effects = data.sync(wants=0, finished=(*answers(tasks[:1]), *answers(tasks[1:], failure="timeout")))
     (report,) = of(effects, EvaluationReported)
     assert (report.num_prompts, report.reward_mean) == (1, 1.0)
-    assert "1 held-out answers got no verdict: timeout" in of(effects, FaultReported)[0].message
+    assert "1 held-out answers could not be graded: timeout" in of(effects, FaultReported)[0].message
 
 
-def test_held_out_rewards_that_are_not_trusted_count_as_nothing_and_are_told() -> None:
+def test_untrusted_held_out_rewards_count_as_zero() -> None:
     data = DataWithDisk()
     tasks = granted(data.sync())
     doubtful = [replace(each, reward=5.0, trusted=False) for each in answers(tasks[1:])]
@@ -100,14 +100,14 @@ def test_held_out_rewards_that_are_not_trusted_count_as_nothing_and_are_told() -
 # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_assigned_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
+def test_full_replica_gets_nothing_and_the_last_place_is_used() -> None:
     data = DataWithDisk(replace(PLAN, groups_per_step=8)).past_the_evaluation()
     assert len(granted(data.sync(wants=4))) == 2
     assert len(granted(data.sync(1, wants=5))) == 3, "one sample of the last group waits there"
-    assert granted(data.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
+    assert granted(data.sync(1, wants=1, room=1)) == [], "pending grants take more than that"
 
 
-def test_a_group_larger_than_a_replica_is_assigned_to_an_empty_one() -> None:
+def test_group_larger_than_a_replica_goes_to_an_empty_one() -> None:
     data = DataWithDisk(replace(PLAN, group_size=20)).past_the_evaluation()
     assert [len(task.samples) for task in granted(data.sync(wants=8))] == [20]
     assert granted(data.sync(wants=8)) == []
@@ -157,7 +157,7 @@ def test_a_barrier_starts_a_step_only_on_the_newest_weights() -> None:
     assert len(grant.tasks) == 2, "one step's worth"
 
 
-def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
+def test_unfinished_window_holds_replicas_at_its_weights() -> None:
     data = DataWithDisk(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
     (grant,) = to_replica(data.sync(wants=2), 0)
     assert len(grant.tasks) == 1 and grant.to_hold == WeightsId(0, 0)
@@ -168,7 +168,7 @@ def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
 # ── batches and ends ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_groups_reach_the_trainer_whole_and_a_step_always_gets_the_same_batch() -> None:
+def test_groups_arrive_whole_and_a_step_keeps_its_batch() -> None:
     data = DataWithDisk().past_the_evaluation()
     data.handle(BatchWanted(step=1))
     samples = answers(granted(data.sync(wants=8)))
@@ -267,7 +267,7 @@ def test_a_grader_that_fails_on_most_groups_breaks_the_run() -> None:
 
 
 @pytest.mark.parametrize("blame", ["user_code", "reward", "infrastructure"])
-def test_a_run_that_breaks_for_want_of_verdicts_is_of_the_class_of_whose_fault_that_is(blame: Blame) -> None:
+def test_ungraded_run_fails_with_the_class_of_the_failures(blame: Blame) -> None:
     data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
     broken: list[RunBroken] = []
     for _ in range(10):
@@ -316,8 +316,8 @@ def test_a_tick_alone_leads_to_nothing() -> None:
     assert DataWithDisk().handle(Tick()) == []
 
 
-def test_data_that_pauses_begins_nothing_new_but_what_the_end_of_a_run_needs() -> None:
-    """After the last step nothing is left to be paused: the run goes on to its end."""
+def test_pausing_data_starts_only_the_last_evaluation() -> None:
+    """After the last step there is nothing to pause: the run ends."""
     data = DataWithDisk(replace(PLAN, steps=2), start_step=1)
     data.handle(PauseRequested())
     assert granted(data.sync(version=1)) == []

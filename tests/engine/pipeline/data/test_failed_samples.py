@@ -37,7 +37,7 @@ def test_the_rest_of_a_group_is_trained() -> None:
     assert dict(batch.progress.ledger) == {"trained": 3, "failed": 1, "filtered": 0, "dropped_stale": 0}
     [ended] = of(data.handle(BatchWanted(step=2)), SamplesEnded)
     assert [(each.end, each.reason) for each in ended.to_read] == [
-        ("failed", "Its group went on without it. its tool was away")
+        ("failed", "Its group continued without it. its tool was away")
     ]
     assert (data.counts["trained"], data.counts["failed"]) == (3, 1)
 

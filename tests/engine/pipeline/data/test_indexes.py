@@ -1,4 +1,4 @@
-"""Indexes decide as a look at everybody does: the plain rule stands here, and is asked the same, message by message."""
+"""Indexed decisions equal those of a full scan: the reference implementation here gets the same messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +56,7 @@ class AllMoves(Mover):
         if is_free and not self.is_source(host.owner):
             super()._begin(source, host, weights, groups, now)
 
-    def _tell(self, host: Owner) -> None:
+    def _update_reservations(self, host: Owner) -> None:
         replica = self._replicas.of(host)
         if replica is not None:
             replica.reservations = tuple(
@@ -65,7 +65,7 @@ class AllMoves(Mover):
 
 
 class AssignmentByAll(Assignment):
-    """Sorts everybody for every group, and asks one after the other."""
+    """Sorts all replicas for every group, and tries one after the other."""
 
     def __init__(self, brain: DataBrain) -> None:
         incarnation = brain._assignment._last_lease // LEASES_PER_INCARNATION
@@ -87,7 +87,7 @@ class AssignmentByAll(Assignment):
 
 
 class BothWays(DataBrain):
-    """Beside itself it keeps one that looks at everybody, and must never differ from it."""
+    """Runs a brain with full scans in parallel, and must never differ from it."""
 
     def __init__(self, *arguments: Any, **fields: Any) -> None:
         super().__init__(*arguments, **fields)
@@ -103,14 +103,14 @@ class BothWays(DataBrain):
 
 @pytest.mark.long_except("inflight")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_under_any_faults_data_decides_what_it_would_by_looking_at_everybody(schedule: ScheduleName) -> None:
+def test_indexed_decisions_equal_full_scan_under_faults(schedule: ScheduleName) -> None:
     for seed in range(SEEDS):
         simulate(seed, schedule, brains=Brains(data=BothWays))
 
 
 @pytest.mark.long_except("one_step", "partial")
 @pytest.mark.parametrize("schedule", ["sync_split", "one_step", "partial", "paper", "laminar"])
-def test_in_a_fleet_data_decides_what_it_would_by_looking_at_everybody(schedule: str) -> None:
+def test_indexed_decisions_equal_full_scan_in_a_fleet(schedule: str) -> None:
     setup = setup_of(schedule, rollout_devices=20, groups_per_step=40)
     fleet = Fleet(setup)
     fleet._data = BothWays(setup.plan)
@@ -120,7 +120,7 @@ def test_in_a_fleet_data_decides_what_it_would_by_looking_at_everybody(schedule:
 @pytest.mark.long_except("40-partial", "40-laminar")
 @pytest.mark.parametrize("schedule", ["partial", "laminar"])
 @pytest.mark.parametrize("num_replicas", [40, 400])
-def test_what_a_message_looks_at_does_not_grow_with_the_replicas(
+def test_cost_of_a_message_does_not_grow_with_replicas(
     schedule: str, num_replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, messages = 0, 0

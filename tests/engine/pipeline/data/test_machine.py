@@ -1,4 +1,4 @@
-"""Data together with three replicas, under whatever order of messages, losses and restarts Hypothesis finds."""
+"""Data together with three replicas, under any order of messages, losses and restarts that Hypothesis finds."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def small(plan: Plan) -> Plan:
 
 INDEX = st.integers(0, 40)
 REPLICA = st.integers(0, 2)
-# With more of them hardly anything ever runs, and nothing is found.
+# With more losses hardly any sample runs, and no bug is found.
 MAX_LOST = 6
 
 
@@ -37,7 +37,7 @@ class DataAndReplicas(RuleBasedStateMachine):
 
     @rule(num_ending=st.integers(0, 6))
     def a_while_passes_without_a_fault(self, num_ending: int) -> None:
-        """Long enough that every replica has said what it runs."""
+        """Long enough for every replica to sync."""
         self.world.ask()
         for _ in range(2):
             self.world.calm()
@@ -93,7 +93,7 @@ class DataAndReplicas(RuleBasedStateMachine):
     @precondition(lambda self: self.world.moves())
     @rule(at=INDEX)
     def a_move_is_planned(self, at: int) -> None:
-        """The host says in time that it keeps the room; from there on anything may happen."""
+        """The host confirms the reservation in time; from there on anything may happen."""
         moves = self.world.moves()
         self.world.wish_move(*moves[at % len(moves)])
         self.world.deliver(-1)
@@ -117,7 +117,7 @@ class DataAndReplicas(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
-        """Whatever happened, it all ends, and the ledger adds up."""
+        """In every case the run ends, and the ledger adds up."""
         self.world.settle(rounds=60)
         self.world.check()
         counts = self.world.data.state.counts()

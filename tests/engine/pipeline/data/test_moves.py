@@ -1,4 +1,4 @@
-"""Moves, as data sees them: one owner at every instant, whatever comes late or never."""
+"""Data's part of moves: one owner at every instant, whichever messages are late or lost."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ class SourceAndHost(DataWithDisk):
         return reservation
 
     def reserve(self, *reservations: Reservation) -> list[Effect]:
-        """The host says that it keeps the room."""
+        """The host confirms its reservations."""
         reserved = tuple(HeldGroup(key=kept.key, lease=kept.lease, samples=()) for kept in reservations)
         return self.sync(HOST, wants=0, room=6, reserved=reserved)
 
@@ -49,7 +49,7 @@ class SourceAndHost(DataWithDisk):
         return task
 
 
-def test_until_the_host_has_reserved_room_for_all_of_it_the_source_owns_and_runs_it() -> None:
+def test_source_owns_the_group_until_host_has_reserved_room() -> None:
     pair = SourceAndHost()
     reservation = pair.planned()
     assert (reservation.key, reservation.num_samples) == (pair.task.key, 2)
@@ -57,7 +57,7 @@ def test_until_the_host_has_reserved_room_for_all_of_it_the_source_owns_and_runs
     assert granted(pair.sync(HOST, wants=0, room=8)) == []
 
 
-def test_a_reservation_gives_the_host_the_lease_and_the_source_only_hands_over_from_then_on() -> None:
+def test_reservation_gives_host_the_lease_and_source_hands_over() -> None:
     pair = SourceAndHost()
     task = pair.moved()
     assert task.is_handed_over and task.lease > pair.task.lease and task.exact == WeightsId(0, 0)
@@ -66,7 +66,7 @@ def test_a_reservation_gives_the_host_the_lease_and_the_source_only_hands_over_f
     assert (order.key, order.lease, order.host) == (task.key, task.lease, HOST) and grant.revoked == ()
 
 
-def test_the_source_is_told_to_hand_over_until_it_no_longer_lists_it() -> None:
+def test_handover_order_repeats_until_source_drops_the_group() -> None:
     pair = SourceAndHost()
     pair.moved()
     assert all(pair.source_says(pair.task)[0].handovers for _ in range(2))
@@ -105,7 +105,7 @@ def test_what_is_still_on_its_way_to_the_source_does_not_move() -> None:
     assert of(data.handle(move()), WorkGranted) == []
 
 
-def test_the_host_is_granted_again_what_it_does_not_list_with_what_data_knows_of_it() -> None:
+def test_moved_group_that_host_does_not_list_is_granted_again() -> None:
     pair = SourceAndHost()
     task = pair.moved()
     pair.now += 2.1
@@ -114,17 +114,17 @@ def test_the_host_is_granted_again_what_it_does_not_list_with_what_data_knows_of
     pair.source_says()
     pair.now += 2.1
     (again,) = granted(pair.sync(HOST, wants=0, room=6))
-    assert not again.is_handed_over, "the source holds it no more: the host begins from what data knows"
+    assert not again.is_handed_over, "the source no longer holds it: the host resumes from data's progress"
 
 
-def test_a_source_that_is_lost_after_the_new_lease_costs_the_host_only_the_handover() -> None:
+def test_host_keeps_the_group_if_source_dies_after_new_lease() -> None:
     pair = SourceAndHost()
     task = pair.moved()
     pair.handle(ReplicaGone(replica=SOURCE, incarnation=0))
-    assert pair.sync(HOST, wants=0, room=6, groups=holding([task])) == [], "it owns it still"
+    assert pair.sync(HOST, wants=0, room=6, groups=holding([task])) == [], "the host still owns it"
 
 
-def test_a_host_that_is_lost_after_the_new_lease_does_not_give_it_back_to_the_source() -> None:
+def test_source_regains_no_group_if_host_dies_after_new_lease() -> None:
     pair = SourceAndHost()
     pair.moved()
     pair.handle(ReplicaGone(replica=HOST, incarnation=0))
@@ -134,14 +134,14 @@ def test_a_host_that_is_lost_after_the_new_lease_does_not_give_it_back_to_the_so
     assert again.key == pair.task.key
 
 
-def test_a_loss_during_a_reservation_leaves_the_group_with_its_owner() -> None:
+def test_host_lost_during_reservation_leaves_group_with_source() -> None:
     pair = SourceAndHost()
     pair.planned()
     pair.handle(ReplicaGone(replica=HOST, incarnation=0))
     assert pair.source_says(pair.task) == []
 
 
-def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_copy_on_the_host_stopped() -> None:
+def test_sample_ended_on_source_after_new_lease_stops_host_copy() -> None:
     pair = SourceAndHost()
     task = pair.moved()
     pair.sync(SOURCE, wants=0, finished=answers([pair.task]))
@@ -152,7 +152,7 @@ def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_c
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_runs_on_a_replica_that_leaves_moves_to_who_has_room() -> None:
+def test_work_of_leaving_replica_moves_to_replica_with_room() -> None:
     pair = SourceAndHost()
     effects = pair.sync(SOURCE, wants=0, groups=holding([pair.task]), is_leaving=True)
     (reservation,) = to_replica(effects, HOST)[0].reserved
@@ -160,7 +160,7 @@ def test_what_runs_on_a_replica_that_leaves_moves_to_who_has_room() -> None:
     assert task.key == pair.task.key and task.is_handed_over
 
 
-def test_a_replica_that_leaves_gets_nothing_more_and_is_released_when_it_is_empty() -> None:
+def test_leaving_replica_gets_no_work_and_is_released_when_empty() -> None:
     pair = SourceAndHost()
     pair.sync(HOST, wants=0, room=0)
     (grant,) = to_replica(
@@ -171,7 +171,7 @@ def test_a_replica_that_leaves_gets_nothing_more_and_is_released_when_it_is_empt
     assert grant.is_released and grant.tasks == ()
 
 
-def test_what_a_leaving_replica_stopped_goes_on_elsewhere() -> None:
+def test_samples_stopped_by_leaving_replica_resume_elsewhere() -> None:
     pair = SourceAndHost()
     stopped = tuple(said(pair.task.key, sample, num_tokens=4) for sample in (0, 1))
     effects = pair.sync(SOURCE, wants=0, is_leaving=True, progress=stopped)
@@ -194,19 +194,19 @@ def two_versions(plan: Plan = BESIDE) -> tuple[DataWithDisk, GroupTask, GroupTas
     return data, old, new
 
 
-def test_only_what_runs_on_the_weights_of_the_move_moves() -> None:
+def test_move_takes_only_groups_on_its_weights() -> None:
     data, old, _ = two_versions()
     (reservation,) = to_replica(data.handle(move()), HOST)[0].reserved
     assert (reservation.key, reservation.weights) == (old.key, V0)
 
 
-def test_a_host_that_does_not_hold_the_weights_of_the_move_gets_nothing() -> None:
+def test_host_without_the_weights_of_the_move_gets_nothing() -> None:
     data, _, _ = two_versions()
     data.sync(HOST, version=1, wants=0, room=8)
     assert of(data.handle(move()), WorkGranted) == []
 
 
-def test_a_group_of_a_lost_replica_goes_on_where_its_weights_are_held_beside_newer_ones() -> None:
+def test_group_of_lost_replica_resumes_on_its_older_weights() -> None:
     data, old, _ = two_versions()
     data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
     tasks = {task.key: task for task in granted(data.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
@@ -217,7 +217,7 @@ CAPPED = replace(BESIDE, schedule=replace(BESIDE.schedule, age_cap=1))
 
 
 @pytest.mark.parametrize("plan", [BESIDE, CAPPED])
-def test_what_several_versions_wrote_goes_on_on_fresh_weights_where_versions_may_mix_and_else_begins_again(
+def test_mixed_sample_resumes_on_fresh_weights_or_begins_again(
     plan: Plan,
 ) -> None:
     data, old, _ = two_versions(plan)
@@ -226,6 +226,6 @@ def test_what_several_versions_wrote_goes_on_on_fresh_weights_where_versions_may
     data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(mixed,)))
     data.handle(ReplicaGone(replica=SOURCE, incarnation=0))
     tasks = {task.key: task for task in granted(data.sync(HOST, version=1, wants=8, beside=(V0,)))}
-    going_on = tasks[old.key].progress
-    assert [each.num_tokens for each in going_on] == ([7] if plan is CAPPED else [])
-    assert plan is BESIDE or (tasks[old.key].exact == V1 and going_on[0].runs == runs)
+    progress = tasks[old.key].progress
+    assert [each.num_tokens for each in progress] == ([7] if plan is CAPPED else [])
+    assert plan is BESIDE or (tasks[old.key].exact == V1 and progress[0].runs == runs)

@@ -1,4 +1,4 @@
-"""Who works on which group: owners, leases, and what is saved of a replica that is lost."""
+"""Ownership of groups: owners, leases, and the progress saved from a lost replica."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from tests.engine.pipeline.brain_builders import (
 # ── owners and leases ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_replicas_unfinished_samples_go_to_another_and_its_finished_ones_stay() -> None:
+def test_only_unfinished_samples_of_a_lost_replica_are_regranted() -> None:
     data = DataWithDisk().past_the_evaluation()
     (first, _) = granted(data.sync(0, wants=4))
     data.sync(0, wants=0, finished=answers([first])[:1])
@@ -38,7 +38,7 @@ def test_a_successor_implies_that_its_predecessor_is_gone() -> None:
     assert [task.key for task in again] == [task.key for task in lost]
 
 
-def test_each_grant_has_a_lease_with_a_higher_number_than_all_before() -> None:
+def test_each_grant_has_a_higher_lease_than_all_before() -> None:
     data = DataWithDisk().past_the_evaluation()
     first = granted(data.sync(0, wants=4))
     data.handle(ReplicaGone(replica=0, incarnation=0))
@@ -47,7 +47,7 @@ def test_each_grant_has_a_lease_with_a_higher_number_than_all_before() -> None:
     assert leases == sorted(set(leases))
 
 
-def test_of_two_replicas_that_both_think_a_group_is_theirs_one_is_told_that_it_is_not() -> None:
+def test_second_holder_of_a_group_is_revoked() -> None:
     data = DataWithDisk().past_the_evaluation()
     first = granted(data.sync(0, wants=4))
     data.handle(ReplicaGone(replica=0, incarnation=0))
@@ -58,7 +58,7 @@ def test_of_two_replicas_that_both_think_a_group_is_theirs_one_is_told_that_it_i
     assert of(data.sync(1, wants=0, groups=holding(second)), WorkGranted) == []
 
 
-def test_the_dead_replicas_late_delivery_still_counts_but_its_wishes_do_not() -> None:
+def test_late_delivery_of_dead_replica_counts_but_gets_no_work() -> None:
     data = DataWithDisk().past_the_evaluation()
     tasks = granted(data.sync(0, wants=4))
     data.sync(0, incarnation=1, wants=0)
@@ -75,7 +75,7 @@ def test_every_delivery_is_confirmed_also_the_second() -> None:
         assert grant.taken == (samples[0].key,)
 
 
-def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up() -> None:
+def test_overdue_sample_is_begun_elsewhere_then_given_up() -> None:
     data = DataWithDisk(replace(PLAN, sample_deadline_s=80.0)).past_the_evaluation()
     (stuck,) = granted(data.sync(0, wants=2))
     data.sync(1, wants=0)
@@ -87,7 +87,7 @@ def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up
     assert data.counts["failed"] == 2
 
 
-def test_data_that_was_away_itself_ends_no_sample_for_that() -> None:
+def test_time_that_data_slept_through_ends_no_sample() -> None:
     data = DataWithDisk(replace(PLAN, sample_deadline_s=80.0)).past_the_evaluation()
     data.sync(0, wants=2)
     for _ in range(10):
@@ -100,7 +100,7 @@ def test_data_that_was_away_itself_ends_no_sample_for_that() -> None:
 
 
 def with_a_partial(*, num_tokens: int = 7, replica: int = 0) -> tuple[DataWithDisk, GroupTask]:
-    """One group on a replica that has said something of its first sample."""
+    """One group on a replica that has reported progress of its first sample."""
     data = DataWithDisk().past_the_evaluation()
     (task,) = granted(data.sync(replica, wants=2))
     progress = (said(task.key, 0, num_tokens=num_tokens),)
@@ -118,20 +118,20 @@ def test_group_that_grows_slowly_stays_where_it_is() -> None:
     assert of(data.wait(data.plan.sample_deadline_s), FaultReported) != [], "it hangs from here on"
 
 
-def test_what_an_unfinished_sample_said_goes_on_elsewhere_when_its_replica_is_lost() -> None:
+def test_unfinished_sample_of_lost_replica_resumes_elsewhere() -> None:
     data, task = with_a_partial()
     data.sync(1, wants=0, room=8)
     effects = data.handle(ReplicaGone(replica=0, incarnation=0))
     (again,) = granted(effects)
     assert again.key == task.key and again.exact == WeightsId(0, 0)
-    assert again.progress == (said(task.key, 0, num_tokens=7),), "also where nothing fresh is wanted"
+    assert again.progress == (said(task.key, 0, num_tokens=7),), "also on a replica that wants no fresh work"
     data.sync(1, wants=0, groups=holding([again]), finished=answers([again]))
     data.sync(1, wants=0, finished=answers(granted(data.sync(1, wants=2))))
     (batch,) = data.batch(1)
     assert (batch.buffer.num_tokens_saved, batch.buffer.num_tokens_lost) == (7, 0)
 
 
-def test_a_sample_goes_on_only_on_a_replica_that_holds_the_weights_that_began_it() -> None:
+def test_sample_resumes_only_on_the_weights_that_began_it() -> None:
     data, task = with_a_partial()
     data.sync(1, version=0, wants=0, room=0)
     data.handle(ReplicaGone(replica=0, incarnation=0))
@@ -139,14 +139,14 @@ def test_a_sample_goes_on_only_on_a_replica_that_holds_the_weights_that_began_it
     assert [again.key for again in granted(data.sync(1, version=0, wants=0, room=2))] == [task.key]
 
 
-def test_when_no_replica_holds_its_weights_any_more_a_sample_begins_anew() -> None:
+def test_sample_begins_again_when_no_replica_holds_its_weights() -> None:
     data, task = with_a_partial()
     data.handle(ReplicaGone(replica=0, incarnation=0))
     again = granted(data.sync(1, version=1, wants=8))[0]
     assert (again.key, again.exact, again.progress) == (task.key, None, ())
 
 
-def test_a_shorter_account_of_a_sample_is_an_older_one() -> None:
+def test_shorter_progress_of_a_sample_is_ignored() -> None:
     data, task = with_a_partial(num_tokens=7)
     data.handle(ProgressStreamed(replica=0, incarnation=0, progress=(said(task.key, 0, num_tokens=3),)))
     data.sync(1, wants=0, room=8)
@@ -154,7 +154,7 @@ def test_a_shorter_account_of_a_sample_is_an_older_one() -> None:
     assert again.progress[0].num_tokens == 7
 
 
-def test_what_another_than_the_owner_says_of_a_sample_is_ignored() -> None:
+def test_progress_from_a_replica_without_ownership_is_ignored() -> None:
     data, task = with_a_partial(num_tokens=7)
     data.sync(1, wants=0, room=8)
     data.handle(ProgressStreamed(replica=1, incarnation=0, progress=(said(task.key, 0, num_tokens=90),)))

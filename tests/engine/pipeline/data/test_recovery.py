@@ -1,4 +1,4 @@
-"""What data never forgets: nothing is said before it is on disk, a log is a state, a dead trainer's steps come back.
+"""Durability of data: no message before its records are on disk, replay of the log, forks after a trainer's death.
 
 The disk is a list in memory; a restart is a new brain from that list.
 """
@@ -42,7 +42,7 @@ def test_a_batch_is_not_sent_before_it_is_on_disk() -> None:
     samples = answers(granted(data.sync(wants=4)))
     data.is_disk_slow = True
     effects = data.sync(wants=0, finished=samples)
-    assert of(effects, BatchReady) == [] and data.batch(1) == [], "not even when it is asked for again"
+    assert of(effects, BatchReady) == [] and data.batch(1) == [], "not even when it is requested again"
     (persist,) = of(effects, Persist)
     batches = of(data.handle(Persisted(serial=persist.serial)), BatchReady)
     assert [batch.step for batch in batches] == [1]
@@ -97,9 +97,7 @@ def test_a_snapshot_gives_the_same_state() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3, 7])
-def test_a_snapshot_with_the_records_after_it_gives_the_same_state(
-    length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_and_later_records_give_the_same_state(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "RECORDS_PER_SNAPSHOT", length)
     monkeypatch.setattr(commit, "RECORDS_PER_TRAJECTORY", 0)
     data = a_life()
@@ -122,7 +120,7 @@ def test_a_snapshot_of_much_waits_for_twice_as_many_records(monkeypatch: pytest.
     assert waits[:3] == [1, 2 * snapshot.num_trajectories, 2 * snapshot.num_trajectories]
 
 
-def test_a_step_gets_the_very_same_batch_from_a_brain_that_was_rebuilt() -> None:
+def test_rebuilt_brain_gives_a_step_the_same_batch() -> None:
     data = DataWithDisk().past_the_evaluation()
     batch = data.train(1)
     data.sync(wants=0, finished=answers(granted(data.sync(wants=8))))
@@ -139,7 +137,7 @@ def test_what_was_acknowledged_survives() -> None:
     assert set(keys_of(batch)) == {sample.key for sample in samples}
 
 
-def test_what_is_delivered_to_a_brain_that_never_heard_of_it_counts() -> None:
+def test_delivery_that_a_restarted_brain_does_not_know_counts() -> None:
     data = DataWithDisk().past_the_evaluation()
     tasks = granted(data.sync(wants=4))
     data.restart().handle(BatchWanted(step=1))
@@ -153,14 +151,14 @@ def test_a_new_data_brain_listens_before_it_grants() -> None:
     data.restart()
     assert granted(data.sync(1, wants=8)) == []
     (to_worker,) = to_replica(data.sync(0, wants=0, groups=holding(tasks)), 0) or [WorkGranted(incarnation=0)]
-    assert to_worker.revoked == (), "it goes on with what it works on"
+    assert to_worker.revoked == (), "it keeps its work"
     data.now += LISTEN_S
     fresh = granted(data.handle(Tick()))
     assert fresh and not {task.key for task in fresh} & {task.key for task in tasks}
     assert min(task.lease for task in fresh) > max(task.lease for task in tasks)
 
 
-def test_of_two_that_work_on_a_group_a_new_data_brain_keeps_the_higher_lease() -> None:
+def test_new_data_brain_keeps_the_holder_with_the_higher_lease() -> None:
     data = DataWithDisk().past_the_evaluation()
     old = granted(data.sync(0, wants=2))
     data.handle(ReplicaGone(replica=0, incarnation=0))
@@ -203,7 +201,7 @@ def test_a_batch_that_was_in_training_comes_back() -> None:
     assert keys_of(again) == keys_of(unfinished) and "rolled_back" not in data.counts
 
 
-def test_after_a_fork_nothing_counts_as_trained_that_the_checkpoint_does_not_know() -> None:
+def test_after_fork_only_steps_in_checkpoint_count_as_trained() -> None:
     data = DataWithDisk(replace(PLAN, steps=5)).past_the_evaluation()
     first = data.train(1)
     undone = [data.train(2), data.train(3, checkpointed=2)]
@@ -214,7 +212,7 @@ def test_after_a_fork_nothing_counts_as_trained_that_the_checkpoint_does_not_kno
     assert again == {key for batch in undone for key in keys_of(batch)}, "before prompts that were never begun"
 
 
-def test_what_a_dead_trainer_says_is_ignored() -> None:
+def test_messages_of_a_dead_trainer_are_ignored() -> None:
     data = DataWithDisk().past_the_evaluation()
     kept = data.train(1)
     data.train(2)
@@ -225,7 +223,7 @@ def test_what_a_dead_trainer_says_is_ignored() -> None:
     assert data.brain.state.snapshot() == before
 
 
-def test_a_fork_that_is_heard_twice_is_one() -> None:
+def test_fork_reported_twice_happens_once() -> None:
     data = DataWithDisk().past_the_evaluation()
     kept = data.train(1)
     data.train(2)
@@ -238,7 +236,7 @@ def test_a_fork_that_is_heard_twice_is_one() -> None:
     assert data.brain.state.lineage == Lineage(((1, 1),))
 
 
-def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> None:
+def test_too_stale_samples_of_dead_branch_are_generated_again() -> None:
     plan = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
     data = DataWithDisk(plan).past_the_evaluation()
     kept, undone = data.train(1), data.train(2)
@@ -247,13 +245,13 @@ def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> No
     (batch,) = forked(data, at=kept, wants=2)
     assert keys_of(batch) == keys_of(undone), "version 1 wrote them, and it lives"
     late = data.sync(version=2, wants=0, groups=holding(tasks), finished=answers(tasks, version=2))
-    assert to_replica(late, 0)[0].taken, "confirmed, so that it is not said forever"
+    assert to_replica(late, 0)[0].taken, "confirmed, so that it is not delivered forever"
     data.handle(BatchWanted(step=3, epoch=1, checkpointed=1))
     again = granted(data.sync(version=2, epoch=1, wants=4, incarnation=1))
     assert {(task.key, task.samples) for task in again} == {(task.key, task.samples) for task in tasks}
 
 
-def test_what_was_lost_with_a_trainer_stays_lost_after_data_began_anew() -> None:
+def test_fork_survives_a_restart_of_data() -> None:
     data = DataWithDisk().past_the_evaluation()
     kept = data.train(1)
     data.train(2)

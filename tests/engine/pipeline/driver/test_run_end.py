@@ -16,8 +16,8 @@ def test_both_must_have_finished_in_whatever_order() -> None:
         assert end.has_come
 
 
-def test_a_trainer_that_begins_again_takes_back_what_was_said_of_the_one_before() -> None:
-    """It finished and died, and its last checkpoint rotted: the last step is to be trained again."""
+def test_new_trainer_invalidates_reports_on_its_predecessor() -> None:
+    """It finished and died, and its last checkpoint became corrupt: the last step must be trained again."""
     end = RunEnd()
     for report in (PartFinished(part="trainer"), TrainerReady(num_parameters=1, epoch=1), PartFinished(part="data")):
         end.on_report(report)
@@ -28,7 +28,7 @@ def test_a_trainer_that_begins_again_takes_back_what_was_said_of_the_one_before(
     assert end.has_come
 
 
-def test_what_data_says_of_a_trainer_may_come_before_its_own_first_word() -> None:
+def test_data_may_report_on_a_trainer_before_its_first_message() -> None:
     end = RunEnd()
     end.on_report(PartFinished(part="trainer"))
     end.on_report(PartFinished(part="data", epoch=1))
@@ -38,7 +38,7 @@ def test_what_data_says_of_a_trainer_may_come_before_its_own_first_word() -> Non
     assert end.has_come
 
 
-def test_a_trainer_that_is_being_started_takes_it_back_before_its_first_word() -> None:
+def test_started_trainer_invalidates_earlier_reports() -> None:
     end = RunEnd()
     end.on_report(PartFinished(part="trainer"))
     end.on_report(PartStarted(part=rollout_address(0), incarnation=7))

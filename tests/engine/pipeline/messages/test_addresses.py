@@ -1,4 +1,4 @@
-"""Addresses as text: what is written is read again, and nothing else is read."""
+"""Addresses as text: every address round-trips, and no other text parses."""
 
 import pytest
 
@@ -32,5 +32,5 @@ def test_a_number_is_written_where_there_are_several_of_a_kind() -> None:
     ["", "x", "rollout", "rollout/", "rollout/-1", "relay/one", "data/0", "data/1", "environment/0", "trainer/1/2"],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         Address.parse(text)

@@ -1,4 +1,4 @@
-"""The trainer: each step once, the new version handed over, the next batch asked for at once."""
+"""The trainer: each step once, the new version published, the next batch requested at once."""
 
 from dataclasses import replace
 
@@ -91,13 +91,13 @@ def step_of(brain: TrainerBrain, step: int, now: float = 2.0) -> list[Effect]:
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_loading_publishes_the_weights_and_asks_for_the_first_batch() -> None:
+def test_loaded_trainer_publishes_and_requests_the_first_batch() -> None:
     effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=0, num_parameters=1), 0.0)
     assert of(effects, PublishWeights) == [PublishWeights(weights=V0, pinned=True)]
     assert of(effects, BatchWanted) == [BatchWanted(step=1)]
 
 
-def test_a_step_hands_over_its_version_and_asks_for_the_next_before_anything_else() -> None:
+def test_step_first_publishes_then_requests_the_next_batch() -> None:
     brain = loaded()
     assert of(brain.handle(batch(1), 1.0), TrainOn)
     effects = brain.handle(trained(1), 3.0)
@@ -109,25 +109,25 @@ def test_a_step_hands_over_its_version_and_asks_for_the_next_before_anything_els
     assert report.metrics["trainer/wait_fraction"] == 1 / 3
 
 
-def test_a_step_says_how_long_the_last_version_took_to_be_everywhere() -> None:
+def test_step_reports_broadcast_time_of_the_last_version() -> None:
     brain = loaded()  # offers version 0 at 0.0
     (first,) = of(step_of(brain, 1, 2.0), StepReported)
     assert "weights/broadcast_s" not in first.metrics, "it is not known yet"
     brain.handle(VersionStored(weights=V1), 2.75)
-    brain.handle(VersionStored(weights=V1), 9.0)  # said twice
+    brain.handle(VersionStored(weights=V1), 9.0)  # a duplicate
     (second,) = of(step_of(brain, 2, 10.0), StepReported)
     assert second.metrics["weights/broadcast_s"] == 0.75
 
 
-def test_a_gap_beyond_rounding_is_told_once_until_it_was_within_it() -> None:
-    """A step whose tokens are all of older versions has no gap and says nothing."""
-    brain, bound, told = loaded(replace(PLAN, steps=9)), 0.4, []
+def test_gap_beyond_rounding_is_reported_once_until_within() -> None:
+    """A step with tokens of older versions only has no gap and reports nothing."""
+    brain, bound, reports = loaded(replace(PLAN, steps=9)), 0.4, []
     for step, gap in enumerate([0.3, 0.5, None, 0.6, 0.4, 0.41], start=1):
         assert of(brain.handle(batch(step), step), TrainOn)
         metrics = {} if gap is None else {GAP: gap}
-        told.append(of(brain.handle(replace(trained(step), metrics={BOUND: bound} | metrics), step), FaultReported))
-    assert [len(faults) for faults in told] == [0, 1, 0, 0, 0, 1]
-    assert "0.5 nats or more" in told[1][0].message and "explains up to 0.4" in told[1][0].message
+        reports.append(of(brain.handle(replace(trained(step), metrics={BOUND: bound} | metrics), step), FaultReported))
+    assert [len(faults) for faults in reports] == [0, 1, 0, 0, 0, 1]
+    assert "0.5 nats or more" in reports[1][0].message and "explains up to 0.4" in reports[1][0].message
 
 
 def test_a_batch_that_is_not_the_one_asked_for_is_ignored() -> None:
@@ -144,7 +144,7 @@ def test_a_batch_for_another_incarnation_is_ignored() -> None:
     assert loaded().handle(batch(1, epoch=1), 1.0) == []
 
 
-def test_training_is_told_how_stale_each_trajectory_is() -> None:
+def test_training_gets_the_lineage_for_staleness() -> None:
     lineage = Lineage(((2, 1),))
     (train,) = of(loaded().handle(replace(batch(1), lineage=lineage), 1.0), TrainOn)
     assert train.lineage == lineage
@@ -156,13 +156,13 @@ def test_an_unanswered_wish_is_repeated() -> None:
     assert of(brain.handle(Tick(), 3.0), BatchWanted) == [BatchWanted(step=1)]
 
 
-def test_the_last_step_ends_training_and_its_checkpoint_the_trainer() -> None:
+def test_last_step_ends_training_and_last_checkpoint_the_trainer() -> None:
     brain = loaded(replace(PLAN, steps=1))
     effects = step_of(brain, 1)
     assert of(effects, TrainingEnded) and of(effects, SaveCheckpoint) and not of(effects, BatchWanted)
     done = brain.handle(written(1), 3.0)
     assert of(done, PartFinished) and of(done, TrainingEnded) == [TrainingEnded(weights=V1, checkpointed=1)]
-    assert of(brain.handle(Tick(), 9.0), TrainingEnded), "said again, in case it was lost"
+    assert of(brain.handle(Tick(), 9.0), TrainingEnded), "repeated, in case it was lost"
 
 
 def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
@@ -172,7 +172,7 @@ def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
 
 
 def test_groups_at_the_batchs_best_are_not_called_solved() -> None:
-    """What is best in a batch may be far from right, and the engine does not know what a task's best reward is."""
+    """The best answer of a batch may be far from right, and the engine does not know a task's best reward."""
     (report,) = of(step_of(loaded(), 1), StepReported)
     assert report.metrics["reward/groups_at_best"] == 0.0 and "reward/groups_solved" not in report.metrics
     brain, ready = loaded(), batch(1)
@@ -186,7 +186,7 @@ def test_groups_at_the_batchs_best_are_not_called_solved() -> None:
 # ── checkpoints and incarnations ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reward_that_is_not_trusted_is_counted_and_read_and_moves_no_other_number() -> None:
+def test_untrusted_reward_is_counted_and_shown_but_not_averaged() -> None:
     brain = loaded()
     ready = batch(1)
     [group] = ready.groups
@@ -219,13 +219,13 @@ def test_a_checkpoint_holds_the_progress_of_its_own_step() -> None:
     assert of(brain.handle(Tick(), 9.0), BatchWanted) == [BatchWanted(step=3, checkpointed=2)]
 
 
-def test_a_failed_checkpoint_is_a_fault_but_the_last_one_breaks_the_run() -> None:
+def test_only_a_failed_last_checkpoint_fails_the_run() -> None:
     brain = loaded()
     assert of(brain.handle(CheckpointFailed(step=2, reason="disk full"), 1.0), FaultReported)
     assert of(brain.handle(CheckpointFailed(step=3, reason="disk full"), 1.0), RunBroken)
 
 
-def test_what_it_says_names_its_incarnation_and_the_checkpoint_that_it_began_with() -> None:
+def test_messages_name_incarnation_and_initial_checkpoint() -> None:
     brain = TrainerBrain(PLAN, epoch=1)
     resumed = ResumedFrom(step=2, progress=PROGRESS)
     effects = brain.handle(TrainerLoaded(step=2, num_parameters=1, progress=PROGRESS), 0.0)
@@ -261,14 +261,14 @@ def test_the_newest_versions_copy_is_kept_stored_or_not() -> None:
     assert ForgetWeights(weights=V1) in of(step_of(brain, 2, now=4.0), ForgetWeights), "there is a newer one"
 
 
-def test_an_older_copy_is_kept_until_it_is_stored_if_an_evaluation_wants_it() -> None:
+def test_older_copy_for_an_evaluation_is_kept_until_stored() -> None:
     brain = loaded()
     assert of(step_of(brain, 1), ForgetWeights) == []
-    assert of(step_of(brain, 2), ForgetWeights) == [ForgetWeights(weights=V1)], "overtaken, and nobody wants just it"
+    assert of(step_of(brain, 2), ForgetWeights) == [ForgetWeights(weights=V1)], "overtaken, and no evaluation needs it"
     assert of(brain.handle(VersionStored(weights=V0), 5.0), ForgetWeights) == [ForgetWeights(weights=V0)]
 
 
-def test_what_a_relay_says_of_a_dead_incarnations_versions_is_ignored() -> None:
+def test_relay_reports_on_a_dead_trainers_versions_are_ignored() -> None:
     brain = loaded()
     assert brain.handle(VersionRefused(weights=WeightsId(7, 0), reason="hash"), 1.0) == []
     brain.handle(VersionStored(weights=WeightsId(7, 0)), 1.0)
@@ -282,7 +282,7 @@ def test_offers_follow_the_relay_that_leads() -> None:
     assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
-def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stored() -> None:
+def test_new_leader_is_offered_all_versions_that_it_lacks() -> None:
     brain = loaded(RELAYS)
     step_of(brain, 1)
     brain.handle(VersionStored(weights=V0), 3.0)
@@ -291,7 +291,7 @@ def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stor
     assert [offer.weights for offer in of(brain.handle(elected(2, 6), 5.0), RepublishWeights)] == [V1]
 
 
-def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
+def test_highest_claim_counts_and_answers_every_claim() -> None:
     brain = loaded(RELAYS)
     (send,) = [effect for effect in brain.handle(elected(2, 5, incarnation=3), 1.0) if isinstance(effect, Send)]
     assert (send.to, send.message) == (relay_address(2), ClaimSeen(claim=5, incarnation=3))
@@ -300,12 +300,12 @@ def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
     assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
-def test_an_offer_that_nobody_answers_goes_to_the_next_relay_which_says_who_leads() -> None:
+def test_unanswered_offer_goes_to_next_relay_which_names_leader() -> None:
     brain = loaded(RELAYS)
     assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == [relay_address(1)]
     effects = brain.handle(elected(2, 5, incarnation=None), 12.1)
     assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
-    assert of(effects, ClaimSeen) == [], "it spoke of another"
+    assert of(effects, ClaimSeen) == [], "the sender named another relay"
     assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
 
 
@@ -327,13 +327,13 @@ def test_steps_within_a_window_are_not_for_the_rollouts() -> None:
 # ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_pause_while_it_waits_writes_the_last_step_down_and_asks_for_nothing_more() -> None:
+def test_pause_of_a_waiting_trainer_saves_the_last_step() -> None:
     brain = loaded()
     step_of(brain, 1)
     (save,) = of(brain.handle(PauseRequested(), 3.0), SaveCheckpoint)
     assert save == SaveCheckpoint(step=1, progress=PROGRESS)
-    assert brain.handle(PauseRequested(), 4.0) == [], "said again, it changes nothing"
-    assert brain.handle(batch(2), 4.5) == [], "a batch that was on its way is not trained"
+    assert brain.handle(PauseRequested(), 4.0) == [], "a repeated request changes nothing"
+    assert brain.handle(batch(2), 4.5) == [], "a batch still on its way is not trained"
     effects = brain.handle(written(1), 5.0)
     assert of(effects, CheckpointReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=1)]
     assert of(brain.handle(Tick(), 30.0), BatchWanted) == []
@@ -356,7 +356,7 @@ def test_a_step_whose_checkpoint_is_due_anyway_is_written_once() -> None:
     assert of(brain.handle(written(2), 5.0), TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)]
 
 
-def test_a_pause_before_the_first_step_or_right_after_a_checkpoint_has_nothing_to_write() -> None:
+def test_pause_without_unsaved_steps_writes_nothing() -> None:
     assert of(loaded().handle(PauseRequested(), 1.0), TrainerPaused) == [TrainerPaused(step=0, checkpointed=0)]
     brain = TrainerBrain(PLAN)
     assert brain.handle(PauseRequested(), 0.0) == [], "it is still loading"
@@ -365,7 +365,7 @@ def test_a_pause_before_the_first_step_or_right_after_a_checkpoint_has_nothing_t
     assert of(effects, TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)] and not of(effects, BatchWanted)
 
 
-def test_a_pause_whose_checkpoint_cannot_be_written_says_which_one_is_left() -> None:
+def test_pause_with_failed_checkpoint_reports_the_one_left() -> None:
     brain = loaded()
     step_of(brain, 1)
     brain.handle(PauseRequested(), 3.0)
@@ -383,7 +383,7 @@ def test_the_last_step_ends_the_run_whatever_was_asked() -> None:
     assert of(effects, PartFinished) and not of(effects, TrainerPaused)
 
 
-def test_one_that_is_killed_before_its_first_checkpoint_is_followed_by_one_that_begins_again() -> None:
+def test_trainer_killed_before_a_checkpoint_begins_again() -> None:
     trainer = TrainerBrain(PLAN, epoch=1)
     [wanted] = of(trainer.handle(TrainerLoaded(step=0, num_parameters=1, progress=None), 0.0), BatchWanted)
     assert wanted.resumed == ResumedFrom(step=0, progress=DataProgress())
