@@ -84,11 +84,11 @@ class JobNeeds:
     def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
         """On CPUs every process takes a fraction of a core: small jobs share a machine, and the quota bounds them."""
         num_ranks, each = max(spec.trainer_devices, 1), spec.resources.devices_per_replica
-        rank = _need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
+        rank = _make_need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
         return cls(
             num_ranks=num_ranks,
             rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights are in host memory
-            replica=_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
+            replica=_make_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
             in_sandbox=needs_sandbox(spec.environment.name, spec.environment.params),
@@ -106,7 +106,7 @@ class JobNeeds:
         )
 
 
-def _need(devices: int, cpus: float, *, has_gpus: bool) -> Need:
+def _make_need(devices: int, cpus: float, *, has_gpus: bool) -> Need:
     return Need(cpus=cpus, gpus=float(devices)) if has_gpus else Need(cpus=cpus * devices)
 
 
@@ -147,7 +147,7 @@ class Rooms:
     def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
         """How often `need` fits on the host. `beside`: resources taken once, along with the first."""
         cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
-        fitting = [_times(cpus, need.cpus), _times(self._gpus[host], need.gpus)]
+        fitting = [_count_fitting(cpus, need.cpus), _count_fitting(self._gpus[host], need.gpus)]
         return max(0, min(each for each in fitting if each is not None))
 
     def take(self, host: str, need: Need, count: int = 1) -> None:
@@ -158,7 +158,7 @@ class Rooms:
         return max(among, key=lambda host: self._cpus[host])
 
 
-def _times(free: float, each: float) -> int | None:
+def _count_fitting(free: float, each: float) -> int | None:
     """None: any number of times."""
     return int(round(free / each, PRECISION)) if each else None
 
@@ -175,15 +175,15 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     ranks = place_ranks(rooms, needs, count=needs.num_ranks)
     replicas = place_replicas(rooms, needs, fewest, relays=()) if ranks else []
     if len(replicas) < fewest:
-        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
+        raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
     services = rooms.most_cpus(confining)
     if rooms.num_fitting(services, needs.service) < NUM_SERVICES:
-        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
+        raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
     rooms.take(services, needs.service, NUM_SERVICES)
     beside = [host for host in dict.fromkeys(replicas) if host in confining]
     environments = _place_environments(rooms, needs, beside=beside or confining, among=confining)
     if len(environments) < needs.num_environments - 1:
-        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
+        raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
     replicas += place_replicas(rooms, needs, num_replicas - fewest, relays=replicas)
     relays = sorted(dict.fromkeys(replicas), key=lambda host: host != ranks[0])
     return Places(
@@ -226,7 +226,7 @@ def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
         take(host, -taken)
         return before - after, num_fitting(host)
 
-    return _on_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+    return _fill_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
 
 
 def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterable[str]) -> list[str]:
@@ -246,11 +246,11 @@ def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterabl
     beginning = [host for host in rooms.ids if host in have_relay]
     for candidates in (beginning, rooms.ids):
         wanted = min(count - len(placed), sum(map(num_fitting, candidates)))
-        placed += _on_fewest_hosts(wanted, candidates, num_fitting, lambda host, _: (0, num_fitting(host)), take)
+        placed += _fill_fewest_hosts(wanted, candidates, num_fitting, lambda host, _: (0, num_fitting(host)), take)
     return placed
 
 
-def _on_fewest_hosts(
+def _fill_fewest_hosts(
     count: int,
     hosts: Sequence[str],
     num_fitting: Callable[[str], int],
@@ -275,9 +275,9 @@ def _on_fewest_hosts(
     return placed
 
 
-def _refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> str:
+def _explain_refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> str:
     fits = "fit" if _fits(hosts, needs, num_replicas) else "not fit even"
-    has = "; ".join(_named(hosts)) or "there is no host"
+    has = "; ".join(_describe_hosts(hosts)) or "there is no host"
     return f"no room for {needs}: {has}. The job would {fits} if all of them were free."
 
 
@@ -292,7 +292,7 @@ def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool
     return True
 
 
-def _named(hosts: Sequence[HostView]) -> Iterator[str]:
+def _describe_hosts(hosts: Sequence[HostView]) -> Iterator[str]:
     yield from map(str, hosts[:MOST_NAMED])
     if len(hosts) > MOST_NAMED:
         yield f"and {len(hosts) - MOST_NAMED} more hosts"

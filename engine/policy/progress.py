@@ -67,6 +67,6 @@ class Pulse:
 
     @property
     def piece(self) -> Piece:
-        begun = self._begun[-1]
-        constant_s = begun.constant_s + (SLOWEST_OPAQUE_S if begun.is_opaque else 0.0)
-        return Piece(what=begun.what, serial=self._serial, constant_s=constant_s)
+        current = self._begun[-1]
+        constant_s = current.constant_s + (SLOWEST_OPAQUE_S if current.is_opaque else 0.0)
+        return Piece(what=current.what, serial=self._serial, constant_s=constant_s)

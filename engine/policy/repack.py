@@ -101,16 +101,16 @@ class _Plan:
 
     def _host_for(self, source: ReplicaView, hosts: "_Hosts") -> int | None:
         """Removes the host, and hosts that are too full: with sources by rising KV use, they stay too full."""
-        own, found = None, None
-        while found is None and (load := hosts.take(self._max_batch - source.num_running)) is not None:
+        own, host = None, None
+        while host is None and (load := hosts.take(self._max_batch - source.num_running)) is not None:
             kv_used, _, at = load
             if at == source.replica:
                 own = load
             elif at not in self._sources and kv_used + source.kv_used <= self._kv_ceiling:
-                found = at
+                host = at
         if own is not None:
             hosts.put(own)
-        return found
+        return host
 
     def _load(self, replica: int) -> "_Load":
         return self._kv[replica], self._running[replica], replica
@@ -118,7 +118,7 @@ class _Plan:
 
 _Load = tuple[float, int, int]
 """KV use, requests, replica: compares as fuller or less full."""
-_NOBODY: Final = (float("-inf"), -1, -1)
+_NO_HOST: Final = (float("-inf"), -1, -1)
 
 
 class _Hosts:
@@ -135,10 +135,10 @@ class _Hosts:
         for kv_used, running, replica in loads:
             if running < max_batch:
                 self._shelves[running].append((-kv_used, -running, -replica))
-        self._fullest = [_NOBODY] * (2 * max_batch)
+        self._fullest = [_NO_HOST] * (2 * max_batch)
         for number, shelf in enumerate(self._shelves):
             heapify(shelf)
-            self._fullest[max_batch + number] = _top(shelf)
+            self._fullest[max_batch + number] = _peek(shelf)
         for at in range(max_batch - 1, 0, -1):
             self._fullest[at] = max(self._fullest[2 * at], self._fullest[2 * at + 1])
 
@@ -146,35 +146,35 @@ class _Hosts:
         kv_used, running, replica = load
         if running < len(self._shelves):
             heappush(self._shelves[running], (-kv_used, -running, -replica))
-            self._renew(running)
+            self._update_tree(running)
 
     def take(self, most_running: int) -> _Load | None:
         """Removes and returns the fullest host that runs at most so many requests; None: there is none."""
         low, high = len(self._shelves), len(self._shelves) + min(most_running + 1, len(self._shelves))
-        found = _NOBODY
+        fullest = _NO_HOST
         while low < high:
             if low % 2:
-                found, low = max(found, self._fullest[low]), low + 1
+                fullest, low = max(fullest, self._fullest[low]), low + 1
             if high % 2:
                 high -= 1
-                found = max(found, self._fullest[high])
+                fullest = max(fullest, self._fullest[high])
             low, high = low // 2, high // 2
-        if found == _NOBODY:
+        if fullest == _NO_HOST:
             return None
-        heappop(self._shelves[found[1]])
-        self._renew(found[1])
-        return found
+        heappop(self._shelves[fullest[1]])
+        self._update_tree(fullest[1])
+        return fullest
 
-    def _renew(self, number: int) -> None:
+    def _update_tree(self, number: int) -> None:
         at = len(self._shelves) + number
-        self._fullest[at] = _top(self._shelves[number])
+        self._fullest[at] = _peek(self._shelves[number])
         while at > 1:
             at //= 2
             self._fullest[at] = max(self._fullest[2 * at], self._fullest[2 * at + 1])
 
 
-def _top(shelf: list[_Load]) -> _Load:
+def _peek(shelf: list[_Load]) -> _Load:
     if not shelf:
-        return _NOBODY
+        return _NO_HOST
     kv_used, running, replica = shelf[0]
     return -kv_used, -running, -replica

@@ -203,7 +203,7 @@ def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
         preset = replace(preset, age_cap=spec.age_cap)
     cap = spec.staleness_bound
     if preset.window_steps:
-        return _tightened_windows(preset, cap)
+        return _tighten_windows(preset, cap)
     return replace(
         preset,
         lead_steps=min(preset.lead_steps if spec.lead_steps is None else spec.lead_steps, cap),
@@ -213,7 +213,7 @@ def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
     )
 
 
-def _tightened_windows(preset: Schedule, cap: int) -> Schedule:
+def _tighten_windows(preset: Schedule, cap: int) -> Schedule:
     """Windows of w steps end w - 1 versions behind; with a window ahead, 2w - 1. So a smaller cap first removes the
     window ahead, then shortens the window."""
     if preset.max_staleness is None or cap >= preset.max_staleness:

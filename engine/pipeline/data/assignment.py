@@ -74,7 +74,7 @@ class Assignment:
         if promised:
             replica.take_room(promised)
         if replica.is_leaving:
-            self._see_off(replica, now)
+            self._release_leaving(replica, now)
 
     def lose(self, owner: Owner) -> None:
         self.moves.lose(owner)
@@ -186,7 +186,7 @@ class Assignment:
             self.partials.take(message.progress, groups)
             book.give_back(groups)
 
-    def _see_off(self, replica: KnownReplica, now: float) -> None:
+    def _release_leaving(self, replica: KnownReplica, now: float) -> None:
         replica.wants = replica.room = 0
         for book in self._state.books():  # grants that were on their way, or arrived too late
             book.give_back(group for group in book.owned_by(replica.owner) if group.key not in replica.groups)
@@ -203,13 +203,13 @@ class Assignment:
         self.partials.settle(self._state.training, self.replicas)
         self.replicas.note_changes()
         while prompts is not None and not prompts.is_dry:
-            if not (self._assign_waiting(now, prompts) if self._some_wait else self._assign_fresh(now, prompts)):
+            if not (self._assign_waiting(now, prompts) if self._has_unowned else self._assign_fresh(now, prompts)):
                 break
         to_hold = None if prompts is None else prompts.to_hold()
-        return self.replicas.grants(lambda replica: self._to_hold(replica, to_hold), alike=self._alike(to_hold))
+        return self.replicas.grants(lambda replica: self._to_hold(replica, to_hold), alike=self._hold_key(to_hold))
 
     @property
-    def _some_wait(self) -> bool:
+    def _has_unowned(self) -> bool:
         """True if groups wait for an owner; which of them a replica may take depends on the replica."""
         return any(book.num_unowned for book in self._state.books())
 
@@ -293,10 +293,10 @@ class Assignment:
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _alike(self, for_training: WeightsId | None) -> object:
+    def _hold_key(self, for_training: WeightsId | None) -> object:
         """While this key is unchanged, the weights that a replica must hold depend on that replica's messages alone.
         None: they may change for any replica, while an evaluation's prompts wait for an owner."""
-        if self._state.evaluations and self._some_wait:
+        if self._state.evaluations and self._has_unowned:
             return None
         left = [(each.weights, len(each.groups)) for each in self._state.evaluations if not self._keeps_version]
         return for_training, left

@@ -152,7 +152,7 @@ class DataBrain:
         effects += self._count_answers(now)
         effects += self._finish_evaluations()
         effects += self._make_batch(now)
-        effects += self._grants(now)
+        effects += self._grant_work(now)
         return self._commit.after(effects)
 
     @property
@@ -239,7 +239,7 @@ class DataBrain:
             return []
         effects = self._on_trained(message.step - 1, now)
         effects += self._follow(message.epoch, message.resumed)
-        self._keep(message.checkpointed)
+        self._note_checkpoint(message.checkpointed)
         if self._state.batch is not None and self._state.batch.step == message.step:
             if self._resending.is_due(message.epoch, message.step, now):
                 effects.append(self._send_batch(now))
@@ -253,13 +253,13 @@ class DataBrain:
             return []
         effects = self._on_trained(version, now)
         effects += self._follow(message.weights.epoch, message.resumed)
-        self._keep(message.checkpointed)
+        self._note_checkpoint(message.checkpointed)
         if self._state.is_over or version != self._state.trained_version:
             return effects
         self._record(TrainingClosed(version=version))
         return [*effects, _report(EvaluationStarted(version=version))]
 
-    def _keep(self, step: int) -> None:
+    def _note_checkpoint(self, step: int) -> None:
         if self._state.checkpointed < step <= self._state.trained_version:
             self._record(CheckpointKept(step=step))
 
@@ -336,7 +336,7 @@ class DataBrain:
 
     # ── grants and ends ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _grants(self, now: float) -> list[Send]:
+    def _grant_work(self, now: float) -> list[Send]:
         if self._listens and self._listens_until is None:
             self._listens_until = now + LISTEN_S
         if self._listens_until is not None and now >= self._listens_until:

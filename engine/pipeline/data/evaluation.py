@@ -112,25 +112,25 @@ class Evaluation:
         if num_failed:
             reason = next(trajectory.failure.reason for trajectory in self._answered if trajectory.failure)
             reports.append(
-                self._fault(f"{num_failed} held-out answers could not be graded: {reason}", "left out of the mean")
+                self._make_fault(f"{num_failed} held-out answers could not be graded: {reason}", "left out of the mean")
             )
         if self._num_given_up:
             message = f"{self._num_given_up} held-out answers never ended"
-            reports.append(self._fault(message, "left out of the mean"))
+            reports.append(self._make_fault(message, "left out of the mean"))
         if num_untrusted:
             message = f"{num_untrusted} held-out rewards are not trusted by the environment"
-            reports.append(self._fault(message, "they count as at most 0 in the mean"))
+            reports.append(self._make_fault(message, "they count as at most 0 in the mean"))
         if num_newer:
             message = f"version {self.version} was lost"
-            reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
+            reports.append(self._make_fault(message, f"{num_newer} answers are by newer weights"))
         if graded:
-            reports.append(self._result(graded))
+            reports.append(self._summarize(graded))
         return reports
 
-    def _result(self, graded: Sequence[Trajectory]) -> EvaluationReported:
+    def _summarize(self, graded: Sequence[Trajectory]) -> EvaluationReported:
         by_prompt = groupby(sorted(graded, key=_prompt_of), key=_prompt_of)
         prompts = [list(answers) for _, answers in by_prompt]
-        reward = Mean.of([Mean.of([_counted(answer) for answer in answers]).value for answers in prompts])
+        reward = Mean.of([Mean.of([_reward_counted(answer) for answer in answers]).value for answers in prompts])
         passed = Mean.of([float(any(map(self._passes, answers))) for answers in prompts])
         return EvaluationReported(
             weights=self.weights,
@@ -147,11 +147,11 @@ class Evaluation:
     def _passes(self, answer: Trajectory) -> bool:
         return answer.trusted and answer.reward >= self._pass_mark
 
-    def _fault(self, message: str, action: str) -> FaultReported:
+    def _make_fault(self, message: str, action: str) -> FaultReported:
         return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)
 
 
-def _counted(trajectory: Trajectory) -> float:
+def _reward_counted(trajectory: Trajectory) -> float:
     """An untrusted answer counts as at most 0: leaving it out would raise the mean, so a model could choose its
     prompts."""
     return trajectory.reward if trajectory.trusted else min(0.0, trajectory.reward)

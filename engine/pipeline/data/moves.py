@@ -137,8 +137,8 @@ class Mover:
 
     def _of(self, owner: Owner) -> list[PendingMove]:
         """Moves with this source or host."""
-        begun = self._pending.get(owner)
-        return [*self._hosted.get(owner, ()), *([] if begun is None else [begun])]
+        move = self._pending.get(owner)
+        return [*self._hosted.get(owner, ()), *([] if move is None else [move])]
 
     def _cancel(self, move: PendingMove) -> None:
         del self._pending[move.source]

@@ -53,7 +53,7 @@ class Requests:
 
     def on_paused(self, report: TrainerPaused) -> list[Effect]:
         if not self._pauses:
-            return [_out_of_time(report)] if self._is_out_of_time else []
+            return [_end_out_of_time(report)] if self._is_out_of_time else []
         message = "Paused." if self._only_evaluates else f"Paused after step {report.step}."
         acknowledged = [Acknowledge(request_id=request_id) for request_id in self._pauses]
         return [*acknowledged, EndRun(outcome="paused", message=message)]
@@ -91,7 +91,7 @@ class Requests:
         return [Send(to=MANAGER, message=order)]
 
 
-def _out_of_time(report: TrainerPaused) -> EndRun:
+def _end_out_of_time(report: TrainerPaused) -> EndRun:
     saved = f"A checkpoint of step {report.checkpointed} is saved" if report.checkpointed else "No checkpoint was saved"
     message = f"The run reached its max_runtime_s after step {report.step}. {saved}."
     return EndRun(outcome="failed", failure_class="timeout", message=message)

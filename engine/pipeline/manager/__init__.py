@@ -1,1 +1,1 @@
-"""The manager's brain: notices that a part is gone, has it replaced, gives lost work back, plans repacks."""
+"""The manager's brain: detects lost parts, has them replaced, gives lost work back, plans repacks."""

@@ -1,19 +1,19 @@
-"""The manager: notices that a part is gone and has it replaced, gives lost work back, and plans repacks.
+"""The manager: detects lost parts and has them replaced, gives lost work back, and plans repacks.
 
-Everything else goes on without it: with the manager dead, what lives keeps working, nothing is moved and nothing is
-replaced. A new manager learns who is there from what the parts report.
+The run does not need it: with the manager dead, live parts keep working, but nothing is moved or replaced. A new
+manager learns the parts from their reports.
 
 Invariants:
-- an incarnation is given up once and forever: its process is ended, its number never comes again;
-- a part whose process is silent, or whose work gives no sign of life, is treated as dead, even if it only was slow: its
-  samples would still count. Work that takes long and gives signs is never taken for that;
-- a manager that was away itself (frozen, busy) blames nobody for the silence of that time, and a part that waits for a
-  core is not blamed for its own;
-- a resize is said to be done when every replica that was to leave has left, and not before;
-- the run breaks, with a reason, when a kind of part is gone and will not come back.
+- an incarnation is given up once and for all: its process is ended, its number is never reused;
+- a part whose process is silent, or whose work shows no sign of life, counts as dead, even if it was only slow: its
+  samples would still count. Long work with signs of life never does;
+- time in which the manager itself did not run (frozen, busy), or in which a part waited for a core, is not the part's
+  silence;
+- a resize is reported complete only when every leaving replica has left;
+- the run fails, with a reason, when a kind of part is gone and will not come back.
 """
 
-# Over budget: one state of each part, which every decision here reads or changes; places are decided elsewhere.
+# Over budget: every decision here reads or changes the state of each part; places are decided elsewhere.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -57,20 +57,20 @@ HOST_IS_GONE: Final = "its host is gone"
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """The state of one part's newest incarnation, as the manager knows it."""
+    """The manager's view of a part's newest incarnation."""
 
     incarnation: int
     silence: Silence
     """Since the last heartbeat, or since the start."""
     standstill: Silence
-    """Since a sign of life in its work."""
+    """Since the last sign of life in its work."""
     has_spoken: bool = False
     piece: Piece = TURNING
-    """The work that it is at."""
+    """Its current work."""
     waited_s: float = 0.0
-    """For a core, as it says itself."""
+    """Total wait for a core, as reported by the part."""
     start_due_at: float | None = None
-    """It is dead, and its successor starts then."""
+    """Start of the successor, if the part is dead."""
     is_given_up: bool = False
     told_at: float = 0.0
     lost_at: list[float] = field(default_factory=list)
@@ -99,9 +99,9 @@ class ManagerBrain:
         repacker: Repacker | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started. `away`: replicas
-        that were not started and may be ordered to come; `waiting`: those that come as soon as a host has room.
-        `placing`: None: the body knows where to start what."""
+        """`incarnations`: the parts to watch, with current incarnations; None: `num_replicas` replicas, just started.
+        `away`: replicas that were not started but may be ordered; `waiting`: replicas that start once a host has room.
+        `placing`: None: the body decides where parts start."""
         if incarnations is None:
             incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
         self._watches = {part: Watch.since(now, incarnation=incarnation) for part, incarnation in incarnations.items()}
@@ -137,9 +137,9 @@ class ManagerBrain:
                 return self._on_hosts_seen(message, now)
             case ResizeOrdered():
                 self._resize = message
-                return self._towards_size(now)
+                return self._approach_size(now)
             case ReplicaLeft():
-                return [*self._on_left(message), *self._towards_size(now)]
+                return [*self._on_left(message), *self._approach_size(now)]
             case Tick():
                 return self._on_tick(now)
             case _:
@@ -152,7 +152,7 @@ class ManagerBrain:
         if not watch.has_spoken or message.piece.serial > watch.piece.serial:
             watch.piece = message.piece
             watch.standstill.end(now)
-        else:  # of this, its host may have told a part already
+        else:  # less the waits that its host has reported already
             waited_s = message.waited_s - watch.waited_s - watch.silence.waited_s
             watch.standstill.excuse(max(0.0, waited_s), now)
         watch.has_spoken, watch.waited_s = True, message.waited_s
@@ -172,12 +172,12 @@ class ManagerBrain:
         if watch is None or incarnation != watch.incarnation or not watch.is_watched:
             return []
         watch.lost_at.append(now)
-        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._tell_data(part, incarnation)]
+        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._notify_data(part, incarnation)]
         decision = after_loss(watch.lost_at, now)
         if watch.leaves_by is not None:
             watch.has_left = True
             self._placing.leave(part)
-            action = "it was leaving; its unfinished groups went back"
+            action = "it was leaving; its unfinished groups went back to data"
         elif isinstance(decision, GiveUp):
             watch.is_given_up = True
             action = f"given up after {decision.num_losses} losses"
@@ -187,9 +187,9 @@ class ManagerBrain:
             action = f"{what_follows(_kind_of(part))}; a replacement starts {when}"
         effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
         if self._is_beyond_help():
-            message = f"every {part.kind} is dead and was given up; the last one: {reason}"
+            message = f"every {part.kind} is dead and was given up; the last error: {reason}"
             effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
-        return [*effects, *self._towards_size(now), *self._start_due(now)]
+        return [*effects, *self._approach_size(now), *self._start_due(now)]
 
     def _is_beyond_help(self) -> bool:
         gone: set[PartKind] = set()
@@ -198,7 +198,7 @@ class ManagerBrain:
             (gone if watch.is_given_up or watch.has_left else left).add(_kind_of(part))
         return breaks_the_run(gone, left)
 
-    def _tell_data(self, part: Address, incarnation: int) -> list[Effect]:
+    def _notify_data(self, part: Address, incarnation: int) -> list[Effect]:
         if part.kind != "rollout":
             return []
         if self._repacker is not None:
@@ -207,23 +207,23 @@ class ManagerBrain:
 
     def _on_hosts_seen(self, message: HostsSeen, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        gone = [(part, self._watches[part].incarnation) for part in self._placing.see(message.hosts)]
-        for part, incarnation in gone:  # by then one may have its successor elsewhere
+        gone = [(part, self._watches[part].incarnation) for part in self._placing.update_hosts(message.hosts)]
+        for part, incarnation in gone:  # one may already have its successor elsewhere
             effects += self._on_lost(part, incarnation, HOST_IS_GONE, now)
         return [*effects, *self._start_due(now)]
 
     def _on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for part, watch in list(self._watches.items()):  # a loss may bring a relay that was never there
-            effects += self._say_again(part, watch, now)
-            reason = self._why_dead(watch, now) if watch.is_watched else None
+        for part, watch in list(self._watches.items()):  # a loss may add a relay
+            effects += self._resend(part, watch, now)
+            reason = self._find_silence(watch, now) if watch.is_watched else None
             if reason is not None:
                 effects += self._on_lost(part, watch.incarnation, reason, now)
         if self._repacker is not None:
             effects += self._repacker.on_tick(now)
-        return [*effects, *self._start_due(now), *self._placing.tell(now)]
+        return [*effects, *self._start_due(now), *self._placing.announce(now)]
 
-    def _why_dead(self, watch: Watch, now: float) -> str | None:
+    def _find_silence(self, watch: Watch, now: float) -> str | None:
         silent_s, still_s = watch.silence.lasts_s(now), watch.standstill.lasts_s(now)
         if silent_s > self._patience.silence_s(has_spoken=watch.has_spoken):
             return f"no heartbeat for {silent_s:.0f} s"
@@ -231,8 +231,8 @@ class ManagerBrain:
             return f"no sign of life for {still_s:.0f} s, in: {watch.piece.what}"
         return None
 
-    def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
-        """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
+    def _resend(self, part: Address, watch: Watch, now: float) -> list[Effect]:
+        """Repeats a replica's loss to data until its successor reports, and the request to leave to the replica."""
         is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and not watch.has_spoken)
         is_over = is_over or watch.leaves_by is not None or watch.start_due_at is not None
         is_over = is_over and watch.incarnation > NEVER_BEGUN
@@ -244,12 +244,12 @@ class ManagerBrain:
             return [Send(to=part, message=request)]
         has_successor = watch.is_watched and not watch.has_left
         gone = watch.incarnation - 1 if has_successor else watch.incarnation
-        return self._tell_data(part, gone)
+        return self._notify_data(part, gone)
 
     def _start_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for start in self._startable(now):
-            # What begins in the middle of a run knows nothing, as if another had been before it.
+            # A part that starts in mid-run knows nothing, like a successor: its incarnation is above 0.
             watch = self._watches.setdefault(start.part, Watch.since(now, incarnation=0))
             watch.incarnation += 1
             watch.has_spoken, watch.start_due_at, watch.piece, watch.waited_s = False, None, TURNING, 0.0
@@ -282,13 +282,13 @@ class ManagerBrain:
             return []
         watch.has_left = True
         self._placing.leave(part)
-        gone = self._tell_data(part, message.incarnation)
-        return [EndPart(part=part, incarnation=message.incarnation), *gone]
+        notice = self._notify_data(part, message.incarnation)
+        return [EndPart(part=part, incarnation=message.incarnation), *notice]
 
     # ── size ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _towards_size(self, now: float) -> list[Effect]:
-        """One that leaves and is wanted again leaves first: what it had was given away by then."""
+    def _approach_size(self, now: float) -> list[Effect]:
+        """A leaving replica that is wanted again leaves first: its work has been given away by then."""
         order = self._resize
         if order is None:
             return []

@@ -1,13 +1,13 @@
-"""Places of parts in a running job: hosts come and go, and what was on one that went goes to another, or waits.
+"""Placement of parts in a running job: hosts come and go, and parts of a lost host move to another, or wait.
 
     hosts seen ──▶ parts whose host is gone
-    parts due ──▶ a host each, with room ──▶ a relay on every host of a replica ──▶ all told which relays there are
+    parts due ──▶ a host each, with room ──▶ a relay on every host of a replica ──▶ list of relays announced
 
 Invariants:
-- a part begins again on its own host while that is there: what was reserved for it is there too;
-- nothing is started where there is no room for it: what was started and has not been heard of yet counts as taken;
+- a part restarts on its own host while that exists: its reserved resources are there;
+- no part starts without room: resources of started parts without a first report count as taken;
 - a replica is started on a host only together with, or after, a relay there;
-- the relays that are told of are those that have a host.
+- exactly the relays that have a host are announced.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_add
 from engine.pipeline.messages.to_relay import RelaysPlaced
 from engine.policy.placement import HostView, JobNeeds, Places, Rooms, place_ranks, place_replicas
 
-# A message may be lost, and who begins again knows of the first relay only.
-TELL_AGAIN_AFTER_S: Final = 5.0
+# A message may be lost, and a restarted part knows only the first relay.
+ANNOUNCE_AGAIN_AFTER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,31 +28,30 @@ class Start:
     part: Address
     hosts: tuple[str, ...]
     relay: int | None = None
-    """Of a replica."""
+    """A replica's relay."""
 
 
 class Anywhere:
-    """Where the body knows by itself where to start what."""
+    """No placement: the body decides where parts start."""
 
-    def see(self, hosts: Sequence[HostView]) -> list[Address]:
-        """The parts whose host is gone."""
+    def update_hosts(self, hosts: Sequence[HostView]) -> list[Address]:
+        """Takes the current hosts. Returns the parts whose host is gone."""
         return []
 
     def hear(self, part: Address) -> None:
         pass
 
     def leave(self, part: Address) -> None:
-        """It gave up what it had, for others to take."""
+        """The part has left: its resources are free for others."""
 
     def has_place(self, part: Address) -> bool:
         return True
 
     def starts(self, due: Sequence[Address], known: Sequence[Address]) -> list[Start]:
-        """Those of the due parts that have a place, and the relays that these need. `known`: all parts there ever
-        were."""
+        """The due parts that have a place, and the relays that these need. `known`: all parts ever started."""
         return [Start(part=part, hosts=()) for part in due]
 
-    def tell(self, now: float) -> list[Effect]:
+    def announce(self, now: float) -> list[Effect]:
         return []
 
 
@@ -61,11 +60,11 @@ class Placing(Anywhere):
         self._needs, self._hosts = needs, tuple(hosts)
         self._at: dict[Address, tuple[str, ...]] = first_places(places)
         self._reserved = {part for part in self._at if not self._is_elastic(part)}
-        """They keep what their place has even while they are away."""
+        """Parts that keep the resources of their place even while they are away."""
         self._unheard: dict[Address, tuple[str, ...]] = {}
-        """Started on what was free."""
-        self._told: tuple[int, ...] = ()
-        self._told_at = float("-inf")
+        """Parts started on free resources, without a report yet."""
+        self._announced: tuple[int, ...] = ()
+        self._announced_at = float("-inf")
 
     @property
     def relays(self) -> tuple[int, ...]:
@@ -74,13 +73,13 @@ class Placing(Anywhere):
     def has_place(self, part: Address) -> bool:
         return part in self._at
 
-    def see(self, hosts: Sequence[HostView]) -> list[Address]:
+    def update_hosts(self, hosts: Sequence[HostView]) -> list[Address]:
         self._hosts, alive = tuple(hosts), {host.id for host in hosts}
         gone = [part for part, at in self._at.items() if not alive.issuperset(at)]
         for part in gone:
             self._unheard.pop(part, None)
             self._reserved.discard(part)
-            if part != TRAINER:  # of which some ranks may still have their hosts
+            if part != TRAINER:  # some of its ranks may still have their hosts
                 del self._at[part]
         return gone
 
@@ -96,8 +95,8 @@ class Placing(Anywhere):
         rooms = self._rooms()
         relays = [part for part in due if part.kind == "relay"]
         homeless = [part for part in relays if part not in self._at]
-        found = [Start(part=part, hosts=self._at[part]) for part in relays if part in self._at]
-        for part in sorted(set(due).difference(relays), key=_turn):
+        starts = [Start(part=part, hosts=self._at[part]) for part in relays if part in self._at]
+        for part in sorted(set(due).difference(relays), key=_start_order):
             hosts = self._hosts_for(part, rooms)
             if not hosts:
                 continue
@@ -106,22 +105,22 @@ class Placing(Anywhere):
                 relay, is_new = self._relay_on(hosts[0], homeless, known)
                 if is_new:
                     rooms.take(hosts[0], self._needs.relay)
-                    found.append(Start(part=relay_address(relay), hosts=hosts))
-            found.append(Start(part=part, hosts=hosts, relay=relay))
-        return found
+                    starts.append(Start(part=relay_address(relay), hosts=hosts))
+            starts.append(Start(part=part, hosts=hosts, relay=relay))
+        return starts
 
-    def tell(self, now: float) -> list[Effect]:
+    def announce(self, now: float) -> list[Effect]:
         relays = self.relays
-        if relays == self._told and now - self._told_at < TELL_AGAIN_AFTER_S:
+        if relays == self._announced and now - self._announced_at < ANNOUNCE_AGAIN_AFTER_S:
             return []
-        self._told, self._told_at = relays, now
+        self._announced, self._announced_at = relays, now
         message = RelaysPlaced(relays=relays)
         return [Send(to=part, message=message) for part in (DATA, TRAINER, *map(relay_address, relays))]
 
     # ── one part ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hosts_for(self, part: Address, rooms: Rooms) -> tuple[str, ...]:
-        """Empty: it must wait."""
+        """Empty: the part must wait."""
         before, alive = self._at.get(part, ()), set(rooms.ids)
         if before and alive.issuperset(before):
             return before
@@ -142,7 +141,7 @@ class Placing(Anywhere):
         return hosts
 
     def _relay_on(self, host: str, homeless: list[Address], known: Sequence[Address]) -> tuple[int, bool]:
-        """Its number, and whether it must be started."""
+        """The relay's number, and whether it must be started."""
         for part, at in self._at.items():
             if part.kind == "relay" and at == (host,):
                 return part.number, False
@@ -168,6 +167,6 @@ def first_places(places: Places) -> dict[Address, tuple[str, ...]]:
     return {TRAINER: places.ranks, DATA: (places.services,), **relays, **replicas}
 
 
-def _turn(part: Address) -> tuple[int, int]:
-    """Without trainer and data nothing goes on."""
+def _start_order(part: Address) -> tuple[int, int]:
+    """Sort key: trainer and data first, since no other part can work without them."""
     return ("trainer", "data", "rollout").index(part.kind), part.number

@@ -1,8 +1,8 @@
-"""The search for tails: its moments, and the wishes to data that follow.
+"""The repacker: decides when to search for tails, and requests the moves from data.
 
 Invariants:
-- a plan is made of measurements of incarnations that are alive; data checks it against what is true by then;
-- a replica that is in a plan is in no other before it has been measured again.
+- a plan uses measurements of live incarnations; data checks it against the current state;
+- a replica in a plan joins no other before a new measurement.
 """
 
 from engine.pipeline.effects import Effect, Send
@@ -20,7 +20,7 @@ class Repacker:
         self._plan, self._every_s = plan, every_s
         self._last: dict[int, ReplicaReported] = {}
         self._kv_before: dict[int, float] = {}
-        """At the plan before this one; a replica of which nothing was known then is at no plateau yet."""
+        """KV use at the previous plan; a replica unknown then is at no plateau yet."""
         self._newest = NO_WEIGHTS
         self._planned_at = 0.0
 
@@ -36,16 +36,16 @@ class Repacker:
         self._last.pop(replica, None)
 
     def on_updated(self, weights: WeightsId, now: float) -> list[Effect]:
-        """The trainer has made these: what runs is behind from now on."""
+        """After the trainer has made these weights: running work is on an older version now."""
         if weights <= self._newest:
             return []
         self._newest = weights
-        return self._wish(now)
+        return self._request_moves(now)
 
     def on_tick(self, now: float) -> list[Effect]:
-        return self._wish(now) if now - self._planned_at >= self._every_s else []
+        return self._request_moves(now) if now - self._planned_at >= self._every_s else []
 
-    def _wish(self, now: float) -> list[Effect]:
+    def _request_moves(self, now: float) -> list[Effect]:
         self._planned_at = now
         views = self._views()
         merges = plan_repack(
@@ -86,12 +86,12 @@ class Repacker:
                 has_free_slot=report.has_free_slot,
             )
             for replica, report in self._last.items()
-            for load in _loads(report)
+            for load in _list_loads(report)
         ]
 
 
-def _loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:
-    """Of each version that the replica holds."""
+def _list_loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:
+    """The load of each version that the replica holds."""
     num_beside = sum(load.num_running for load in report.beside)
     kv_beside = sum(load.kv_used for load in report.beside)
     own = ResidentLoad(

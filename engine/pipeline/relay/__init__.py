@@ -1,1 +1,1 @@
-"""A relay's brain: holds versions, serves its host's replicas, passes on to the next relay."""
+"""A relay's brain: holds versions, serves its host's replicas, forwards to the next relay."""

@@ -1,10 +1,10 @@
-"""Versions on their way into a relay, chunk by chunk.
+"""Versions arriving at a relay, chunk by chunk.
 
-    announced without hashes ──chunks, each as its sender says──▶ all here ──the hashes──▶ each as the manifest says
+    announced without hashes ──chunks, checked by the sender's hash──▶ all here ──hashes──▶ checked by the manifest
 
 Invariants:
-- a chunk counts only with the hash that its sender says, and a version only with those that its manifest says;
-- an arrival has a number of its own, so that news of a buffer that was given up is not taken for another's.
+- a chunk counts only if it matches its sender's hash, and a version only if all chunks match its manifest;
+- each arrival has its own number, so that a late message about a dropped buffer is not taken for another's.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from engine.policy.lineage import WeightsId
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 Path = tuple[DeltaManifest, ...]
-"""Deltas that follow each other, oldest first."""
+"""Consecutive deltas, oldest first."""
 
 
 def whole_of(weights: WeightsId) -> BufferId:
@@ -26,7 +26,7 @@ def whole_of(weights: WeightsId) -> BufferId:
 
 
 def suffix_from(path: Path, is_held: Callable[[DeltaManifest], bool], *, below_bytes: int) -> Path:
-    """The fewest deltas that lead from something held to the end of the path; none if the whole is as cheap."""
+    """The fewest deltas that lead from a held base to the end of the path; none if the whole is as cheap."""
     for start in reversed(range(len(path))):
         if is_held(path[start]):
             suffix = path[start:]
@@ -42,17 +42,17 @@ class Arrival:
     pinned: bool
     path: Path
     source: int | None
-    """A host; None: the trainer."""
+    """The sending host; None: the trainer."""
     opened_at: float
     asked_at: float
     progressed_at: float
     num_travelling: int = 0
-    """Bytes that have to come here, when it was opened."""
+    """Bytes to transfer, at the start of the arrival."""
     travels_later: bool = False
-    """As a delta, once it is here; else its chunks are passed on as they come."""
+    """Forwarded as a delta once it is here; else its chunks are forwarded as they arrive."""
     is_assembling: bool = False
     right: dict[BufferId, dict[int, str]] = field(default_factory=dict)
-    """The chunks that are here, and their hashes."""
+    """The chunks that have arrived, and their hashes."""
 
     @property
     def weights(self) -> WeightsId:
@@ -66,7 +66,7 @@ class Arrival:
 
     @property
     def hashes(self) -> dict[BufferId, tuple[str, ...]]:
-        """As far as they are known."""
+        """Chunk hashes by buffer, as far as known."""
         if self.path:
             return {delta.buffer_id: delta.chunk_hashes for delta in self.path}
         return {whole_of(self.weights): self.manifest.chunk_hashes} if self.manifest.is_hashed else {}
@@ -79,35 +79,35 @@ class Arrival:
         return tuple((buffer_id, indices) for buffer_id, indices in wants if indices)
 
     def take_kept(self, is_kept: Callable[[BufferId], bool]) -> None:
-        """Deltas that are here already."""
+        """Counts deltas that are held already as arrived."""
         for delta in self.path:
             if is_kept(delta.buffer_id):
                 self.right[delta.buffer_id] = dict(enumerate(delta.chunk_hashes))
 
     def take(self, chunk: ChunkHashed, now: float) -> bool:
-        """False: these are not the bytes of this chunk."""
+        """False: the bytes do not match the chunk."""
         is_right = not chunk.is_torn and chunk.index < self.num_chunks.get(chunk.buffer_id, 0)
-        if not is_right or not self._is_told(chunk.buffer_id, chunk.index, chunk.digest):
+        if not is_right or not self._matches(chunk.buffer_id, chunk.index, chunk.digest):
             return False
         self.right.setdefault(chunk.buffer_id, {})[chunk.index] = chunk.digest
         self.progressed_at = now
         return True
 
     def is_of(self, manifest: WeightManifest) -> bool:
-        """It is the same version in the same chunks, as far as its hashes are known."""
-        is_told = self.manifest.is_hashed and manifest.is_hashed
-        return self.manifest == manifest if is_told else self.manifest.cut == manifest.cut
+        """True if the manifest is of the same version in the same chunks, as far as hashes are known."""
+        are_hashed = self.manifest.is_hashed and manifest.is_hashed
+        return self.manifest == manifest if are_hashed else self.manifest.cut == manifest.cut
 
     def learn(self, manifest: WeightManifest) -> bool:
-        """The hashes. False: what came is not that."""
+        """Takes the hashes. False: chunks that have arrived do not match them."""
         self.manifest = manifest
         return all(
-            self._is_told(buffer_id, index, digest)
+            self._matches(buffer_id, index, digest)
             for buffer_id, chunks in self.right.items()
             for index, digest in chunks.items()
         )
 
-    def _is_told(self, buffer_id: BufferId, index: int, digest: str) -> bool:
+    def _matches(self, buffer_id: BufferId, index: int, digest: str) -> bool:
         hashes = self.hashes.get(buffer_id)
         return hashes is None or hashes[index] == digest
 
@@ -126,7 +126,7 @@ class Arrival:
         )
 
     def can_come_by(self, path: Path) -> bool:
-        """True if who announced this path has all that is still missing."""
+        """True if the relay that announced this path has everything that is still missing."""
         return all(
             delta in path or len(self.right.get(delta.buffer_id, ())) == len(delta.chunk_hashes) for delta in self.path
         )

@@ -1,15 +1,15 @@
-"""A relay: holds weight versions, serves them to the replicas of its host, and passes them on to the next relay.
+"""A relay: holds weight versions, serves them to the replicas of its host, and forwards them to the next relay.
 
-    trainer ──offer──▶ master ══chunks══▶ relay ══chunks══▶ relay      a version is passed on while it still arrives
+    trainer ──offer──▶ master ══chunks══▶ relay ══chunks══▶ relay      a version is forwarded while it arrives
 
 Invariants:
-- versions come from the trainer to the relay that leads, and to every other one from a relay of the highest claim that
-  it has heard of: a stale master's word is refused;
-- the newest version is kept, every pinned one until it is released, and one that another relay is still being sent; a
-  version once visible is never changed;
-- the trainer hears that a version is stored when every live relay after this one has it too: what it forgets then
-  survives any one death;
-- replicas that ever asked are told of every new version; one that misses the news asks again by itself.
+- the leading relay gets versions from the trainer, every other relay from a relay with the highest known claim:
+  messages of a stale master are refused;
+- the newest version is kept, each pinned one until it is released, and one until it is sent to the relays that
+  requested it; a visible version never changes;
+- the trainer is notified that a version is stored when every live relay after this one has it too: a version that the
+  trainer then frees survives any one death;
+- every replica that has requested weights is notified of each new version; one that misses the message requests again.
 """
 
 # Over budget: one handler for every message to a relay; members, shelf and transfer decide.
@@ -48,9 +48,9 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chunk_bytes_for, master_of
 
 CLAIM_AGAIN_AFTER_S: Final = 1.5
-# A new master holds the offers back that the trainer makes again; until then it cannot know what is missing.
+# In this time the trainer repeats its offers to a new master, which does not know earlier what is missing.
 SURE_AFTER_S: Final = 5.0
-# Every so many versions the whole travels, which bounds what is kept for those who are behind.
+# Every so many versions is sent whole, which bounds the deltas kept for relays that are behind.
 ANCHOR_EVERY: Final = 20
 
 
@@ -66,9 +66,9 @@ class RelayBrain:
         process: object = None,
         cut: Callable[[int, int], int] = chunk_bytes_for,
     ) -> None:
-        """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's.
-        `process`: how those on its host know its process. `cut`: a chunk's bytes, of a version of so many bytes for
-        so many relays."""
+        """`anchor_every` 1: no deltas, always whole versions. `reach`: how other relays' bodies reach this one's.
+        `process`: identifies its process to bodies on its host. `cut`: chunk size for a version of so many bytes and so
+        many relays."""
         self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
         self._incarnation, self._process, self._cut = incarnation, process, cut
         self._awake = AwakeTime(absent_after_s=DEAD_AFTER_S / 2)
@@ -77,11 +77,11 @@ class RelayBrain:
         self._seals = Seals()
         self._peers: dict[int, RelaySynced] = {}
         self._offered: dict[WeightsId, float] = {}
-        """The versions of which the trainer waits to hear → when it offered them first."""
+        """Versions that the trainer awaits confirmation for → time of its first offer."""
         self._replicas: dict[int, int] = {}
         """Replica → incarnation."""
         self._serial = 0
-        self._told: object = None
+        self._synced_state: object = None
         self._claimed_at = self._now = float("-inf")
 
     @property
@@ -114,20 +114,20 @@ class RelayBrain:
 
     @property
     def silent(self) -> dict[int, object]:
-        """The neighbours that missed a beat → their processes, as they told."""
+        """Neighbours that missed a beat → their processes, as reported."""
         return {host: self._peers[host].process for host in self._members.silent(self._now) if host in self._peers}
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         now = self._now = self._awake.at(now)
         self._members.notice_time(now)
         before = self.newest
-        effects = [*self._on(message, now), *self._give_up_what_differs()]
+        effects = [*self._dispatch(message, now), *self._discard_broken()]
         if self.newest > before:
-            effects += self._tell_replicas()
+            effects += self._notify_replicas()
         seals = self._seals.due(self._settled())
-        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm(now), *seals]
+        return [*effects, *self._sync_neighbours(), *self._announce(now), *self._confirm(now), *seals]
 
-    def _on(self, message: Message, now: float) -> list[Effect]:
+    def _dispatch(self, message: Message, now: float) -> list[Effect]:
         match message:
             case ChunkHashed():
                 return self._transfer.on_chunk(message, now)
@@ -168,12 +168,12 @@ class RelayBrain:
 
     def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
         if not self._members.leads:
-            return self._say_who_leads()
+            return self._name_leader()
         self._offered.setdefault(message.manifest.weights, now)
         chunk_bytes = self._cut(message.manifest.num_bytes, self._members.num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
-    def _say_who_leads(self) -> list[Effect]:
+    def _name_leader(self) -> list[Effect]:
         if not self._members.has_joined:
             return []
         leader = MasterElected(host=master_of(self.claim), incarnation=None, claim=self.claim, held=())
@@ -181,7 +181,7 @@ class RelayBrain:
 
     def _confirm(self, now: float) -> list[Effect]:
         if not self._members.leads:
-            return []  # what it was offered while it led may be here alone; the one that leads now answers for it
+            return []  # offers from its time as master may be only here; the new master confirms versions
         settled = set(self._settled())
         stored = [
             weights
@@ -222,14 +222,14 @@ class RelayBrain:
         if not self._hear(message, now) or self._members.leads:
             return []
         if message.claim < self.claim:
-            return [self._sync(message.host, wants_reply=False)]  # it does not know yet who leads
+            return [self._sync(message.host, wants_reply=False)]  # the sender does not know the new master yet
         return self._transfer.on_coming(message, now)
 
-    def _give_up_what_differs(self) -> list[Effect]:
+    def _discard_broken(self) -> list[Effect]:
         effects: list[Effect] = []
         for weights in self._seals.broken(self._shelf.visible):
-            said = fault(f"version {weights}: its memory differs from that of the relay before")
-            effects += [said, *self._shelf.discard(weights)]
+            report = fault(f"version {weights}: its memory differs from that of the previous relay")
+            effects += [report, *self._shelf.discard(weights)]
         return effects
 
     def _announce(self, now: float) -> list[Effect]:
@@ -255,7 +255,7 @@ class RelayBrain:
         return Send(to=relay_address(host), message=message)
 
     def _settled(self) -> tuple[WeightsId, ...]:
-        """The versions that this relay and every live one after it hold, or have no use for any more."""
+        """The versions that this relay and every live relay after it hold, or no longer need."""
         held = sorted(self._shelf.visible)
         if not self._members.has_joined:
             return ()
@@ -269,22 +269,22 @@ class RelayBrain:
             weights for weights in held if weights in after or (weights < newest and not self._shelf.is_pinned(weights))
         )
 
-    def _tell_neighbours(self) -> list[Effect]:
-        """At once, when something changed; else by heartbeat."""
+    def _sync_neighbours(self) -> list[Effect]:
+        """Syncs at once after a change; otherwise heartbeats do."""
         hosts = [host for host in (self._members.upstream, self._members.downstream) if host is not None]
         state = (self.claim, self.visible, self._settled(), self._shelf.released, tuple(hosts))
-        if state == self._told:
+        if state == self._synced_state:
             return []
-        self._told = state
+        self._synced_state = state
         return [self._sync(host, wants_reply=False) for host in hosts]
 
     def _on_tick(self, now: float) -> list[Effect]:
         members = self._members
         members.tick(now)
         effects: list[Effect] = [self._sync(host, wants_reply=asks) for host, asks in members.to_beat(now)]
-        return [*effects, *self._claim_the_lead(now), *self._transfer.on_tick(now)]
+        return [*effects, *self._repeat_claim(now), *self._transfer.on_tick(now)]
 
-    def _claim_the_lead(self, now: float) -> list[Effect]:
+    def _repeat_claim(self, now: float) -> list[Effect]:
         claim = self._members.unanswered_claim
         if claim is None or now - self._claimed_at < CLAIM_AGAIN_AFTER_S:
             return []
@@ -295,7 +295,7 @@ class RelayBrain:
 
     # ── to the replicas ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tell_replicas(self) -> list[Effect]:
+    def _notify_replicas(self) -> list[Effect]:
         announced = VersionAnnounced(weights=self.newest)
         return [Send(to=rollout_address(replica), message=announced) for replica in self._replicas]
 

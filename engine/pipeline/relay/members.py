@@ -1,17 +1,17 @@
-"""The members of the chain, as one relay sees them: those alive, the one that leads, and its neighbours.
+"""One relay's view of the chain: which relays are alive, which one leads, and its neighbours.
 
-    alive ──DEAD_AFTER_S of silence, and what it usually waits for a core──▶ dead ──anything heard──▶ alive
-    nobody alive before me ──▶ make the next claim that is mine ──▶ (alone: the trainer must agree) ──▶ lead
+    alive ──silence of DEAD_AFTER_S plus its usual waits for a core──▶ dead ──any message──▶ alive
+    none alive before this relay ──▶ makes its next claim ──▶ (alone: the trainer must agree) ──▶ leads
 
 Invariants:
-- a claim to the lead belongs to one incarnation of one host, so two relays can never lead by the same one; the highest
-  that was heard of counts;
-- one missed heartbeat never makes anybody dead, and a relay that was away itself (frozen, busy, starved) blames nobody
-  for the silence of that time;
-- a relay that waits for a core is not silent: on this host that is seen, and of another one a relay tells how long its
-  waits are. One that is stopped or gone waits for none;
+- a claim to the lead belongs to one incarnation of one host, so two relays can never lead by the same claim; the
+  highest known claim counts;
+- one missed heartbeat never makes a relay dead, and a relay that did not run itself (frozen, busy, starved) counts that
+  time as no peer's silence;
+- a relay that waits for a core is not silent: waits on this host are measured, relays on other hosts report theirs. A
+  stopped or dead relay waits for no core;
 - only the neighbours are watched: the cost of a relay does not grow with the length of the chain;
-- a relay that hears no other one leads only if the trainer says so: cut off, it changes nothing;
+- a relay without contact to others leads only if the trainer agrees: cut off, it changes nothing;
 - a new incarnation knows nothing: it never leads by a claim of an earlier one.
 """
 
@@ -22,17 +22,17 @@ from typing import Final
 from engine.policy.relay_chain import chain_order, downstream, master_of, next_claim, upstream
 
 BEAT_EVERY_S: Final = 0.5
-# Six beats. A relay answers from a thread that only thinks, so silence this long is death, a freeze or a cut cable.
+# Six beats. A relay beats from a thread that never blocks, so silence this long is death, a freeze or a cut cable.
 DEAD_AFTER_S: Final = 3.0
-# Processes of one job start side by side, and some machines are slow.
+# Processes of a job start in parallel, and some machines are slow.
 FIRST_BEAT_WITHIN_S: Final = 30.0
-# Those who are skipped are asked now and then: a cable that was repaired says nothing by itself.
+# Skipped relays are probed at this interval: nothing announces that a cable was repaired.
 PROBE_EVERY_S: Final = 2.0
-# Both ends of a beat's way may wait as long as its sender did at its last turns, and the next wait may be longer.
+# Sender and receiver of a beat may each wait as long as the sender did recently, and the next wait may be longer.
 SLOWER_THAN_TOLD: Final = 3.0
-# Of what its waits were, a relay has forgotten half after some ten seconds of turns.
+# Decay per turn of a relay's own waits: half is gone after some ten seconds.
 WAITS_FADE: Final = 0.98
-# A relay that is stopped after such waits is missed at last; by then the manager has replaced it.
+# Bounds the time until a relay that stops after long waits counts as dead; the manager has replaced it by then.
 LONGEST_WAIT_S: Final = 10.0
 NO_CLAIM: Final = -1
 
@@ -52,7 +52,7 @@ class Members:
         self._hosts = tuple(sorted({*hosts, host}))
         is_first = incarnation == 0
         self.claim = 0 if is_first else NO_CLAIM
-        """The highest that was heard of: whose it is leads."""
+        """The highest known claim: its maker leads."""
         self._own_claim: int | None = 0 if is_first and master_of(0) == host else None
         self._is_confirmed = is_first
         self._led_since = float("-inf")
@@ -79,7 +79,7 @@ class Members:
 
     @property
     def unanswered_claim(self) -> int | None:
-        """The trainer must be told of it, until it answers."""
+        """A claim to repeat to the trainer until it answers."""
         return None if self._is_confirmed else self._own_claim
 
     @property
@@ -99,7 +99,7 @@ class Members:
         return len(self._hosts)
 
     def place(self, hosts: Sequence[int]) -> None:
-        """These have a relay, besides this one. What was heard of one that is gone stays known: it may come again."""
+        """Sets the other hosts that have a relay. The state of a relay that is gone is kept: it may return."""
         self._hosts = tuple(sorted({*hosts, self.host}))
 
     def led_for(self, now: float) -> float:
@@ -113,10 +113,10 @@ class Members:
     def _is_alive(self, host: int) -> bool:
         return host not in self._dead
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def notice_time(self, now: float) -> None:
-        """Before anything is handled."""
+        """Called before each message."""
         if self._started_at is None:
             self._started_at = now
 
@@ -145,7 +145,7 @@ class Members:
         serial: int | None = None,
         waits_s: float | None = None,
     ) -> bool:
-        """False: this is old news. Messages without a serial number are taken as they come."""
+        """False: the message is outdated. Messages without a serial number are always taken."""
         peer = self._peers.get(host)
         if peer is None or incarnation > peer.incarnation:
             peer = self._peers[host] = Peer(incarnation=incarnation, serial=serial or 0, heard_at=now)
@@ -160,11 +160,11 @@ class Members:
         return True
 
     def agree(self, claim: int, incarnation: int, now: float) -> None:
-        """The trainer's answer: the highest claim that it has heard of, and the incarnation that made it."""
+        """The trainer's answer: the highest claim that it knows, and the incarnation that made it."""
         if claim != self._own_claim:
             self._adopt(claim, now)
         elif incarnation != self.incarnation:
-            self._stand(now, above=claim)
+            self._claim_lead(now, above=claim)
         else:
             self.claim = claim
             if not self._is_confirmed:
@@ -177,12 +177,12 @@ class Members:
         if not self.has_joined and not self.is_only_one and now - self._since_start < DEAD_AFTER_S:
             return
         if self.upstream is not None and self.claim != self._own_claim:
-            self._own_claim, self._is_confirmed = None, True  # somebody before this one is alive after all
+            self._own_claim, self._is_confirmed = None, True  # a relay before this one is alive after all
         elif not self.leads and self.upstream is None and self._own_claim is None:
-            self._stand(now, above=self.claim)
+            self._claim_lead(now, above=self.claim)
 
     def to_beat(self, now: float) -> Iterator[tuple[int, bool]]:
-        """(host, wants a reply) of whom to tell now that this relay is alive."""
+        """(host, wants a reply) for each heartbeat that is due."""
         if now - self._beat_at < BEAT_EVERY_S:
             return
         self._beat_at = now
@@ -228,9 +228,9 @@ class Members:
         if self._own_claim is not None and self._own_claim < claim:
             self._own_claim, self._is_confirmed = None, True
         if master_of(claim) == self.host and claim != self._own_claim:
-            self._stand(now, above=claim)  # an earlier incarnation made it, and what that one held is gone
+            self._claim_lead(now, above=claim)  # an earlier incarnation made the claim, and its versions are gone
 
-    def _stand(self, now: float, *, above: int) -> None:
+    def _claim_lead(self, now: float, *, above: int) -> None:
         self._own_claim, self._is_confirmed = next_claim(above, self.host, self.incarnation), False
         if any(now - peer.heard_at < DEAD_AFTER_S for host, peer in self._peers.items() if host not in self._dead):
             self.claim = self._own_claim

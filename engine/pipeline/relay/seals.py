@@ -1,9 +1,9 @@
-"""Seals: the sha256 of versions that are shown, taken afterwards and compared with that of the relay before.
+"""Seals: the sha256 of visible versions, computed afterwards and compared with that of the previous relay.
 
-Hashes of the wire and of memory are for accidents on the way. A seal is of what lies here when everything is done: when
-the relays after this one have the version too, so that nothing waits for it and no core is taken from them.
+Hashes of chunks catch errors in transfer. A seal checks the version in memory when the transfer is done: when the
+relays after this one have the version too, so that nothing waits for the seal and no core is taken from them.
 
-Invariant: what lies here otherwise than at the relay before is given up, and comes again.
+Invariant: a version that differs from the previous relay's is dropped and fetched again.
 """
 
 from collections.abc import Collection
@@ -33,11 +33,11 @@ class Seals:
         self._own[weights] = sha256
 
     def hear(self, seals: tuple[Seal, ...]) -> None:
-        """Of the relay before."""
+        """Takes the seals of the previous relay."""
         self._before = dict(seals)
 
     def broken(self, visible: Collection[WeightsId]) -> list[WeightsId]:
-        """And forgets them, and those that are here no more."""
+        """Returns versions that differ, and forgets them and those no longer visible."""
         broken = [
             weights
             for weights, sha256 in self._own.items()

@@ -1,8 +1,8 @@
-"""Chunks that other relays asked for and have not been sent.
+"""Chunks that other relays have requested and not been sent yet.
 
 Invariants:
-- a chunk that was asked for once is sent once; it is sent again only when it is asked for again;
-- a chunk is sent only when it is here and its hash is right.
+- a chunk is sent once for each request;
+- a chunk is sent only when it has arrived and its hash matches.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from engine.pipeline.messages.to_relay import ChunksWanted
 from engine.policy.lineage import WeightsId
 from engine.weights.port import BufferId, WeightManifest
 
-# Who asked and then neither took a chunk nor asked again is gone; its version must not be kept forever.
+# A relay that took no chunk and made no request in this time is gone; its version must not be kept forever.
 FORGET_AFTER_S: Final = 30.0
 
 
@@ -51,7 +51,7 @@ class Sending:
         ]
 
     def on_chunk(self, buffer_id: BufferId, index: int, now: float) -> list[ForwardChunk]:
-        """This chunk is here now."""
+        """Forwards a chunk that has arrived."""
         forwards = []
         for (host, _), order in self._orders.items():
             missing = order.missing.get(buffer_id)
@@ -62,12 +62,12 @@ class Sending:
         return forwards
 
     def on_buffer(self, buffer_id: BufferId, now: float) -> list[ForwardChunk]:
-        """All of it is here now."""
+        """Forwards a buffer that is complete."""
         indices = {index for order in self._orders.values() for index in order.missing.get(buffer_id, ())}
         return [forward for index in sorted(indices) for forward in self.on_chunk(buffer_id, index, now)]
 
     def needs_no_news(self, host: int, manifest: WeightManifest) -> bool:
-        """It has asked for this version, and knows its hashes or cannot be told them yet."""
+        """True if the host has requested this version, and knows its hashes or they are not known yet."""
         order = self._orders.get((host, manifest.weights))
         return order is not None and (order.knows_hashes or not manifest.is_hashed)
 
@@ -81,7 +81,7 @@ class Sending:
         self._keep(lambda whose, weights: whose != host or weights not in held)
 
     def forget_older(self, host: int, weights: WeightsId, pinned: Callable[[WeightsId], bool]) -> None:
-        """Forgets older versions for a host that asks for this one, but for those that an evaluation wants."""
+        """Drops a host's requests for versions older than this one, except those that an evaluation needs."""
         self._keep(lambda whose, older: whose != host or older >= weights or pinned(older))
 
     def forget_idle(self, now: float) -> None:

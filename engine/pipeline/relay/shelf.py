@@ -1,8 +1,8 @@
 """The shelf of a relay: visible versions, and the deltas that lead to the newest.
 
 Invariants:
-- the newest version stays, and a pinned one until it is released; a release that comes first counts too;
-- the deltas follow each other without a gap and end at the newest version; an anchor, which travels whole, starts over.
+- the newest version stays, and a pinned one until it is released; a release may arrive before its version;
+- the deltas are consecutive and end at the newest version; an anchor, which is sent whole, starts over.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.travel import Kind, Travel
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
-# Releases are remembered so that relays can tell each other; far more than evaluations can be under way.
+# Releases are remembered for relays to pass on; far more than evaluations can be in progress.
 RELEASES_KEPT: Final = 64
 
 
@@ -28,7 +28,7 @@ class Shelf:
         self._since_anchor = 0
         self._travel = Travel(again_after=anchor_every)
         self._undecided: set[WeightsId] = set()
-        """A delta to this version is being made."""
+        """Versions to which a delta is being made."""
         self._released: dict[WeightsId, None] = {}
 
     @property
@@ -43,7 +43,7 @@ class Shelf:
 
     @property
     def expects_delta(self) -> bool:
-        """From the newest version to the next."""
+        """True if the next version should be sent as a delta."""
         is_anchor = self._since_anchor + 1 >= self._anchor_every
         return self.newest != NO_WEIGHTS and not is_anchor and self._travel.prefers_delta
 
@@ -59,11 +59,11 @@ class Shelf:
         self.visible[arrival.weights] = arrival.pinned
         self._manifests[arrival.weights] = manifest
         if arrival.weights < before:
-            return []  # an older one, for an evaluation: it is no part of the line
+            return []  # an older version, for an evaluation, is not part of the line of deltas
         if arrival.path:
             return self._extend(arrival.path)
         if not arrival.travels_later:
-            return self._begin_anew()
+            return self._start_over()
         self._since_anchor += 1
         self._undecided.add(arrival.weights)
         return [MakeDelta(weights=arrival.weights, base=before, chunk_bytes=manifest.chunk_bytes)]
@@ -72,10 +72,10 @@ class Shelf:
         if weights not in self._undecided:
             return []
         self._undecided.discard(weights)
-        return self._begin_anew() if delta is None else self._extend((delta,))
+        return self._start_over() if delta is None else self._extend((delta,))
 
     def keep_visible(self, weights: WeightsId, *, pinned: bool) -> bool:
-        """False: it is not here."""
+        """False: the version is not here."""
         if weights not in self.visible:
             return False
         self.visible[weights] |= pinned and weights not in self._released
@@ -107,10 +107,10 @@ class Shelf:
         return [DropBuffer(buffer_id=whole_of(weights)) for weights in gone]
 
     def discard(self, weights: WeightsId) -> list[Effect]:
-        """It is not what it should be: it has to come again, and nothing can be made of it."""
+        """Drops a corrupt version, which must be fetched again, and the deltas."""
         del self.visible[weights], self._manifests[weights]
         self._undecided.discard(weights)
-        return [DropBuffer(buffer_id=whole_of(weights)), *self._begin_anew()]
+        return [DropBuffer(buffer_id=whole_of(weights)), *self._start_over()]
 
     # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +132,7 @@ class Shelf:
         ]
 
     def path_to(self, weights: WeightsId, arriving: Path) -> Path:
-        """The deltas that lead to a version: those that are here, then those that arrive."""
+        """The deltas that lead to a version: held ones, then arriving ones."""
         ends_at = arriving[0].base if arriving else weights
         kept = self._line if self._line and self._line[-1].weights == ends_at else ()
         return (*kept, *arriving)
@@ -141,13 +141,13 @@ class Shelf:
         before = self._line
         is_continued = bool(before) and before[-1].weights == path[0].base
         line = (*before, *path) if is_continued else path
-        # More than half of the whole is no shortcut any more for those who are behind.
+        # Deltas of more than half the whole version save little for relays that are behind.
         room = self._manifests[path[-1].weights].num_bytes // 2 if path[-1].weights in self._manifests else 0
         while len(line) > 1 and (len(line) > self._anchor_every or sum(delta.num_bytes for delta in line) > room):
             line = line[1:]
         self._line = line
         return [DropBuffer(buffer_id=delta.buffer_id) for delta in before if delta not in line]
 
-    def _begin_anew(self) -> list[Effect]:
+    def _start_over(self) -> list[Effect]:
         before, self._line, self._since_anchor = self._line, (), 0
         return [DropBuffer(buffer_id=delta.buffer_id) for delta in before]

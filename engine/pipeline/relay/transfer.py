@@ -1,15 +1,15 @@
-"""Versions on their way through a relay: from the trainer or the relay before, into memory, to the relay after.
+"""The transfer of versions through a relay: from the trainer or the previous relay, into memory, to the next relay.
 
-    offer ─┐                      ┌─ every chunk right ─▶ assembled ─▶ hash of the whole right ─▶ visible
-    coming ┴─▶ arrival ─ chunks ──┴─▶ passed on at once, to whoever asked for them
+    offer ─┐                      ┌─ every chunk matches ─▶ assembled ─▶ whole matches ─▶ visible
+    coming ┴─▶ arrival ─ chunks ──┴─▶ forwarded at once to relays that requested them
 
-An offer is announced while it comes. Its hashes are not known then: each chunk goes with its own, the manifest follows.
+An offer is announced while it arrives, before its hashes are known: each chunk carries its own, the manifest follows.
 
 Invariants:
-- a version is visible only when the hash of every chunk and of the whole are what its manifest says: nobody ever
-  gets torn or mixed weights;
-- a chunk that is here is not asked for again, whoever sends the rest;
-- beyond the newest one version arrives at a time: the next may need its deltas.
+- a version is visible only when the hashes of every chunk and of the whole match its manifest: no replica ever gets
+  torn or mixed weights;
+- a chunk that has arrived is not requested again, even if another relay sends the rest;
+- beyond the newest visible version, one version arrives at a time: the next may need its deltas.
 """
 
 from dataclasses import replace
@@ -37,11 +37,11 @@ from engine.pipeline.relay.shelf import Shelf
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.weights.port import BufferId, WeightManifest
 
-# A transfer in which nothing came for so long is asked for again, of whoever should send it by then. Chunks are at
-# most 16 MB, so 6 MB/s is progress; with the time in which a death is noticed it makes up the 5 s for a splice.
+# A transfer without progress for so long is requested again, from the relay that is upstream by then. Chunks are at
+# most 16 MB, so 6 MB/s is progress; together with the detection of a death this makes the 5 s of a splice.
 ASK_AGAIN_AFTER_S: Final = 2.5
 ANNOUNCE_AGAIN_AFTER_S: Final = 1.5
-CHANGED_ON_THE_WAY: Final = "a chunk has another hash than the relay that leads says"
+CHANGED_ON_THE_WAY: Final = "a chunk does not match the hash of the leading relay"
 
 
 class Transfer:
@@ -49,7 +49,7 @@ class Transfer:
         self._members, self._shelf, self._reach = members, shelf, reach
         self._arrivals = Arrivals()
         self._next: VersionComing | None = None
-        """The newest version that was announced while an older one arrives."""
+        """The newest version announced while an older one arrives."""
         self._sending = Sending()
         self._announced_at: dict[tuple[int, int, WeightsId, bool], float] = {}
 
@@ -59,11 +59,11 @@ class Transfer:
     # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def on_offered(self, message: WeightsOffered, now: float, *, chunk_bytes: int) -> list[Effect]:
-        told = message.manifest
-        manifest = told if told.is_hashed else replace(told, chunk_bytes=chunk_bytes)
+        offered = message.manifest
+        manifest = offered if offered.is_hashed else replace(offered, chunk_bytes=chunk_bytes)
         arrival = self._arrivals.get(manifest.weights)
         if arrival is not None and arrival.source is None:
-            return []  # a second copy must not overwrite bytes of the first whose hashes were taken already
+            return []  # a second copy must not overwrite hashed bytes of the first
         if self._shelf.keep_visible(manifest.weights, pinned=message.pinned):
             return []
         pinned = message.pinned and not self._shelf.is_released(manifest.weights)
@@ -85,7 +85,7 @@ class Transfer:
         if arrival is None or arrival.has(message.buffer_id, message.index):
             return []
         if not arrival.take(message, now):
-            reason = f"chunk {message.index} has another hash than its manifest says"
+            reason = f"chunk {message.index} does not match the hash in its manifest"
             if arrival.source is None:
                 return self._refuse(arrival, reason, now)
             wants = ((message.buffer_id, (message.index,)),)
@@ -107,20 +107,20 @@ class Transfer:
                 is_right = arrival.learn(message.manifest)
                 return self._show(arrival, now) if is_right else self._refuse(arrival, CHANGED_ON_THE_WAY, now)
             case BufferHashed() if arrival.missing():
-                return self._refuse(arrival, "not every chunk has come", now)
+                return self._refuse(arrival, "not every chunk has arrived", now)
             case BufferHashed():
                 if message.identity != arrival.manifest.identity:
-                    return self._refuse(arrival, "the whole has another hash than its manifest says", now)
+                    return self._refuse(arrival, "the whole version does not match the hash in its manifest", now)
                 return self._show(arrival, now)
             case FetchFailed() if message.is_gone and arrival.source is None:
-                return [*self._give_up(arrival), _refused(arrival, message.reason)]
+                return [*self._give_up(arrival), _report_refused(arrival, message.reason)]
             case FetchFailed() if arrival.source is None:
                 return self._refuse(arrival, message.reason, now)
-            case FetchFailed():  # it is announced again once the relay before has forgotten this order
+            case FetchFailed():  # announced again once the previous relay has dropped this request
                 return [*self._give_up(arrival), fault(f"version {arrival.weights}: {message.reason}")]
 
     def _show(self, arrival: Arrival, now: float) -> list[Effect]:
-        """It is whole: from now on replicas may have it."""
+        """Makes a complete version visible to replicas."""
         self._arrivals.close(arrival)
         effects = self._shelf.put(arrival)
         effects += self._sending.on_buffer(whole_of(arrival.weights), now)
@@ -133,10 +133,10 @@ class Transfer:
     def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
         effects = [*self._give_up(arrival), fault(f"version {arrival.weights}: {reason}")]
         if arrival.source is None:
-            return [*effects, _refused(arrival, reason)]
+            return [*effects, _report_refused(arrival, reason)]
         again = self._arrivals.open(
             arrival.manifest, pinned=arrival.pinned, path=(), source=arrival.source, now=now
-        )  # the whole this time: whatever went wrong with deltas does not go wrong twice
+        )  # whole this time: a fault in deltas must not repeat
         again.count_bytes()
         return [*effects, *again.openings(), *self._ask(again, again.missing())]
 
@@ -145,7 +145,7 @@ class Transfer:
         buffer_ids = dict.fromkeys([*arrival.num_chunks, whole_of(arrival.weights)])
         return [DropBuffer(buffer_id=buffer_id) for buffer_id in buffer_ids if not self._shelf.has(buffer_id)]
 
-    # ── from the relay before ─────────────────────────────────────────────────────────────────────────────────────
+    # ── from the previous relay ───────────────────────────────────────────────────────────────────────────────────
 
     def on_coming(self, message: VersionComing, now: float) -> list[Effect]:
         weights = message.manifest.weights
@@ -159,11 +159,11 @@ class Transfer:
             return []
         if arrival is not None and arrival.is_of(message.manifest) and arrival.can_come_by(message.path):
             return self._learn(arrival, message.manifest, now) or self._switch(arrival, message.host, now)
-        if arrival is not None:  # cut in other chunks, or by deltas that its sender has no more
+        if arrival is not None:  # cut in other chunks, or by deltas that its sender no longer has
             return [*self._give_up(arrival), *self._open(message, pinned, now)]
         if weights > self._shelf.newest and any(other.weights > self._shelf.newest for other in self._arrivals):
             if self._next is None or weights > self._next.manifest.weights:
-                self._next = message  # one after the other: they may need the same deltas
+                self._next = message  # one at a time: they may need the same deltas
             return []
         return self._open(message, pinned, now)
 
@@ -180,8 +180,8 @@ class Transfer:
         return self._assemble(arrival) if arrival.learn(manifest) else self._refuse(arrival, CHANGED_ON_THE_WAY, now)
 
     def _switch(self, arrival: Arrival, host: int, now: float) -> list[Effect]:
-        """Somebody else can send the rest: taken up only if the one who was asked is silent, for what it has sent is
-        on its way."""
+        """Another relay can send the rest: used only if the current sender makes no progress, since its chunks are on
+        their way."""
         if host == arrival.source or now - arrival.progressed_at < ASK_AGAIN_AFTER_S:
             return []
         arrival.source, arrival.asked_at = host, now
@@ -225,10 +225,10 @@ class Transfer:
             effects += self._ask(arrival, arrival.missing())
         return effects
 
-    # ── to the relay after ────────────────────────────────────────────────────────────────────────────────────────
+    # ── to the next relay ─────────────────────────────────────────────────────────────────────────────────────────
 
     def announce_to(self, peer: RelaySynced, now: float) -> list[Effect]:
-        """Announces all that this peer lacks and has not asked for yet."""
+        """Announces every version that this peer lacks and has not requested."""
         newest = max(peer.held, default=NO_WEIGHTS)
         lacking = {
             (peer.host, peer.incarnation, coming.manifest.weights, coming.manifest.is_hashed): coming
@@ -257,8 +257,8 @@ class Transfer:
 
     def on_chunks_wanted(self, message: ChunksWanted, now: float) -> list[Effect]:
         if not all(self._will_be_here(buffer_id) for buffer_id, _ in message.wants):
-            known = [coming for coming in self._to_announce() if coming.manifest.weights == message.weights]
-            return [Send(to=relay_address(message.host), message=coming) for coming in known]
+            offers = [coming for coming in self._to_announce() if coming.manifest.weights == message.weights]
+            return [Send(to=relay_address(message.host), message=coming) for coming in offers]
         self._sending.forget_older(message.host, message.weights, self._shelf.is_pinned)
         return [*self._sending.take_order(message, now, self._is_here), *self.evict()]
 
@@ -271,7 +271,7 @@ class Transfer:
     def _is_here(self, buffer_id: BufferId, index: int) -> bool:
         return self._shelf.has(buffer_id) or any(arrival.has(buffer_id, index) for arrival in self._arrivals)
 
-    # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── storage ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_delta_made(self, message: DeltaMade) -> list[Effect]:
         return self._shelf.on_delta(message.weights, message.delta)
@@ -291,10 +291,10 @@ class Transfer:
         return self._shelf.evict(is_needed=lambda weights: weights in bases or self._sending.is_wanted(weights))
 
 
-def _refused(arrival: Arrival, reason: str) -> Send:
+def _report_refused(arrival: Arrival, reason: str) -> Send:
     refused = VersionRefused(weights=arrival.weights, reason=reason)
     return Send(to=TRAINER, message=refused)
 
 
 def fault(message: str) -> Effect:
-    return Send(to=DRIVER, message=FaultReported(component="relay", message=message, action="asked for it again"))
+    return Send(to=DRIVER, message=FaultReported(component="relay", message=message, action="it is requested again"))

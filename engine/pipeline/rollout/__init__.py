@@ -1,1 +1,1 @@
-"""A replica's brain: pulls weights, asks for work, hands over finished trajectories."""
+"""A replica's brain: pulls weights, requests work, delivers finished trajectories."""

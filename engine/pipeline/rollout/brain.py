@@ -1,14 +1,14 @@
-"""One replica: pulls weights, asks for work, runs it, hands over finished trajectories.
+"""One replica: pulls weights, requests work, runs it, delivers finished trajectories.
 
           ┌─────── a slot is free, newer weights are there ────────────┐
           ▼                                                            │
-    pull weights ──▶ install ──▶ sync: "I have room for n" ──▶ run what is granted ──▶ hand over
+    pull weights ──▶ install ──▶ sync: "room for n" ──▶ run what is granted ──▶ deliver
                                         ▲────────────────────────────────────┘
 
 Invariants:
-- a finished trajectory is kept until data has confirmed it, and handed over again until then;
-- a grant that meant an earlier incarnation, an older lease, or weights it no longer has, starts nothing;
-- one that leaves takes nothing more, and has left only once data needs nothing more of it.
+- a finished trajectory is kept, and delivered repeatedly, until data has confirmed it;
+- a grant for an earlier incarnation, an older lease, or weights that are gone starts nothing;
+- a leaving replica takes no more work, and has left only once data needs nothing more of it.
 """
 
 from dataclasses import replace
@@ -43,35 +43,35 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupTask, ResidentLoad, SampleProgress
-from engine.pipeline.rollout.tellings import Tellings
+from engine.pipeline.rollout.progress_stream import ProgressStream
 from engine.pipeline.rollout.weights import ReplicaWeights
 from engine.pipeline.rollout.workload import Workload
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
-# Short sequences end every few milliseconds; gathering them for this long bounds a replica to 20 messages a second.
+# Short sequences end every few milliseconds; batching for this long limits a replica to 20 messages a second.
 GATHER_S: Final = 0.05
-# Samples of a group end in bursts: how fast places become free is seen over this long.
+# Samples of a group end in bursts: the rate at which places become free is averaged over this time.
 PACE_OVER_S: Final = 1.0
-# What was not answered by then is said again.
+# Unanswered messages are repeated after this time.
 RESEND_AFTER_S: Final = 2.0
 
 
 class RolloutBrain:
     def __init__(self, plan: Plan, *, replica: int, incarnation: int, relay: int | None = None) -> None:
-        """`relay`: on its host; None: the plan's."""
+        """`relay`: the relay on its host; None: the plan's."""
         relay = plan.relay_of(replica) if relay is None else relay
         self._plan = plan
         self._replica, self._incarnation = replica, incarnation
         self._work = Workload(max_batch=plan.max_batch, keeps_version=plan.schedule.keeps_version)
         self._weights = ReplicaWeights(plan, self._work, replica=replica, incarnation=incarnation, relay=relay)
-        self._tellings = Tellings(replica=replica, incarnation=incarnation)
+        self._progress_stream = ProgressStream(replica=replica, incarnation=incarnation)
         self._serial = 0
         self._synced_at = float("-inf")
         self._ends_per_s = 0.0
         self._num_ended = 0
-        """Since data was told last."""
+        """Samples ended since the last sync."""
         self.has_news = False
-        """It has something to say, and waits a moment for more: a tick will make it speak."""
+        """A sync is due, and waits a moment for more changes: a tick sends it."""
         self._streamed_at = 0.0
         self._leaves_at: float | None = None
         self._stopped: tuple[SampleProgress, ...] = ()
@@ -92,7 +92,7 @@ class RolloutBrain:
                 effects += self._on_progress(message)
             case ProgressHeard():
                 if message.incarnation == self._incarnation:
-                    self._tellings.hear(message)
+                    self._progress_stream.hear(message)
             case LeaveRequested():
                 effects += self._on_leave(message, now)
             case VersionAnnounced():
@@ -120,7 +120,7 @@ class RolloutBrain:
         if message.incarnation != self._incarnation:
             return []
         self._work.confirm(message.taken)
-        self._weights.on_told_to_hold(message.to_hold)
+        self._weights.on_hold_ordered(message.to_hold)
         effects: list[Effect] = []
         stopped = self._work.revoke(message.revoked)
         if stopped:
@@ -137,7 +137,7 @@ class RolloutBrain:
         self.has_news |= bool(stopped or message.handovers or message.reserved)
         self._has_left |= message.is_released and self._is_done_leaving
         if self._has_left:
-            effects.append(self._say_left())
+            effects.append(self._report_left())
         return effects
 
     def _begin(self, message: WorkGranted, now: float) -> list[Effect]:
@@ -178,14 +178,14 @@ class RolloutBrain:
         every_s = self._plan.stream_every_s
         if every_s and self._work.num_running and now - self._streamed_at >= every_s:
             self._streamed_at = now
-            effects += self._tellings.ask(self._work.still_in_training())
+            effects += self._progress_stream.ask(self._work.still_in_training())
         if self._leaves_at is not None and now >= self._leaves_at and not self._has_stopped:
             self._has_stopped = True
             stopped = self._work.stop_all()
             if stopped:
                 effects.append(StopSequences(groups=tuple(stopped), reports=True))
         if self._has_left:
-            effects.append(self._say_left())
+            effects.append(self._report_left())
         return effects
 
     def _on_progress(self, message: ProgressReported) -> list[Effect]:
@@ -193,7 +193,7 @@ class RolloutBrain:
             self._work.has_stopped()
             self._stopped, self.has_news = message.progress, True
             return []
-        return self._tellings.stream(message.progress)
+        return self._progress_stream.stream(message.progress)
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,14 +204,14 @@ class RolloutBrain:
         self._weights.leave()
         if self._weights.fresh != NO_WEIGHTS:
             return []
-        self._has_left = True  # data has never heard of it, and will not: without weights it asks for nothing
-        return [self._say_left()]
+        self._has_left = True  # data does not know this replica: without weights it sends no sync
+        return [self._report_left()]
 
     @property
     def _is_done_leaving(self) -> bool:
         return self._leaves_at is not None and self._work.is_empty
 
-    def _say_left(self) -> Effect:
+    def _report_left(self) -> Effect:
         return Send(to=MANAGER, message=ReplicaLeft(replica=self._replica, incarnation=self._incarnation))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,16 +230,16 @@ class RolloutBrain:
             return []
         fault = FaultReported(
             component=f"rollout/{self._replica}",
-            message=f"version {message.weights} was refused: {message.reason}",
-            action="kept the weights it had; asks the relay again",
+            message=f"version {message.weights} was rejected: {message.reason}",
+            action="the replica keeps its weights and requests the version again",
         )
         return [Send(to=DRIVER, message=fault)]
 
-    # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _wants(self) -> int:
-        """Also for the places of those that will have ended before data is asked again: short ones would leave them
-        empty for longer than they were taken."""
+    def _count_wanted(self) -> int:
+        """Includes the places of samples that will have ended before the next sync: short samples would otherwise leave
+        places empty for longer than they held them."""
         if self._leaves_at is not None or not self._weights.admits_fresh_work:
             return 0
         return self._work.room_after(int(self._ends_per_s * GATHER_S))
@@ -250,7 +250,7 @@ class RolloutBrain:
         self._ends_per_s += weight * (self._num_ended / elapsed_s - self._ends_per_s)
         self._num_ended = 0
 
-    def _room(self) -> int:
+    def _count_room(self) -> int:
         return 0 if self._leaves_at is not None else self._work.room
 
     def _sync(self, now: float) -> list[Effect]:
@@ -268,10 +268,10 @@ class RolloutBrain:
             incarnation=self._incarnation,
             serial=self._serial,
             weights=self._weights.fresh,
-            wants=self._wants(),
-            room=self._room(),
+            wants=self._count_wanted(),
+            room=self._count_room(),
             groups=self._work.groups(),
-            finished=self._work.to_hand_over(all_of_them=is_quiet_too_long),
+            finished=self._work.to_deliver(all_of_them=is_quiet_too_long),
             beside=tuple(sorted(self._weights.residents - {self._weights.fresh})),
             reserved=self._work.reserved(),
             told_to_hold=self._weights.told_to_hold,

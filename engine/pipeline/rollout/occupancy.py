@@ -1,6 +1,6 @@
-"""The places of one replica that are taken or promised: how many on which weights, known without a look at each group.
+"""The places of a replica that are taken or promised, counted by weights without a scan over groups.
 
-Invariant: these are the sums over all that was put here and not taken away since.
+Invariant: the counts are the sums over everything that was put here and not freed since.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,13 +12,13 @@ from engine.policy.lineage import WeightsId
 Kind = Literal["running", "awaited", "reserved"]
 
 
-class Places:
+class Occupancy:
     def __init__(self) -> None:
         self._held: dict[Kind, dict[GroupKey, tuple[WeightsId, int]]] = {"running": {}, "awaited": {}, "reserved": {}}
         self._num_groups: dict[WeightsId, int] = {}
         self._num_samples: dict[WeightsId, int] = {}
         self._num_bound: dict[WeightsId, int] = {}
-        """Groups that must have just these weights: an evaluation's, and those that come from elsewhere."""
+        """Groups that must stay on these weights: an evaluation's, and those that another replica hands over."""
         self.num_running = 0
         self.num_busy = 0
         self.in_use: frozenset[WeightsId] = frozenset()
@@ -27,7 +27,7 @@ class Places:
         return self._num_samples.get(weights, 0)
 
     def put(self, kind: Kind, key: GroupKey, weights: WeightsId, num_samples: int) -> None:
-        """In the place of what this group had of this kind."""
+        """Replaces the group's entry of this kind."""
         self.free(kind, [key])
         self._held[kind][key] = (weights, num_samples)
         self._add(kind, key, weights, num_samples, num_groups=1)
@@ -44,7 +44,7 @@ class Places:
             self.free(kind, list(self._held[kind]))
 
     def carry_on(self, kinds: Collection[Kind], weights: WeightsId, *, of: WeightsId | None = None) -> None:
-        """All of these go on on these weights. `of`: those alone that are on these."""
+        """Moves all entries of these kinds to `weights`. `of`: only entries on these."""
         for kind in kinds:
             for key, (before, num_samples) in list(self._held[kind].items()):
                 if of in (None, before):
@@ -52,7 +52,7 @@ class Places:
 
     @property
     def oldest(self) -> WeightsId | None:
-        """Of the weights in use, on which everything may go on on others."""
+        """The oldest weights in use without bound groups: all their work may continue on other weights."""
         return min((weights for weights in self.in_use if not self._num_bound.get(weights)), default=None)
 
     def _add(self, kind: Kind, key: GroupKey, weights: WeightsId, num_samples: int, *, num_groups: int) -> None:

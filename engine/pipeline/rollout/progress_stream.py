@@ -1,10 +1,10 @@
-"""What data has heard of a replica's samples, so that only what is new is told.
+"""The progress stream of a replica: tracks what data has received, so that only new tokens are sent.
 
-    asked ──▶ body: "from token 900 on" ──▶ streamed, number 7 ──▶ data: "heard 7, but for one" ──▶ asked …
+    ask ──▶ body: "from token 900 on" ──▶ stream, number 7 ──▶ data: "got 7, except one" ──▶ ask …
 
 Invariants:
-- an offset is data's own word, of the run of the sample that is told: one that begins again is told whole again;
-- what was not heard, whichever way it was lost, is told again together with what is new.
+- an offset is data's acknowledgement for one run of a sample; a sample that begins again is sent whole again;
+- lost tokens, lost in either direction, are sent again together with the new ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,21 +19,21 @@ from engine.pipeline.packed import Ints
 from engine.pipeline.records import Growth, HeardUpTo, SampleKey, SampleProgress
 from engine.policy.lineage import WeightsId
 
-# An answer comes before the next is told; of those that never come, no more than these are remembered.
+# An answer usually arrives before the next report; for lost answers, at most these reports are remembered.
 MAX_UNANSWERED: Final = 8
 
 
-class Tellings:
+class ProgressStream:
     def __init__(self, *, replica: int, incarnation: int) -> None:
         self._replica, self._incarnation = replica, incarnation
-        self._heard: dict[SampleKey, HeardUpTo] = {}
+        self._acknowledged_by_key: dict[SampleKey, HeardUpTo] = {}
         self._unanswered: dict[int, tuple[HeardUpTo, ...]] = {}
         self._serial = 0
 
     def ask(self, running: Iterable[tuple[SampleKey, int]]) -> list[Effect]:
-        """About all that run."""
-        heard = tuple(self._known(key, telling) for key, telling in running)
-        self._heard = {each.key: each for each in heard}
+        """Requests new tokens of all running samples from the body."""
+        heard = tuple(self._acknowledged(key, telling) for key, telling in running)
+        self._acknowledged_by_key = {each.key: each for each in heard}
         return [ReportProgress(heard=heard)] if heard else []
 
     def stream(self, progress: Sequence[SampleProgress]) -> list[Effect]:
@@ -59,16 +59,16 @@ class Tellings:
         return [Send(to=DATA, message=streamed)]
 
     def hear(self, answer: ProgressHeard) -> None:
-        told = self._unanswered.get(answer.serial, ())
+        reported = self._unanswered.get(answer.serial, ())
         self._unanswered = {serial: its for serial, its in self._unanswered.items() if serial > answer.serial}
         lacking = frozenset(answer.lacking)
-        for each in told:
-            known = self._heard.get(each.key)
+        for each in reported:
+            known = self._acknowledged_by_key.get(each.key)
             if known is not None and known.telling == each.telling:
-                self._heard[each.key] = _nothing_of(each) if each.key in lacking else each
+                self._acknowledged_by_key[each.key] = _forget_progress(each) if each.key in lacking else each
 
-    def _known(self, key: SampleKey, telling: int) -> HeardUpTo:
-        known = self._heard.get(key)
+    def _acknowledged(self, key: SampleKey, telling: int) -> HeardUpTo:
+        known = self._acknowledged_by_key.get(key)
         return known if known is not None and known.telling == telling else HeardUpTo(key=key, telling=telling)
 
 
@@ -101,5 +101,5 @@ def _only_grew(progress: SampleProgress) -> bool:
     return progress.since > 0 and progress.state is None and len(progress.runs) == 1
 
 
-def _nothing_of(heard: HeardUpTo) -> HeardUpTo:
+def _forget_progress(heard: HeardUpTo) -> HeardUpTo:
     return HeardUpTo(key=heard.key, telling=heard.telling)

@@ -1,13 +1,13 @@
-"""The weights of one replica: those for fresh work, others in use, and those to pull next.
+"""The weights of one replica: for fresh work, in use by running work, and to pull next.
 
 Invariants:
-- where a trajectory keeps its version, weights are installed only into a slot that nothing runs on; what is fresh
-  starts on the newest that is there, and what goes on, goes on on its own;
-- with an age cap they may be laid under what runs on the oldest ones, all of which goes on on them: nothing of an
-  evaluation's, and nothing that is on its way here;
-- the weights for fresh work and those in use are never more than there are slots;
-- while the last free slot waits for newer weights no fresh work takes it, unless it is told to hold those that it has;
-- a replica that leaves pulls and installs nothing.
+- where a trajectory keeps its version, weights are installed only into a slot without running work; fresh work starts
+  on the newest installed weights, running work stays on its own;
+- with an age cap new weights may overwrite the oldest ones in use, whose work continues on them; never those of an
+  evaluation, nor of work on its way here;
+- the weights for fresh work and those in use never exceed the slots;
+- while the last free slot waits for newer weights no fresh work takes it, unless data ordered to hold the current ones;
+- a leaving replica pulls and installs nothing.
 """
 
 from typing import Final
@@ -22,9 +22,9 @@ from engine.pipeline.rollout.workload import Workload
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.schedule import Refresh, ReplicaWeightsView
 
-# An answer that is not here by then was lost, or its question.
+# The request or its answer was lost if none arrives in this time.
 ASK_AGAIN_AFTER_S: Final = 2.0
-# A replica that hears nothing of new versions asks: the announcement may have been lost.
+# Without announcements a replica polls for new versions: an announcement may have been lost.
 RECHECK_AFTER_S: Final = 5.0
 
 
@@ -35,20 +35,20 @@ class ReplicaWeights:
         self._replica, self._incarnation = replica, incarnation
         self._relay = relay_address(relay)
         self.fresh = NO_WEIGHTS
-        """Those that fresh work starts on. Others may be in use beside them."""
+        """Weights that fresh work starts on. Others may be in use too."""
         self.told_to_hold: WeightsId | None = None
-        """Those that it should hold until told otherwise; None: the newest."""
+        """Weights to hold until the next order; None: the newest."""
         self.missing: WeightsId | None = None
-        """It was told to hold these, and no relay has them."""
+        """Weights that it was ordered to hold and no relay has."""
         self.is_installing = False
         self._laid_over: WeightsId | None = None
-        """In use, and being overwritten."""
+        """Weights in use that are being overwritten."""
         self._newest = NO_WEIGHTS
         self._pulling_since: float | None = None
         self._asked_relay_at = float("-inf")
         self._is_leaving = False
 
-    # ── what is there ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── installed weights ─────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def keeps_version(self) -> bool:
@@ -60,7 +60,7 @@ class ReplicaWeights:
 
     @property
     def residents(self) -> frozenset[WeightsId]:
-        """The weights that work may be for. During an installation, those in use: the rest may be overwritten."""
+        """The weights that work may run on. During an install, those in use: the rest may be overwritten."""
         if not self.is_installing:
             return self._work.in_use | {self.fresh} if self.keeps_version else frozenset({self.fresh})
         return self._work.in_use - {self._laid_over} if self.keeps_version else frozenset()
@@ -74,19 +74,19 @@ class ReplicaWeights:
         return not (refresh == "drain" or (refresh == "install" and would_fill_it))
 
     def of(self, task: GroupTask) -> WeightsId | None:
-        """Those that this task runs on; None: not here. What comes late of a group goes to the rest of it."""
+        """The weights that this task runs on; None: not held. Late samples join the weights of their group."""
         if not self.keeps_version and task.exact is None:
             return self.fresh
         weights = task.exact or self._work.weights_of(task.key) or self.fresh
         return weights if weights in self.residents else None
 
     def can_continue(self, weights: WeightsId) -> bool:
-        """True if work that another replica began on these can go on here."""
+        """True if work that another replica began on these weights can resume here."""
         return weights in self.residents or not (self.keeps_version or self.is_installing)
 
-    # ── what should be there ──────────────────────────────────────────────────────────────────────────────────────
+    # ── wanted weights ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def on_told_to_hold(self, to_hold: WeightsId | None) -> None:
+    def on_hold_ordered(self, to_hold: WeightsId | None) -> None:
         if to_hold != self.told_to_hold:
             self.told_to_hold, self._pulling_since = to_hold, None
 
@@ -95,14 +95,14 @@ class ReplicaWeights:
             self._newest, self._pulling_since = weights, None
 
     def on_missing(self, weights: WeightsId) -> bool:
-        """True if that is news."""
+        """True if the weights are the ones to hold."""
         if weights != self.told_to_hold:
             return False
         self.missing = weights
         return True
 
     def on_begun(self) -> None:
-        """Work took the slot first: the weights are asked for again once it is done."""
+        """After work took the slot: the weights are requested again once it has ended."""
         if not self.has_free_slot:
             self._pulling_since = None
 
@@ -110,7 +110,7 @@ class ReplicaWeights:
         self._is_leaving = True
 
     def turn(self) -> bool:
-        """Fresh work starts on weights that are here already, where those are the wanted ones. Whether it did turn."""
+        """Switches fresh work to the wanted weights if they are in use here already. True if it did."""
         wanted = self._newest if self.told_to_hold is None else self.told_to_hold
         is_step = wanted > self.fresh if self.told_to_hold is None else wanted != self.fresh
         if not (is_step and wanted in self._work.in_use) or self.is_installing:
@@ -142,7 +142,7 @@ class ReplicaWeights:
         return [Send(to=self._relay, message=message)]
 
     def _wanted(self) -> WeightsId | None:
-        """The weights to install next; None to keep what is there."""
+        """The weights to install next; None: keep the current ones."""
         if self.told_to_hold is not None:
             differs = self.told_to_hold not in (self.fresh, self.missing)
             return self.told_to_hold if differs and self.has_free_slot else None
@@ -156,8 +156,8 @@ class ReplicaWeights:
             weights=self.fresh, newest=newest, has_free_slot=self.has_free_slot, oldest=self._work.oldest
         )
 
-    def _over(self, served: WeightsId) -> WeightsId | None:
-        """Weights in use, under whose work these are laid."""
+    def _choose_overwritten(self, served: WeightsId) -> WeightsId | None:
+        """The weights in use that `served` overwrites; None: no overwriting."""
         is_there = served in self._work.in_use
         if self.told_to_hold is not None or is_there or not self._schedule.lays_over(self._view(served)):
             return None
@@ -170,7 +170,7 @@ class ReplicaWeights:
         is_newer = self.told_to_hold is not None or served > self.fresh
         in_use = self._work.in_use
         has_place = self.has_free_slot and served not in in_use
-        over = self._over(served)
+        over = self._choose_overwritten(served)
         may_install = has_place or over is not None or (self.told_to_hold is None and not self.keeps_version)
         if self.is_installing or self._is_leaving or not (is_wanted and is_newer and may_install):
             return []
@@ -194,6 +194,6 @@ class ReplicaWeights:
 
     def on_refused(self, message: InstallRefused) -> None:
         self._laid_over = None
-        self.is_installing = False  # asked for again after ASK_AGAIN_AFTER_S, as if it had never come
+        self.is_installing = False  # requested again after ASK_AGAIN_AFTER_S, as if it had not arrived
         if message.is_gone:
             self._pulling_since = None

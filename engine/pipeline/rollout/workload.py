@@ -1,13 +1,13 @@
-"""The workload of one replica: running, awaited, reserved, ended but not confirmed.
+"""The workload of one replica: groups running, awaited, reserved, or ended but not confirmed.
 
 Invariants:
-- a sample runs at most once here, whatever is granted twice;
-- of two leases of a group the higher counts: what a lower one orders after that is void;
-- a group runs on one version here, also what is granted of it later;
-- reserved and awaited samples take room like running ones, and keep their weights in use like them.
+- a sample runs at most once here, even if granted twice;
+- of two leases of a group the higher counts: later orders under the lower one are void;
+- all samples of a group run on one version here, also those granted later;
+- reserved and awaited samples take room and keep their weights in use, like running ones.
 """
 
-# Over budget: one book of all that a replica holds; whether something may begin depends on every page of it.
+# Over budget: one state of all that a replica holds; whether work may begin depends on all of it.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ from typing import Final
 
 from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
-from engine.pipeline.rollout.places import Places
+from engine.pipeline.rollout.occupancy import Occupancy
 from engine.policy.lineage import WeightsId
 
-# Tokens alone come so, once the source has ended its step; later it is quicker to begin from those that data knows.
+# Enough for tokens to arrive once the source has ended its step; later it is quicker to begin from data's progress.
 AWAIT_S: Final = 6.0
-# Data decides within two seconds what becomes of a reservation.
+# Data commits or cancels a reservation within two seconds.
 RESERVED_FOR_S: Final = 6.0
-# Leases are remembered so that an order that comes late is known to be void; later than this none comes.
+# Leases are remembered to recognize late orders as void; no order is later than this.
 MAX_LEASES: Final = 10_000
 
 
@@ -32,22 +32,22 @@ class Running:
     samples: set[int]
     weights: WeightsId
     tellings: dict[int, int] = field(default_factory=dict)
-    """Of each sample that was begun under this lease or an earlier one, the name of its run."""
-    _told: HeldGroup | None = None
-    """What `held` made last; None: something has changed since."""
+    """By sample begun under this lease or an earlier one: the number of its run."""
+    _held: HeldGroup | None = None
+    """Cached result of `held`; None: outdated."""
 
     def held(self, key: GroupKey) -> HeldGroup:
-        """Told with every message, and the same in most of them."""
-        if self._told is None:
+        """Sent with every sync, and unchanged in most of them."""
+        if self._held is None:
             samples = tuple(sorted(self.samples))
-            self._told = HeldGroup(key=key, lease=self.lease, samples=samples, weights=self.weights)
-        return self._told
+            self._held = HeldGroup(key=key, lease=self.lease, samples=samples, weights=self.weights)
+        return self._held
 
     def change(self, *, lease: int | None = None, weights: WeightsId | None = None) -> None:
-        """Also to be called when its samples are others."""
+        """Must also be called after a change of `samples`."""
         self.lease = self.lease if lease is None else lease
         self.weights = self.weights if weights is None else weights
-        self._told = None
+        self._held = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,43 +60,43 @@ class Awaited:
 class Workload:
     def __init__(self, *, max_batch: int, keeps_version: bool) -> None:
         self._max_batch, self._keeps_version = max_batch, keeps_version
-        self._places = Places()
+        self._occupancy = Occupancy()
         self._running: dict[GroupKey, Running] = {}
         self._awaited: dict[GroupKey, Awaited] = {}
         self._reserved: dict[GroupKey, tuple[Reservation, float]] = {}
-        self._came_early: dict[GroupKey, tuple[SequencesHandedOver, float]] = {}
+        self._early: dict[GroupKey, tuple[SequencesHandedOver, float]] = {}
         self._unconfirmed: dict[SampleKey, Trajectory] = {}
         self._unsent: list[Trajectory] = []
         self._stopping: dict[GroupKey, HeldGroup] = {}
         self._num_tellings = self._tellings_before = 0
         self._last_lease: dict[GroupKey, int] = {}
-        """The highest under which something was begun, awaited or handed over here."""
+        """The highest lease under which samples were begun, awaited or handed over here."""
         self._floor: dict[GroupKey, int] = {}
         """Orders under a lower lease are void."""
 
     @property
     def num_running(self) -> int:
-        return self._places.num_running
+        return self._occupancy.num_running
 
     @property
     def num_busy(self) -> int:
-        return self._places.num_busy
+        return self._occupancy.num_busy
 
     def num_busy_on(self, weights: WeightsId) -> int:
-        return self._places.num_busy_on(weights)
+        return self._occupancy.num_busy_on(weights)
 
     @property
     def room(self) -> int:
         return self.room_after(0)
 
     def room_after(self, num_ends: int) -> int:
-        """Once so many more have ended."""
+        """Room once so many more samples have ended."""
         return max(0, self._max_batch + num_ends - self.num_busy)
 
     @property
     def in_use(self) -> frozenset[WeightsId]:
-        """Weights that something runs on, or will."""
-        return self._places.in_use
+        """Weights with running, awaited or reserved samples."""
+        return self._occupancy.in_use
 
     @property
     def is_empty(self) -> bool:
@@ -105,15 +105,15 @@ class Workload:
     # ── granted ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, task: GroupTask, weights: WeightsId) -> GroupTask | None:
-        """The part of this that is neither running nor done here; None if there is none, if others were promised the
-        room, or if the rest of the group runs on other weights."""
+        """The part of the task that is neither running nor done here. None: there is none, its room is promised to
+        others, or the rest of the group runs on other weights."""
         is_promised = bool(self._reserved or self._awaited) and task.key not in self._awaited
         if task.lease < self._floor.get(task.key, 0) or (is_promised and len(task.samples) > self.room):
             return None
         running = self._running.get(task.key)
         if running is not None and running.weights != weights:
             return None
-        self._began(task.key, task.lease)
+        self._note_lease(task.key, task.lease)
         if running is not None:
             running.change(lease=task.lease)
         awaited = self._stop_awaiting(task.key)
@@ -133,7 +133,7 @@ class Workload:
         return replace(task, samples=samples)
 
     def end(self, trajectories: Iterable[Trajectory]) -> bool:
-        """True if there is something new to say. A sample that ended while it was being handed over counts as well."""
+        """True if there are new results. A sample that ended while it was being handed over counts too."""
         is_news = False
         for trajectory in trajectories:
             key = trajectory.key
@@ -149,7 +149,7 @@ class Workload:
             self._unconfirmed.pop(key, None)
 
     def revoke(self, orders: Iterable[HeldGroup]) -> list[HeldGroup]:
-        """The groups of this that run and have to stop. Those that ended are not data's any more, once confirmed."""
+        """The running groups that must stop. Ended samples stay until confirmed."""
         stopped: list[HeldGroup] = []
         for order in orders:
             running = self._running.get(order.key)
@@ -163,13 +163,13 @@ class Workload:
         return stopped
 
     def stop_all(self) -> list[HeldGroup]:
-        """Held until the body has said what they said so far."""
+        """Stops everything. The groups stay listed until the body has reported their progress."""
         stopped = list(self.running())
         self._stopping = {held.key: held for held in stopped}
         self._running.clear()
         self._awaited.clear()
         self._reserved.clear()
-        self._places.free_all(("running", "awaited", "reserved"))
+        self._occupancy.free_all(("running", "awaited", "reserved"))
         return stopped
 
     def has_stopped(self) -> None:
@@ -186,33 +186,33 @@ class Workload:
         return replace(running.held(order.key), lease=order.lease)
 
     def reserve(self, wanted: Iterable[Reservation], residents: Collection[WeightsId], now: float) -> None:
-        """All that is reserved from now on, for weights that are here."""
+        """Replaces all reservations; only those on resident weights are kept."""
         self._give_up_reserving(list(self._reserved))
         for reservation in wanted:
             fits = reservation.weights in residents and reservation.num_samples <= self.room
             if fits and not self._is_void(reservation.key, reservation.lease):
                 self._reserved[reservation.key] = (reservation, now)
-                self._places.put("reserved", reservation.key, reservation.weights, reservation.num_samples)
+                self._occupancy.put("reserved", reservation.key, reservation.weights, reservation.num_samples)
 
     def await_handover(self, task: GroupTask, weights: WeightsId, now: float) -> SequencesHandedOver | None:
-        """The samples that came already, to go on with; else they are awaited."""
+        """Returns the samples to resume if their handover has arrived already; else awaits it."""
         if self._is_void(task.key, task.lease):
             return None
-        self._began(task.key, task.lease)
+        self._note_lease(task.key, task.lease)
         self._give_up_reserving([task.key])
         self._awaited[task.key] = Awaited(task=task, since=now, weights=weights)
-        self._places.put("awaited", task.key, weights, len(task.samples))
-        early = self._came_early.pop(task.key, None)
+        self._occupancy.put("awaited", task.key, weights, len(task.samples))
+        early = self._early.pop(task.key, None)
         if early is None or not self.receive(early[0], now):
             return None
         return early[0]
 
     def receive(self, handed: SequencesHandedOver, now: float) -> bool:
-        """True if these samples may go on here."""
+        """True if these samples may resume here."""
         awaited = self._awaited.get(handed.key)
         if awaited is None or awaited.task.lease != handed.lease:
             if not self._is_void(handed.key, handed.lease):
-                self._came_early[handed.key] = (handed, now)
+                self._early[handed.key] = (handed, now)
             return False
         if self._keeps_version and handed.weights != awaited.weights:
             return False
@@ -225,15 +225,15 @@ class Workload:
         return bool(samples)
 
     def give_up_waiting(self, now: float) -> list[GroupTask]:
-        """The tasks that were awaited too long: they begin from the state that data knew."""
+        """Tasks whose handover is overdue: they begin from data's progress."""
         self._give_up_reserving([key for key, kept in self._reserved.items() if now - kept[1] >= RESERVED_FOR_S])
-        self._came_early = {key: kept for key, kept in self._came_early.items() if now - kept[1] < AWAIT_S}
+        self._early = {key: kept for key, kept in self._early.items() if now - kept[1] < AWAIT_S}
         overdue = [awaited for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]
-        begun = [self.begin(replace(each.task, is_handed_over=False), each.weights) for each in overdue]
+        tasks = [self.begin(replace(each.task, is_handed_over=False), each.weights) for each in overdue]
         for each in overdue:
             self._stop_awaiting(each.task.key)
         return [
-            replace(task, exact=each.weights) for each, task in zip(overdue, begun, strict=True) if task is not None
+            replace(task, exact=each.weights) for each, task in zip(overdue, tasks, strict=True) if task is not None
         ]
 
     def _run(self, key: GroupKey, running: Running, samples: Iterable[int]) -> None:
@@ -242,36 +242,36 @@ class Workload:
             running.samples.add(sample)
             running.tellings[sample] = self._num_tellings
         running.change()
-        self._places.put("running", key, running.weights, len(running.samples))
+        self._occupancy.put("running", key, running.weights, len(running.samples))
 
     def carry_on(self, weights: WeightsId, *, of: WeightsId | None = None) -> None:
-        """All that runs goes on on these. `of`: that alone which runs on these."""
+        """Moves all running work to `weights`. `of`: only work on these."""
         for running in self._running.values():
             if of in (None, running.weights):
                 running.change(weights=weights)
         for awaited in self._awaited.values():
             if of in (None, awaited.weights):
                 awaited.weights = weights
-        self._places.carry_on(("running", "awaited"), weights, of=of)
+        self._occupancy.carry_on(("running", "awaited"), weights, of=of)
 
     @property
     def oldest(self) -> WeightsId | None:
-        """Of the weights in use, on which everything may go on on others."""
-        return self._places.oldest
+        """The oldest weights in use whose work may all continue on other weights."""
+        return self._occupancy.oldest
 
     def weights_of(self, key: GroupKey) -> WeightsId | None:
-        """Those that this group runs on here."""
+        """The weights that this group runs on here."""
         running = self._running.get(key)
         return None if running is None else running.weights
 
-    # ── accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def running(self) -> tuple[HeldGroup, ...]:
         return tuple(running.held(key) for key, running in self._running.items())
 
     def still_in_training(self) -> list[tuple[SampleKey, int]]:
-        """The samples of training that ran when this was asked last, with the names of their runs: the others are soon
-        begun again, and most have ended by then."""
+        """Training samples that already ran at the last call, with the numbers of their runs: younger ones are cheap to
+        repeat, and most end before the next call."""
         before, self._tellings_before = self._tellings_before, self._num_tellings
         return [
             (SampleKey(group=key, sample=sample), running.tellings[sample])
@@ -282,28 +282,28 @@ class Workload:
         ]
 
     def groups(self) -> tuple[HeldGroup, ...]:
-        told = {key: running.held(key) for key, running in self._running.items()}
+        held = {key: running.held(key) for key, running in self._running.items()}
         for key, awaited in self._awaited.items():
-            samples = _with(told.get(key), awaited.task.samples)
-            told[key] = HeldGroup(key=key, lease=awaited.task.lease, samples=samples, weights=awaited.weights)
+            samples = _merge(held.get(key), awaited.task.samples)
+            held[key] = HeldGroup(key=key, lease=awaited.task.lease, samples=samples, weights=awaited.weights)
         for key, stopping in self._stopping.items():
-            told[key] = replace(stopping, samples=_with(told.get(key), stopping.samples))
+            held[key] = replace(stopping, samples=_merge(held.get(key), stopping.samples))
         ended: dict[GroupKey, list[int]] = {}
         for sample_key in self._unconfirmed:
             ended.setdefault(sample_key.group, []).append(sample_key.sample)
         for key, samples_of_it in ended.items():
-            runs = told.get(key)
+            runs = held.get(key)
             if runs is not None:
-                told[key] = replace(runs, samples=_with(runs, samples_of_it))
+                held[key] = replace(runs, samples=_merge(runs, samples_of_it))
             else:
                 lease, samples = self._last_lease.get(key, 0), tuple(sorted(samples_of_it))
-                told[key] = HeldGroup(key=key, lease=lease, samples=samples, is_over=True)
-        return tuple(told.values())
+                held[key] = HeldGroup(key=key, lease=lease, samples=samples, is_over=True)
+        return tuple(held.values())
 
     def reserved(self) -> tuple[HeldGroup, ...]:
         return tuple(HeldGroup(key=key, lease=kept.lease, samples=()) for key, (kept, _) in self._reserved.items())
 
-    def to_hand_over(self, *, all_of_them: bool) -> tuple[Trajectory, ...]:
+    def to_deliver(self, *, all_of_them: bool) -> tuple[Trajectory, ...]:
         unsent, self._unsent = self._unsent, []
         return tuple(self._unconfirmed.values()) if all_of_them else tuple(unsent)
 
@@ -312,33 +312,33 @@ class Workload:
         if running is not None:
             running.samples -= samples
             running.change()
-            self._places.put("running", key, running.weights, len(running.samples))
+            self._occupancy.put("running", key, running.weights, len(running.samples))
             if not running.samples:
                 self._stop_running(key)
 
     def _stop_running(self, key: GroupKey) -> None:
         del self._running[key]
-        self._places.free("running", [key])
+        self._occupancy.free("running", [key])
 
     def _stop_awaiting(self, key: GroupKey) -> Awaited | None:
-        self._places.free("awaited", [key])
+        self._occupancy.free("awaited", [key])
         return self._awaited.pop(key, None)
 
     def _give_up_reserving(self, keys: Iterable[GroupKey]) -> None:
         for key in keys:
             self._reserved.pop(key, None)
-            self._places.free("reserved", [key])
+            self._occupancy.free("reserved", [key])
 
-    def _began(self, key: GroupKey, lease: int) -> None:
+    def _note_lease(self, key: GroupKey, lease: int) -> None:
         _raise(self._last_lease, key, lease)
         _raise(self._floor, key, lease)
 
     def _is_void(self, key: GroupKey, lease: int) -> bool:
-        """As a first order under this lease."""
+        """True unless an order under this lease may be the first for this group."""
         return lease < self._floor.get(key, 0) or lease <= self._last_lease.get(key, 0)
 
 
-def _with(held: HeldGroup | None, samples: Iterable[int]) -> tuple[int, ...]:
+def _merge(held: HeldGroup | None, samples: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({*(() if held is None else held.samples), *samples}))
 
 

@@ -22,10 +22,10 @@ class GapAlarm:
         if gap is None or bound is None:
             return []
         is_new, self._has_rung = gap > bound and not self._has_rung, gap > bound
-        return [_fault(step, gap, bound)] if is_new else []
+        return [_make_fault(step, gap, bound)] if is_new else []
 
 
-def _fault(step: int, gap: float, bound: float) -> FaultReported:
+def _make_fault(step: int, gap: float, bound: float) -> FaultReported:
     return FaultReported(
         component="trainer",
         message=f"step {step}: rollouts and trainer disagree about the same weights. One token in ten differs by "

@@ -116,9 +116,9 @@ class TrainerBrain:
         effects = [ready, *self._publish(message.step, now)]
         if message.step >= self._plan.steps:  # an evaluation, or the trainer died after its last checkpoint
             is_paused = self._is_pausing and self._plan.only_evaluates
-            ended = [self._end(message.step), self._finished()]
+            ended = [self._report_end(message.step), self._report_finished()]
             return [*effects, *ended, *(self._pause() if is_paused else [])]
-        return [*effects, *(self._pause() if self._is_pausing else self._ask(message.step + 1, now))]
+        return [*effects, *(self._pause() if self._is_pausing else self._request_step(message.step + 1, now))]
 
     def _on_batch(self, message: BatchReady, now: float) -> list[Effect]:
         if message.step != self._wanted_step or message.epoch != self._epoch:
@@ -140,9 +140,9 @@ class TrainerBrain:
         effects = self._publish(step, now)
         self._progress = batch.progress
         if step == self._plan.steps:
-            effects.append(self._end(step))
+            effects.append(self._report_end(step))
         elif not self._is_pausing:
-            effects += self._ask(step + 1, now)
+            effects += self._request_step(step + 1, now)
         to_read = self._choice.to_read(batch, message, step_s=timing.step_s)
         effects.append(_report(StepReported(step=step, metrics=metrics, to_read=to_read)))
         effects += map(_report, self._gap_alarm.hear(step, metrics))
@@ -173,9 +173,9 @@ class TrainerBrain:
         )
         if message.step != self._plan.steps:
             return [_report(report), *(self._pause() if self._is_pausing else [])]
-        return [_report(report), self._finished(), self._end(message.step)]
+        return [_report(report), self._report_finished(), self._report_end(message.step)]
 
-    def _finished(self) -> Effect:
+    def _report_finished(self) -> Effect:
         return _report(PartFinished(part="trainer", epoch=self._epoch))
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
@@ -188,7 +188,7 @@ class TrainerBrain:
             action="training continues; the previous checkpoint stays the newest",
         )
         is_last = self._is_pausing and message.step == self._version
-        return [_report(fault), *([self._paused(message.step)] if is_last else [])]
+        return [_report(fault), *([self._report_paused(message.step)] if is_last else [])]
 
     # ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,30 +200,30 @@ class TrainerBrain:
         """The next effects on the way to a pause; none after the job's last step, which ends the run."""
         step = self._version
         if step is not None and self._plan.only_evaluates:
-            return [self._paused(step)]
+            return [self._report_paused(step)]
         if step is None or self._batch is not None or step >= self._plan.steps:
             return []
         if step <= self._checkpointed:
-            return [self._paused(step)]
+            return [self._report_paused(step)]
         if self._saving == step:
             return []
         assert self._progress is not None, "a step beyond the checkpoint was trained by this incarnation"
         return [self._save(step, self._progress)]
 
-    def _paused(self, step: int) -> Effect:
+    def _report_paused(self, step: int) -> Effect:
         return _report(TrainerPaused(step=step, checkpointed=self._checkpointed))
 
     # ── requests to data ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, step: int, now: float) -> list[Effect]:
+    def _request_step(self, step: int, now: float) -> list[Effect]:
         self._wanted_step, self._wanted_since, self._asked_at = step, now, now
-        return [self._wish(step)]
+        return [self._request_batch(step)]
 
-    def _wish(self, step: int) -> Effect:
+    def _request_batch(self, step: int) -> Effect:
         wanted = BatchWanted(step=step, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed)
         return Send(to=DATA, message=wanted)
 
-    def _end(self, version: int) -> Effect:
+    def _report_end(self, version: int) -> Effect:
         weights = WeightsId(self._epoch, version)
         ended = TrainingEnded(weights=weights, checkpointed=self._checkpointed, resumed=self._resumed)
         return Send(to=DATA, message=ended)
@@ -234,9 +234,9 @@ class TrainerBrain:
             return effects
         self._asked_at = now
         if self._wanted_step is not None:
-            effects.append(self._wish(self._wanted_step))
+            effects.append(self._request_batch(self._wanted_step))
         elif self._version is not None and self._version >= self._plan.steps:
-            effects.append(self._end(self._version))
+            effects.append(self._report_end(self._version))
         return effects
 
 

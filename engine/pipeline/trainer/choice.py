@@ -26,7 +26,7 @@ MAX_SINGLE: Final = 8
 GROUPS_BYTES_PER_S: Final = 45_000.0
 SINGLE_BYTES_PER_S: Final = 35_000.0
 BURST: Final = 1_000_000.0
-_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: neighbouring steps are mapped far apart
+_MULTIPLIER: Final = 2_654_435_761  # Knuth's multiplier: neighbouring steps are mapped far apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ class Choice:
         self._for_groups.earn(step_s)
         self._for_single.earn(step_s)
         chosen: dict[int, ReadTrajectory] = {}
-        for group in _groups_in_turn(step):
+        for group in _choose_groups(step):
             if not self._for_groups.has_room_for(len(group)):
                 continue
             reads = self._for_groups.group([step.read(at) for at in group])
             chosen |= zip(group, reads, strict=False)  # the whole group or nothing
-        musts = [at for at in _of_each_outcome(step.trajectories) if at not in chosen]
+        musts = [at for at in _pick_outcomes(step.trajectories) if at not in chosen]
         num_single = 0
-        for at in dict.fromkeys([*musts, *_worth_reading(step), *(group[0] for group in step.groups)]):
+        for at in dict.fromkeys([*musts, *_pick_extremes(step), *(group[0] for group in step.groups)]):
             if at in chosen or (num_single >= MAX_SINGLE and at not in musts):
                 continue
             read = self._for_single.one(step.read(at), must=at in musts)
@@ -86,21 +86,21 @@ class Choice:
         return tuple(chosen[at] for at in sorted(chosen))
 
 
-def _groups_in_turn(step: TrainedStep) -> Iterator[range]:
+def _choose_groups(step: TrainedStep) -> Iterator[range]:
     """The two groups alternate in coming first, so that a small allowance serves both kinds."""
-    spread = max(step.groups, key=lambda group: _spread(step.trajectories[at] for at in group))
+    spread = max(step.groups, key=lambda group: _measure_spread(step.trajectories[at] for at in group))
     others = [group for group in step.groups if group != spread] or [spread]
-    by_chance = others[(step.batch.step * _SPREAD % (1 << 32)) * len(others) >> 32]
+    by_chance = others[(step.batch.step * _MULTIPLIER % (1 << 32)) * len(others) >> 32]
     in_turn = [spread, by_chance] if step.batch.step % 2 else [by_chance, spread]
     return iter(dict.fromkeys(in_turn))
 
 
-def _spread(trajectories: Iterator[Trajectory]) -> float:
+def _measure_spread(trajectories: Iterator[Trajectory]) -> float:
     rewards = [trajectory.reward for trajectory in trajectories]
     return max(rewards) - min(rewards)
 
 
-def _of_each_outcome(trajectories: Sequence[Trajectory]) -> list[int]:
+def _pick_outcomes(trajectories: Sequence[Trajectory]) -> list[int]:
     def first(is_such: Callable[[Trajectory], bool]) -> list[int]:
         return [at for at, trajectory in enumerate(trajectories) if is_such(trajectory)][:1]
 
@@ -108,7 +108,7 @@ def _of_each_outcome(trajectories: Sequence[Trajectory]) -> list[int]:
     return [*untrusted, *cut, *first(lambda each: each.trusted and not each.cut)]
 
 
-def _worth_reading(step: TrainedStep) -> list[int]:
+def _pick_extremes(step: TrainedStep) -> list[int]:
     trajectories, advantages = step.trajectories, step.trained.advantages
     positions = range(len(trajectories))
     return [

@@ -42,7 +42,7 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
         "reward/groups_at_best": sum(mean == max(rewards) and mean > 0 for mean in group_means) / len(by_group),
         "reward/groups_without_signal": _mean([float(same) for same in uniform]),
         "reward/untrusted": _mean([float(not trajectory.trusted) for trajectory in trajectories]),
-        **_parts_of_rewards(trajectories),
+        **_mean_parts(trajectories),
         "length/mean": _mean(lengths),
         "length/p50": float(_percentile(lengths, 0.5)),
         "length/p99": float(_percentile(lengths, 0.99)),
@@ -68,7 +68,7 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     }
 
 
-def _parts_of_rewards(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def _mean_parts(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """The mean of each part of the reward that the environment names, over trusted rewards."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:

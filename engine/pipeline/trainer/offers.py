@@ -38,14 +38,14 @@ class Offers:
         overtaken = {older for older in self._offered_at if not self._plan.evaluates(older)}
         if self._newest is not None and self._newest not in self._offered_at:
             overtaken.add(self._newest)  # stored, and kept only as the newest
-        effects: list[Effect] = [ForgetWeights(weights=self._named(older)) for older in sorted(overtaken)]
+        effects: list[Effect] = [ForgetWeights(weights=self._weights_of(older)) for older in sorted(overtaken)]
         for older in overtaken:
             self._offered_at.pop(older, None)
             self._first_offered_at.pop(older, None)
         self._offered_at[version], self._newest = now, version
         self._first_offered_at[version] = now
         pinned = self._plan.evaluates(version)
-        return [*effects, PublishWeights(weights=self._named(version), pinned=pinned, to=self._to)]
+        return [*effects, PublishWeights(weights=self._weights_of(version), pinned=pinned, to=self._to)]
 
     def on_stored(self, stored: WeightsId, now: float) -> list[Effect]:
         if stored.epoch != self._epoch:
@@ -61,7 +61,7 @@ class Offers:
         for version in done:
             del self._offered_at[version]
             self._first_offered_at.pop(version, None)
-        return [ForgetWeights(weights=self._named(version)) for version in done if version != self._newest]
+        return [ForgetWeights(weights=self._weights_of(version)) for version in done if version != self._newest]
 
     def on_refused(self, refused: WeightsId, now: float) -> list[Effect]:
         return self._offer_again(refused.version, now) if refused.epoch == self._epoch else []
@@ -77,7 +77,7 @@ class Offers:
         self._relay_incarnation = message.incarnation
         if self._newest is not None:
             self._offered_at.setdefault(self._newest, now)
-        lacking = [version for version in self._offered_at if self._named(version) not in message.held]
+        lacking = [version for version in self._offered_at if self._weights_of(version) not in message.held]
         again = [effect for version in lacking for effect in self._offer_again(version, now)]
         return [*self._answer(message.host), *again]
 
@@ -107,9 +107,9 @@ class Offers:
             return []
         self._offered_at[version] = now
         pinned = self._plan.evaluates(version)
-        return [RepublishWeights(weights=self._named(version), pinned=pinned, to=self._to)]
+        return [RepublishWeights(weights=self._weights_of(version), pinned=pinned, to=self._to)]
 
-    def _named(self, version: int) -> WeightsId:
+    def _weights_of(self, version: int) -> WeightsId:
         return WeightsId(self._epoch, version)
 
     @property

@@ -1,4 +1,4 @@
-"""The manager: a part that is gone is noticed, its work given back, a successor started."""
+"""The manager: detects a lost part, gives its work back, and starts a successor."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -54,7 +54,7 @@ def alive(part: Address = FIRST, incarnation: int = 0, *, serial: int = 0, **pie
 
 
 def until(brain: ManagerBrain, now: float, *, since: float, beats: Iterable[PartReported] = ()) -> list[Effect]:
-    """A second after the other, each with these heartbeats."""
+    """Ticks every second until `now`, each with these heartbeats."""
     done: list[Effect] = []
     while since < now:
         since = min(now, since + 1.0)
@@ -69,7 +69,7 @@ def lost(part: Address = FIRST, incarnation: int = 0) -> PartLost:
 
 
 def after_six_losses(brain: ManagerBrain, part: Address) -> list[Effect]:
-    """All that the manager did, with every successor dying at once."""
+    """All effects of the manager, with every successor dying at once."""
     done: list[Effect] = []
     now = 0.0
     for incarnation in range(6):
@@ -91,7 +91,7 @@ def test_a_dead_replica_is_ended_given_back_and_replaced_at_once() -> None:
     assert "went back" in of(effects, FaultReported)[0].action
 
 
-def test_any_part_is_ended_and_replaced_and_only_a_replica_is_told_to_data() -> None:
+def test_lost_part_is_replaced_and_data_learns_of_replicas_only() -> None:
     for part in (relay_address(1), DATA, TRAINER):
         effects = ManagerBrain(incarnations=WHOLE, now=0.0).handle(lost(part), 5.0)
         assert of(effects, EndPart) == [EndPart(part=part, incarnation=0)]
@@ -109,7 +109,7 @@ def test_an_incarnation_is_given_up_once_and_for_ever() -> None:
     assert of(brain.handle(Tick(), 10.0), StartPart) == [StartPart(part=FIRST, incarnation=2)]
 
 
-def test_a_part_that_was_silent_for_long_is_treated_as_dead_and_a_slow_starter_is_not() -> None:
+def test_silent_part_counts_as_dead_and_a_slow_starter_does_not() -> None:
     brain = manager()
     brain.handle(alive(), 1.0)
     assert until(brain, 20.0, since=1.0) == []
@@ -122,7 +122,7 @@ def test_a_part_that_never_starts_is_treated_as_dead() -> None:
     assert of(until(manager(1), 301.0, since=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
 
 
-def test_a_part_that_beats_and_whose_loop_stands_still_is_treated_as_dead() -> None:
+def test_part_with_heartbeats_but_a_stuck_loop_counts_as_dead() -> None:
     brain = manager(1)
     turning = alive(serial=7)
     assert until(brain, 20.0, since=0.0, beats=[turning]) == []
@@ -138,7 +138,7 @@ def test_load_of_forty_minutes_that_progresses_is_left_alone() -> None:
         assert until(brain, 100.0 * (unit + 1), since=100.0 * unit, beats=[loading]) == []
 
 
-def test_hang_in_the_middle_of_a_load_is_found_within_two_minutes() -> None:
+def test_hang_during_a_load_is_found_within_two_minutes() -> None:
     brain = manager(1)
     for unit in range(12):
         loading = alive(serial=unit, what="load")
@@ -163,7 +163,7 @@ def test_a_late_heartbeat_takes_back_no_sign_of_life() -> None:
     assert of(until(brain, 23.0, since=1.1, beats=[alive(serial=8)]), EndPart)
 
 
-def test_a_manager_that_was_away_blames_nobody_for_the_silence_of_that_time() -> None:
+def test_manager_that_was_away_blames_no_part_for_silence() -> None:
     brain = manager(1)
     brain.handle(alive(), 1.0)
     assert brain.handle(Tick(), 100.0) == []
@@ -179,7 +179,7 @@ def test_a_heartbeat_of_a_dead_incarnation_keeps_nobody_alive() -> None:
     assert of(until(brain, 23.0, since=2.0, beats=[dead]), EndPart) == [EndPart(part=FIRST, incarnation=1)]
 
 
-def test_data_is_told_again_until_the_successor_is_heard() -> None:
+def test_loss_is_repeated_to_data_until_the_successor_reports() -> None:
     brain = manager()
     brain.handle(lost(), 5.0)
     assert of(brain.handle(Tick(), 8.0), ReplicaGone) == [ReplicaGone(replica=0, incarnation=0)]
@@ -187,14 +187,14 @@ def test_data_is_told_again_until_the_successor_is_heard() -> None:
     assert of(brain.handle(Tick(), 12.0), ReplicaGone) == []
 
 
-def test_a_replica_that_keeps_dying_is_given_up_and_the_others_go_on() -> None:
+def test_replica_that_keeps_dying_is_given_up() -> None:
     done = after_six_losses(manager(), FIRST)
     assert "given up" in of(done, FaultReported)[-1].action
     assert [start.incarnation for start in of(done, StartPart)] == [1, 2, 3, 4, 5]
     assert of(done, RunBroken) == []
 
 
-def test_the_run_breaks_with_a_reason_when_a_kind_of_part_is_gone_and_will_not_come_back() -> None:
+def test_run_fails_when_a_kind_of_part_is_given_up() -> None:
     for part, others in ((FIRST, {}), (DATA, {FIRST: 0}), (TRAINER, {FIRST: 0})):
         done = after_six_losses(ManagerBrain(incarnations={part: 0, **others}, now=0.0), part)
         broken = of(done, RunBroken)[0]
@@ -204,7 +204,7 @@ def test_the_run_breaks_with_a_reason_when_a_kind_of_part_is_gone_and_will_not_c
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_replica_whose_device_is_taken_away_is_asked_to_leave_until_it_has() -> None:
+def test_replica_without_device_is_asked_to_leave_until_it_has() -> None:
     brain = manager()
     order = LeaveOrdered(replica=0, within_s=30.0)
     assert of(brain.handle(order, 1.0), LeaveRequested) == [LeaveRequested(incarnation=0, within_s=30.0)]
@@ -224,7 +224,7 @@ def test_a_replica_that_has_left_is_ended_and_not_replaced() -> None:
     assert of(brain.handle(Tick(), 400.0), StartPart) == []
 
 
-def test_a_replica_that_dies_while_it_leaves_is_not_replaced_and_its_work_goes_back() -> None:
+def test_replica_that_dies_while_leaving_is_not_replaced() -> None:
     brain = manager()
     brain.handle(LeaveOrdered(replica=0, within_s=30.0), 1.0)
     effects = brain.handle(lost(), 2.0)
@@ -234,9 +234,9 @@ def test_a_replica_that_dies_while_it_leaves_is_not_replaced_and_its_work_goes_b
 # ── a new manager, and tails ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_manager_learns_who_is_there_from_what_the_parts_report() -> None:
+def test_new_manager_learns_the_parts_from_their_reports() -> None:
     brain = ManagerBrain(incarnations=WHOLE | {FIRST: 3}, now=1_000.0)
-    assert of(brain.handle(Tick(), 1_010.0), EndPart) == [], "whom it has not heard yet it does not judge"
+    assert of(brain.handle(Tick(), 1_010.0), EndPart) == [], "no part is judged before its first heartbeat"
     brain.handle(alive(incarnation=3), 1_011.0)
     effects = brain.handle(lost(incarnation=3), 1_012.0)
     assert of(effects, StartPart) == [StartPart(part=FIRST, incarnation=4)]
@@ -261,7 +261,7 @@ def test_a_dead_replica_is_in_no_plan() -> None:
     assert of(brain.handle(WeightsUpdated(weights=WeightsId(0, 1)), 3.0), RepackPlanned) == []
 
 
-def test_who_is_in_a_plan_is_in_no_other_before_it_has_been_measured_again() -> None:
+def test_replica_joins_the_next_plan_only_after_a_measurement() -> None:
     brain = with_tails()
     brain.handle(WeightsUpdated(weights=WeightsId(0, 1)), 3.0)
     assert of(brain.handle(Tick(), 7.0), RepackPlanned) == []
@@ -281,7 +281,7 @@ def resized(brain: ManagerBrain, replicas: int, now: float) -> list[Effect]:
     return brain.handle(ResizeOrdered(replicas=replicas, within_s=30.0), now)
 
 
-def test_a_smaller_size_is_reached_when_the_last_replica_has_left_and_not_before() -> None:
+def test_smaller_size_is_reached_when_the_last_replica_has_left() -> None:
     brain = manager(num_replicas=3)
     effects = resized(brain, 1, 1.0)
     assert [effect.to for effect in effects if isinstance(effect, Send)] == [SECOND, THIRD]
@@ -292,7 +292,7 @@ def test_a_smaller_size_is_reached_when_the_last_replica_has_left_and_not_before
     assert of(effects, EndPart) == [EndPart(part=SECOND, incarnation=0)]
 
 
-def test_replicas_that_left_come_back_under_a_number_of_their_own() -> None:
+def test_replicas_that_left_return_under_their_number() -> None:
     brain = manager(num_replicas=2)
     resized(brain, 1, 1.0)
     brain.handle(ReplicaLeft(replica=1, incarnation=0), 2.0)
@@ -302,7 +302,7 @@ def test_replicas_that_left_come_back_under_a_number_of_their_own() -> None:
     assert of(brain.handle(lost(SECOND, incarnation=1), 4.0), EndPart), "it is watched again"
 
 
-def test_a_replica_that_was_never_started_can_be_called_and_data_is_told_nothing_of_it_before() -> None:
+def test_data_does_not_learn_of_a_replica_that_never_started() -> None:
     brain = ManagerBrain(incarnations={TRAINER: 0, DATA: 0, FIRST: 0}, away=[SECOND], now=0.0)
     for now in (3.0, 6.0):
         brain.handle(alive(), now)
@@ -323,7 +323,7 @@ def test_a_replica_that_dies_instead_of_leaving_has_left() -> None:
     assert not of(brain.handle(Tick(), 31.0), StartPart)
 
 
-def test_one_that_is_wanted_again_while_it_leaves_leaves_first() -> None:
+def test_leaving_replica_that_is_wanted_again_leaves_first() -> None:
     brain = manager(num_replicas=2)
     resized(brain, 1, 1.0)
     assert not of(resized(brain, 2, 2.0), StartPart)
@@ -336,17 +336,17 @@ def test_one_that_is_wanted_again_while_it_leaves_leaves_first() -> None:
 
 
 def starved(waited_s: float, part: Address = FIRST, incarnation: int = 0) -> PartStarved:
-    """A second's news of its host."""
+    """A second's report from the part's host."""
     return PartStarved(part=part, incarnation=incarnation, waited_s=waited_s)
 
 
-def with_second(brain: ManagerBrain, now: float, *, since: float, host_says: float) -> list[Effect]:
-    """Silence of both replicas; the host of the first one says each second for how long its process waited."""
+def with_second(brain: ManagerBrain, now: float, *, since: float, host_waits: float) -> list[Effect]:
+    """The first replica sends no heartbeat; its host reports each second for how long its process waited."""
     done: list[Effect] = []
     while since < now:
         since += 1.0
         done += brain.handle(alive(SECOND, serial=int(since)), since)
-        done += brain.handle(starved(host_says), since) if host_says else []
+        done += brain.handle(starved(host_waits), since) if host_waits else []
         done += brain.handle(Tick(), since)
     return done
 
@@ -354,19 +354,19 @@ def with_second(brain: ManagerBrain, now: float, *, since: float, host_says: flo
 def test_part_that_waits_for_a_core_is_not_replaced() -> None:
     brain = manager()
     brain.handle(alive(), 0.0)
-    assert with_second(brain, 600.0, since=0.0, host_says=1.0) == []
-    assert with_second(brain, 618.0, since=600.0, host_says=0.0) == [], "its silence begins when it could run"
-    assert of(with_second(brain, 625.0, since=618.0, host_says=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
+    assert with_second(brain, 600.0, since=0.0, host_waits=1.0) == []
+    assert with_second(brain, 618.0, since=600.0, host_waits=0.0) == [], "its silence begins once it could run"
+    assert of(with_second(brain, 625.0, since=618.0, host_waits=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
 
 
 def test_stopped_part_is_replaced_as_fast_as_ever() -> None:
     brain = manager()
     brain.handle(alive(), 0.0)
-    assert with_second(brain, 20.0, since=0.0, host_says=0.0) == []
-    assert of(with_second(brain, 21.0, since=20.0, host_says=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
+    assert with_second(brain, 20.0, since=0.0, host_waits=0.0) == []
+    assert of(with_second(brain, 21.0, since=20.0, host_waits=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
 
 
-def test_starvation_of_an_earlier_incarnation_excuses_nobody() -> None:
+def test_starvation_of_an_earlier_incarnation_excuses_no_silence() -> None:
     brain = manager()
     brain.handle(lost(), 0.0)
     brain.handle(alive(incarnation=1), 1.0)
@@ -377,7 +377,7 @@ def test_starvation_of_an_earlier_incarnation_excuses_nobody() -> None:
 
 
 def test_loop_that_waits_for_a_core_does_not_stand_still() -> None:
-    """Its heartbeats come, its loop gets a twentieth of a core."""
+    """Heartbeats arrive, and the loop gets a twentieth of a core."""
     brain, waited_s = manager(num_replicas=1), 0.0
     for second in range(300):
         waited_s += 0.95

@@ -1,4 +1,4 @@
-"""Hosts come and go in a running job: what was on one that went goes where there is room, with a relay, or waits."""
+"""Hosts come and go in a running job: parts of a lost host move to where there is room, with a relay, or wait."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ GPUS = 8.0
 
 
 class Cluster:
-    """Hosts, a manager, and what it started where."""
+    """Hosts, a manager, and the parts that it started on them."""
 
     def __init__(self, hosts: int, *, ranks: int, replicas: int, fewest: int | None = None) -> None:
         one = Need(cpus=0.1, gpus=1.0)
@@ -35,7 +35,7 @@ class Cluster:
             placing=Placing(self.needs, self.places, tuple(self.hosts.values())),
         )
         self.now = 0.0
-        self.told: RelaysPlaced | None = None
+        self.placed: RelaysPlaced | None = None
         self.faults: list[str] = []
         self.tick()
 
@@ -63,13 +63,13 @@ class Cluster:
                     assert effect.relay is not None
                     assert self.at[relay_address(effect.relay)] == effect.hosts, "its relay is on its host"
                     self.relay_of[effect.part] = effect.relay
-            case Send(message=RelaysPlaced() as told):
-                self.told = told
+            case Send(message=RelaysPlaced() as placed):
+                self.placed = placed
             case _:
                 pass
 
     def seen(self) -> tuple[HostView, ...]:
-        """As Ray tells it: what is reserved is not free, whether it is used or not."""
+        """As Ray reports it: reserved resources are not free, used or not."""
         used = dict.fromkeys(self.hosts, 0.0)
         for part in {*self.at, *self.reserved}:
             if part.kind in ("trainer", "rollout"):
@@ -82,7 +82,7 @@ class Cluster:
 
     def lose(self, name: str) -> None:
         del self.hosts[name]
-        self.hear(HostsSeen(hosts=self.seen()))  # whoever hears of a loss looks at the hosts first
+        self.hear(HostsSeen(hosts=self.seen()))  # the body reports the hosts before the losses
         for part in [part for part, at in self.at.items() if name in at]:
             self.hear(PartLost(part=part, incarnation=self.incarnations[part], reason="its process is gone"))
         self.tick()
@@ -103,19 +103,19 @@ def host(name: str) -> HostView:
     return HostView(id=name, name=name, cpus=16.0, gpus=GPUS, free_cpus=16.0, free_gpus=GPUS)
 
 
-def test_on_a_full_cluster_what_was_on_a_host_that_went_waits_and_all_others_stay() -> None:
+def test_on_a_full_cluster_parts_of_a_lost_host_wait() -> None:
     cluster = Cluster(8, ranks=16, replicas=48)
     lost = cluster.places.relays[-1]
     before = dict(cluster.at)
     cluster.lose(lost)
     assert len(cluster.replicas) == 40 and cluster.at == {part: at for part, at in before.items() if lost not in at}
-    assert cluster.told == RelaysPlaced(relays=(0, 1, 2, 3, 4))
+    assert cluster.placed == RelaysPlaced(relays=(0, 1, 2, 3, 4))
     cluster.come("new")
     assert len(cluster.replicas) == 48 and cluster.num_on("new", "rollout") == 8
-    assert cluster.num_on("new", "relay") == 1 and cluster.told == RelaysPlaced(relays=(0, 1, 2, 3, 4, 5))
+    assert cluster.num_on("new", "relay") == 1 and cluster.placed == RelaysPlaced(relays=(0, 1, 2, 3, 4, 5))
 
 
-def test_with_a_host_to_spare_its_relay_and_replicas_go_there_at_once() -> None:
+def test_parts_of_a_lost_host_move_to_a_spare_host_at_once() -> None:
     cluster = Cluster(8, ranks=8, replicas=40)
     spare = set(cluster.hosts).difference(cluster.places.ranks, cluster.places.replicas)
     lost = cluster.places.relays[0]
@@ -125,13 +125,13 @@ def test_with_a_host_to_spare_its_relay_and_replicas_go_there_at_once() -> None:
     assert all(cluster.num_on(name, "relay") == (cluster.num_on(name, "rollout") > 0) for name in cluster.hosts)
 
 
-def test_replicas_of_one_host_fill_gaps_on_several_and_each_of_these_has_a_relay() -> None:
+def test_replicas_of_a_lost_host_fill_gaps_on_several_hosts() -> None:
     cluster = Cluster(3, ranks=6, replicas=12)  # 6 and 2, 8, 2: gaps of 6 on the last
     lost = max(cluster.hosts, key=lambda name: cluster.num_on(name, "rollout"))
     cluster.lose(lost)
     assert len(cluster.replicas) == 10, "what has no room waits"
-    assert cluster.told is not None
-    assert {cluster.at[relay_address(relay)] for relay in cluster.told.relays} == {
+    assert cluster.placed is not None
+    assert {cluster.at[relay_address(relay)] for relay in cluster.placed.relays} == {
         cluster.at[part] for part in cluster.replicas
     }
 
@@ -144,7 +144,7 @@ def test_a_part_begins_again_on_its_own_host_while_that_is_there() -> None:
         assert cluster.at[part] == before and cluster.incarnations[part] == 1
 
 
-def test_a_trainer_that_lost_a_host_keeps_what_it_has_elsewhere_and_waits_for_the_rest() -> None:
+def test_trainer_that_lost_a_host_keeps_other_ranks_and_waits() -> None:
     cluster = Cluster(4, ranks=16, replicas=16)
     first, second = sorted(set(cluster.places.ranks))
     cluster.lose(second)
@@ -154,17 +154,17 @@ def test_a_trainer_that_lost_a_host_keeps_what_it_has_elsewhere_and_waits_for_th
     assert DATA in cluster.at
 
 
-def test_replicas_for_which_there_was_no_room_start_when_a_host_comes_late() -> None:
+def test_replicas_without_room_start_when_a_host_arrives() -> None:
     cluster = Cluster(1, ranks=2, replicas=10, fewest=3)
-    assert len(cluster.replicas) == 6 and cluster.told == RelaysPlaced(relays=(0,))
+    assert len(cluster.replicas) == 6 and cluster.placed == RelaysPlaced(relays=(0,))
     cluster.come("late")
     assert len(cluster.replicas) == 10 and cluster.num_on("late", "rollout") == 4
-    assert cluster.told == RelaysPlaced(relays=(0, 1)) and cluster.incarnations[relay_address(1)] > 0
+    assert cluster.placed == RelaysPlaced(relays=(0, 1)) and cluster.incarnations[relay_address(1)] > 0
     late = [part for part, at in cluster.at.items() if at == ("late",) and part.kind == "rollout"]
     assert {cluster.relay_of[part] for part in late} == {1}
 
 
-def test_an_elastic_replica_that_left_comes_back_wherever_there_is_room() -> None:
+def test_elastic_replica_that_left_returns_to_any_free_host() -> None:
     cluster = Cluster(2, ranks=2, replicas=12, fewest=2)
     cluster.hear(ResizeOrdered(replicas=8, within_s=5.0))
     for number in range(8, 12):
@@ -176,9 +176,9 @@ def test_an_elastic_replica_that_left_comes_back_wherever_there_is_room() -> Non
     assert len(cluster.replicas) == 12
 
 
-def test_relays_are_told_of_again_since_a_message_may_be_lost() -> None:
+def test_list_of_relays_is_repeated() -> None:
     cluster = Cluster(2, ranks=8, replicas=8)
-    cluster.told = None
+    cluster.placed = None
     for _ in range(6):
         cluster.tick()
-    assert cluster.told == RelaysPlaced(relays=(0,))
+    assert cluster.placed == RelaysPlaced(relays=(0,))

@@ -1,7 +1,7 @@
-"""Several relays and a trainer under a virtual clock, with a network and links that do all that is forbidden.
+"""Several relays and a trainer under a virtual clock, with a network and links that inject every kind of fault.
 
-Invariants looked after here: what is visible is whole; one claim has one master; a relay's newest version never goes
-back while it lives; the trainer keeps what it may have to offer again.
+Invariants asserted here: visible versions are whole; one claim has one master; a live relay's newest version never goes
+back; the trainer keeps every copy that it may have to offer again.
 """
 
 from collections.abc import Callable
@@ -78,14 +78,14 @@ class RelayWorld:
         anchor_every: int = 20,
         chunk_s: float = 0.001,
     ) -> None:
-        """`chunk_s`: a link's time for a chunk."""
+        """`chunk_s`: transfer time of a chunk on a link."""
         self.faults = faults or Faults()
         self.kernel = Kernel()
         self._seed, self._num_relays, self._anchor_every, self._chunk_s = seed, num_relays, anchor_every, chunk_s
         self._network = Chance(seed, "network")
         self.cut: set[frozenset[Address]] = set()
         self.is_one_host = True
-        """So that bodies see each other's processes."""
+        """Bodies can see each other's processes."""
         self.relays: dict[int, Relay] = {}
         self.masters: dict[int, tuple[int, int]] = {}
         self.num_chunks_carried = 0
@@ -98,7 +98,7 @@ class RelayWorld:
             self.start(host, 0)
         self._tick_trainer()
 
-    # ── what a test does ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── actions of tests ──────────────────────────────────────────────────────────────────────────────────────────
 
     def run_for(self, seconds: float) -> None:
         until = self.kernel.now + seconds
@@ -118,7 +118,7 @@ class RelayWorld:
         return WeightsId(self.trainer_epoch, self.version)
 
     def restart_trainer(self) -> None:
-        """From a checkpoint some steps back."""
+        """Restarts the trainer from a checkpoint two steps back."""
         self.trainer_epoch += 1
         self.version = max(0, self.version - 2)
         self.kept = {}
@@ -151,7 +151,7 @@ class RelayWorld:
             do()
 
     def starve(self, host: int) -> None:
-        """It does nothing, and its process waits for a core."""
+        """Stops the relay's turns; its process waits for a core."""
         self.freeze(host)
         self.relays[host].starved_since = self.kernel.now
 

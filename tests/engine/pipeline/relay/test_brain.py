@@ -1,4 +1,4 @@
-"""A relay never shows anything torn, and keeps what somebody may still want."""
+"""A relay never serves a torn version, and keeps every version that may still be needed."""
 
 from dataclasses import replace
 from typing import Any
@@ -151,7 +151,7 @@ def test_an_overtaken_version_is_not_fetched_but_confirmed() -> None:
     assert of(effects, VersionStored) and not of(effects, FetchWeights)
 
 
-def test_a_later_incarnation_of_the_trainer_wins_whatever_its_step() -> None:
+def test_later_incarnation_of_the_trainer_wins_at_any_step() -> None:
     brain = RelayBrain()
     arrive(brain, 9)
     arrive(brain, 3, epoch=1)
@@ -172,7 +172,7 @@ def synced(host: int, *, claim: int = 0, serial: int = 1) -> RelaySynced:
     )
 
 
-def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() -> None:
+def test_follower_requests_only_missing_chunks_from_a_new_sender() -> None:
     brain = RelayBrain(host=2, hosts=(0, 1, 2))
     effects = brain.handle(coming(1, host=1), 0.0)
     [opened] = of(effects, OpenBuffer)
@@ -185,14 +185,14 @@ def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() ->
     assert wanted.wants == ((whole(1), (1,)),)
 
 
-def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None:
+def test_chunk_with_another_hash_alone_is_requested_again() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
     effects = brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=1, digest="torn"), 0.0)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
 
 
-def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
+def test_relay_reports_bytes_and_duration_of_a_transfer() -> None:
     master, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
     (taken,) = of(arrive(master, 1), WeightsTaken)
     assert (taken.host, taken.by, taken.num_bytes) == (0, "copy", manifest(1).num_bytes)
@@ -227,7 +227,7 @@ def wanted_by(host: int, number: int) -> ChunksWanted:
     )
 
 
-def test_who_leads_passes_chunks_on_while_the_rest_comes_and_tells_the_hashes_at_the_end() -> None:
+def test_master_forwards_chunks_at_once_and_hashes_at_the_end() -> None:
     brain = RelayBrain(host=0, hosts=(0, 1), cut=lambda *size: 1)
     brain.handle(synced(1), 0.0)
     effects = brain.handle(WeightsOffered(manifest=manifest(1).cut, pinned=False, payload=None), 0.0)
@@ -244,7 +244,7 @@ def test_who_leads_passes_chunks_on_while_the_rest_comes_and_tells_the_hashes_at
     assert not of(effects, ForwardChunk), "each goes once"
 
 
-def test_a_version_whose_hashes_are_not_told_yet_is_shown_to_nobody() -> None:
+def test_version_without_hashes_is_not_served() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1, 2))
     [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
     assert opened.chunk_hashes == ()
@@ -256,12 +256,12 @@ def test_a_version_whose_hashes_are_not_told_yet_is_shown_to_nobody() -> None:
     assert brain.newest == version(1)
 
 
-def test_hashes_that_are_told_before_the_last_chunk_stop_nothing() -> None:
+def test_hashes_that_arrive_before_the_last_chunk_are_accepted() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
     brain.handle(took(opened, 0, "a"), 0.1)
     effects = brain.handle(coming(1), 0.2)
-    assert not of(effects, AssembleWeights) and not of(effects, ChunksWanted), "it was asked for, and is on its way"
+    assert not of(effects, AssembleWeights) and not of(effects, ChunksWanted), "it was requested, and is on its way"
     assert not of(brain.handle(unhashed(1), 0.3), OpenBuffer), "old news"
     assert of(brain.handle(took(opened, 1, "b"), 0.4), AssembleWeights)
 
@@ -275,17 +275,17 @@ def test_what_came_otherwise_than_the_hashes_say_is_fetched_anew() -> None:
     assert of(effects, DropBuffer) and not of(effects, AssembleWeights)
     [again], [wanted] = of(effects, OpenBuffer), of(effects, ChunksWanted)
     assert again.chunk_hashes == ("a", "b") and wanted.wants == ((whole(1), (0, 1)),) and wanted.knows_hashes
-    assert brain.handle(took(opened, 1, "b"), 0.3) == [], "news of what was given up"
+    assert brain.handle(took(opened, 1, "b"), 0.3) == [], "a message about a dropped arrival"
 
 
-def test_a_chunk_that_is_not_what_its_sender_says_is_asked_for_again() -> None:
+def test_chunk_unlike_its_senders_hash_is_requested_again() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
     effects = brain.handle(took(opened, 1, "x", is_torn=True), 0.1)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
 
 
-def test_what_lies_here_otherwise_than_at_the_relay_before_is_given_up_and_comes_again() -> None:
+def test_version_that_differs_from_upstream_is_fetched_again() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
     for index, digest in enumerate("ab"):
@@ -297,7 +297,7 @@ def test_what_lies_here_otherwise_than_at_the_relay_before_is_given_up_and_comes
     effects = brain.handle(WeightsSealed(weights=version(1), sha256="other"), 0.4)
     assert of(effects, DropBuffer)[0].buffer_id == whole(1) and of(effects, FaultReported)
     assert brain.visible == frozenset()
-    assert of(brain.handle(coming(1), 0.5), OpenBuffer), "as it has it no more, it is announced again"
+    assert of(brain.handle(coming(1), 0.5), OpenBuffer), "since it was dropped, it is announced again"
 
 
 def test_a_right_seal_changes_nothing() -> None:
@@ -309,11 +309,11 @@ def test_a_right_seal_changes_nothing() -> None:
     brain.handle(WeightsSealed(weights=version(1), sha256="right"), 0.3)
     brain.handle(replace(synced(0), held=(version(1),), seals=((version(1), "right"),)), 0.4)
     assert brain.newest == version(1)
-    [told] = of(brain.handle(replace(synced(0, serial=2), wants_reply=True), 0.5), RelaySynced)
-    assert told.seals == ((version(1), "right"),)
+    [sync] = of(brain.handle(replace(synced(0, serial=2), wants_reply=True), 0.5), RelaySynced)
+    assert sync.seals == ((version(1), "right"),)
 
 
-def test_a_relay_that_comes_late_is_fed_and_one_without_a_host_is_not_waited_for() -> None:
+def test_late_relay_is_fed_and_one_without_a_host_not_awaited() -> None:
     brain = RelayBrain()
     arrive(brain, 1)
     assert not of(brain.handle(Tick(), 1.0), RelaySynced), "it is alone"
@@ -342,7 +342,7 @@ def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
     assert of(effects, MasterElected)[0].host == 0
 
 
-def test_a_new_incarnation_that_is_alone_leads_only_when_the_trainer_agrees() -> None:
+def test_lone_new_incarnation_leads_only_if_the_trainer_agrees() -> None:
     brain = RelayBrain(incarnation=1)
     [elected] = of(brain.handle(Tick(), 0.0), MasterElected)
     assert not of(offer(brain, 1), FetchWeights)

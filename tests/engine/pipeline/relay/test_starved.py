@@ -1,4 +1,4 @@
-"""A relay that gets no core is not dead; one that is stopped is, as soon as ever."""
+"""A relay that waits for a core is not dead; a stopped relay is declared dead as fast as before."""
 
 import pytest
 
@@ -29,9 +29,9 @@ def test_relay_without_a_core_keeps_its_place(world: RelayWorld, host: int) -> N
 
 
 @pytest.mark.parametrize("host", [0, 2])
-def test_stopped_relay_is_dead_as_soon_as_ever(world: RelayWorld, host: int) -> None:
+def test_stopped_relay_is_declared_dead_as_fast_as_before(world: RelayWorld, host: int) -> None:
     starve_for(world, host, 60.0)
-    world.run_for(120.0)  # the waits of then are forgotten
+    world.run_for(120.0)  # its waits have faded
     world.freeze(host)
     took_s = world.run_until(lambda: world.num_buried > 0, within_s=10.0)
     assert took_s <= DEAD_AFTER_S + 3 * TICK_S
@@ -43,19 +43,19 @@ def test_far_relay_gets_the_time_that_its_waits_ask_for(world: RelayWorld) -> No
         starve_for(world, 1, waits_s)
     assert world.num_buried == 0
     starve_for(world, 2, 6.0)
-    assert world.num_buried > 0, "it had told of no waits"
+    assert world.num_buried > 0, "it had reported no waits"
 
 
 def test_killed_relay_is_missed_though_it_was_starved(world: RelayWorld) -> None:
     world.starve(1)
     world.run_for(30.0)
-    world.relays[1].starved_since = None  # it is no more
+    world.relays[1].starved_since = None  # its process is gone
     world.kill(1)
     world.run_until(lambda: world.num_buried > 0, within_s=DEAD_AFTER_S + 1)
 
 
 @pytest.mark.parametrize(("waited_s", "num_buried"), [(1.0, 0), (0.0, 1)])
-def test_starved_judge_blames_nobody(waited_s: float, num_buried: int) -> None:
+def test_starved_relay_declares_no_peer_dead(waited_s: float, num_buried: int) -> None:
     members = Members(host=1, hosts=(0, 1), incarnation=0)
     members.notice_time(0.0)
     members.tick(0.0)
@@ -66,7 +66,7 @@ def test_starved_judge_blames_nobody(waited_s: float, num_buried: int) -> None:
     assert members.num_buried == num_buried
 
 
-def test_waits_of_a_relay_are_told_and_fade(world: RelayWorld) -> None:
+def test_reported_waits_of_a_relay_fade(world: RelayWorld) -> None:
     members = Members(host=0, hosts=(0, 1), incarnation=0)
     members.excuse(0, 4.0, 0.0)
     assert members.waits_s == 4.0

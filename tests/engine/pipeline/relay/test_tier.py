@@ -1,4 +1,4 @@
-"""Relays under every kind of weather: nothing torn, one master a claim, and in the end everybody is up to date."""
+"""Relays under every kind of fault: no torn version, one master a claim, and finally all relays up to date."""
 
 from functools import partial
 
@@ -66,13 +66,13 @@ def check(seed: int) -> None:
         newest = world.publish()
         world.run_until(lambda: world.everyone_has(newest) and len(world.leaders) == 1, within_s=60)
         world.run_until(lambda: newest in world.stored, within_s=30)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+    except Exception as error:  # noqa: BLE001 - any failure must report its seed
         pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
 
 
 @pytest.mark.long_except("30")
 @pytest.mark.parametrize("first", range(0, 40, SEEDS_PER_TEST))
-def test_after_any_storm_every_live_relay_gets_the_newest_version(first: int) -> None:
+def test_every_live_relay_gets_the_newest_version_after_faults(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
         check(seed)
 
@@ -99,7 +99,7 @@ def test_in_peace_every_chunk_crosses_every_hop_once() -> None:
     assert world.leaders == [0] and world.stored == [newest]
 
 
-def test_followers_that_have_the_version_before_get_only_what_changed() -> None:
+def test_followers_with_the_previous_version_get_a_delta() -> None:
     world = calm(4, anchor_every=20, chunk_s=0.05)
     first = world.publish()
     world.run_until(lambda: world.everyone_has(first), within_s=2)
@@ -109,7 +109,7 @@ def test_followers_that_have_the_version_before_get_only_what_changed() -> None:
     assert whole == 3 * NUM_CHUNKS and world.num_chunks_carried == whole + 5 * 3
 
 
-def test_on_fast_links_versions_travel_whole_and_what_changed_is_tried_now_and_then() -> None:
+def test_fast_links_get_whole_versions_and_retry_deltas() -> None:
     world = calm(4, anchor_every=4, chunk_s=0.0001)
     carried = []
     for _ in range(12):
@@ -122,7 +122,7 @@ def test_on_fast_links_versions_travel_whole_and_what_changed_is_tried_now_and_t
 
 
 @pytest.mark.parametrize("victim", [1, 2, 3])
-def test_a_relay_that_dies_in_a_broadcast_is_skipped_and_delivered_chunks_are_not_sent_again(victim: int) -> None:
+def test_relay_that_dies_in_a_broadcast_is_skipped(victim: int) -> None:
     world = calm(5)
     newest = world.publish()
     world.run_until(lambda: world.num_chunks_carried >= NUM_CHUNKS * 2, within_s=2)
@@ -140,22 +140,22 @@ def chunks_of(world: RelayWorld, host: int, version: WeightsId) -> int:
     return 0 if buffer is None else len(buffer.chunks)
 
 
-def test_the_last_relay_has_nearly_all_chunks_when_the_first_has_the_last() -> None:
+def test_broadcast_is_pipelined_along_the_chain() -> None:
     world = calm(4)
     newest = world.publish()
     world.run_until(lambda: chunks_of(world, 0, newest) == NUM_CHUNKS, within_s=2)
-    assert world.relays[0].brain.newest < newest, "nobody has its hashes yet"
+    assert world.relays[0].brain.newest < newest, "no relay has its hashes yet"
     assert chunks_of(world, 3, newest) >= NUM_CHUNKS - 4, "one chunk a hop, and one that comes"
     world.run_until(lambda: world.everyone_has(newest), within_s=0.1)
     assert world.num_chunks_carried == 3 * NUM_CHUNKS
 
 
-def test_when_who_leads_dies_in_mid_version_the_others_go_on_from_what_they_have() -> None:
+def test_chain_resumes_from_held_chunks_when_the_master_dies() -> None:
     world = calm(4)
     newest = world.publish()
     world.run_until(lambda: chunks_of(world, 0, newest) == NUM_CHUNKS * 2 // 3, within_s=2)
     world.kill(0)
-    world.run_for(0.1)  # what was on its way comes
+    world.run_for(0.1)  # messages on their way arrive
     held, carried = [chunks_of(world, host, newest) for host in (2, 3)], world.num_chunks_carried
     assert min(held) >= NUM_CHUNKS // 2
     world.run_until(lambda: world.everyone_has(newest) and world.leaders == [1], within_s=15)
@@ -163,7 +163,7 @@ def test_when_who_leads_dies_in_mid_version_the_others_go_on_from_what_they_have
     assert [relay.body.num_useless_chunks for relay in world.live] == [0, 0, 0]
 
 
-def test_a_frozen_relay_does_not_hold_up_the_others_and_catches_up() -> None:
+def test_frozen_relay_delays_no_other_and_catches_up() -> None:
     world = calm(4)
     world.freeze(1)
     newest = world.publish()
@@ -174,10 +174,10 @@ def test_a_frozen_relay_does_not_hold_up_the_others_and_catches_up() -> None:
     world.thaw(1)
     world.run_until(lambda: world.everyone_has(newest), within_s=5)
     world.run_for(10)
-    assert world.leaders == [0], "one that was frozen blames nobody for the silence"
+    assert world.leaders == [0], "a relay that was frozen declares no peer dead"
 
 
-def test_a_dead_master_is_replaced_by_the_next_relay_and_nothing_is_lost() -> None:
+def test_next_relay_replaces_a_dead_master_without_loss() -> None:
     world = calm(4)
     newest = world.publish()
     world.kill(0)
@@ -186,13 +186,13 @@ def test_a_dead_master_is_replaced_by_the_next_relay_and_nothing_is_lost() -> No
     world.start(0, 1)
     newest = world.publish()
     world.run_until(lambda: world.everyone_has(newest), within_s=5)
-    assert world.leaders == [1], "who comes back follows"
+    assert world.leaders == [1], "a relay that returns follows"
 
 
 def test_a_master_that_was_frozen_finds_its_word_refused() -> None:
     world = calm(3)
     world.freeze(0)
-    world.publish()  # lies in the inbox of the frozen one
+    world.publish()  # stays in the inbox of the frozen relay
     newest = world.publish()
     world.run_until(lambda: world.leaders[-1] == 1 and world.everyone_has(newest), within_s=15)
     world.thaw(0)
@@ -210,7 +210,7 @@ def test_one_missed_heartbeat_is_never_enough() -> None:
     assert world.leaders == [0] and {relay.brain.claim for relay in world.live} == {0}
 
 
-def test_a_relay_that_is_cut_off_keeps_what_it_has_and_changes_nothing_when_it_is_back() -> None:
+def test_relay_that_was_cut_off_changes_nothing_on_return() -> None:
     world = calm(4)
     old = world.publish()
     world.run_until(lambda: world.everyone_has(old), within_s=2)
@@ -225,7 +225,7 @@ def test_a_relay_that_is_cut_off_keeps_what_it_has_and_changes_nothing_when_it_i
     assert world.leaders == [0]
 
 
-def test_a_chain_cut_in_two_has_one_master_again_when_it_is_mended() -> None:
+def test_chain_cut_in_two_has_one_master_after_repair() -> None:
     world = calm(4)
     world.cut |= {frozenset((relay_address(a), relay_address(b))) for a in (0, 1) for b in (2, 3)}
     world.run_for(20)
@@ -245,7 +245,7 @@ def test_when_all_relays_die_the_trainer_offers_its_newest_again() -> None:
     world.run_until(lambda: world.everyone_has(newest), within_s=30)
 
 
-def test_what_a_restarted_trainer_publishes_wins_over_a_dead_ones() -> None:
+def test_versions_of_a_restarted_trainer_win() -> None:
     world = calm(3)
     for _ in range(4):
         world.publish()

@@ -1,4 +1,4 @@
-"""A replica: weights only while nothing runs, nothing lost until it is confirmed, and of two leases the higher."""
+"""A replica: installs into free slots, keeps results until confirmed, and obeys the higher of two leases."""
 
 from dataclasses import replace
 from typing import Any
@@ -63,7 +63,7 @@ def running(plan: Plan = PLAN) -> RolloutBrain:
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_first_pulls_weights_then_says_that_it_is_ready_and_asks_for_work() -> None:
+def test_replica_pulls_weights_reports_ready_then_wants_work() -> None:
     brain = RolloutBrain(PLAN, replica=0, incarnation=0)
     assert of(brain.handle(Tick(), 0.0), WeightsWanted)[0].held == NO_WEIGHTS
     assert of(brain.handle(served(0), 0.1), InstallWeights)
@@ -88,7 +88,7 @@ def test_with_a_schedule_that_goes_on_weights_change_at_once() -> None:
     assert of(brain.handle(served(1), 1.2), InstallWeights)[0].in_flight == "reprefill"
 
 
-def test_when_the_schedule_wants_newer_weights_it_asks_for_no_more_work() -> None:
+def test_replica_stops_asking_for_work_when_weights_are_due() -> None:
     for plan, version in ((BARRIER, 1), (PLAN, 2)):
         brain = running(plan)
         brain.handle(VersionAnnounced(weights=WeightsId(0, version)), 1.1)
@@ -96,13 +96,13 @@ def test_when_the_schedule_wants_newer_weights_it_asks_for_no_more_work() -> Non
         assert (sync.wants, sync.room) == (0, 7)
 
 
-def test_weights_that_are_only_a_little_old_still_start_fresh_work() -> None:
+def test_slightly_old_weights_still_start_fresh_work() -> None:
     brain = running()
     brain.handle(VersionAnnounced(weights=V1), 1.1)
     assert of(brain.handle(ended(0), 1.2), ReplicaSynced)[0].wants == 7
 
 
-def test_weights_of_a_new_trainer_are_newer_than_all_of_a_dead_one() -> None:
+def test_weights_of_a_new_trainer_are_newer_than_a_dead_ones() -> None:
     brain = ready()
     brain.handle(VersionAnnounced(weights=WeightsId(0, 5)), 0.5)
     brain.handle(served(5), 0.6)
@@ -111,7 +111,7 @@ def test_weights_of_a_new_trainer_are_newer_than_all_of_a_dead_one() -> None:
     assert of(brain.handle(served(3, epoch=1), 1.0), InstallWeights)
 
 
-def test_refused_bytes_are_a_fault_and_are_asked_for_again() -> None:
+def test_rejected_bytes_are_a_fault_and_requested_again() -> None:
     brain = ready()
     brain.handle(VersionAnnounced(weights=V1), 1.0)
     brain.handle(served(1), 1.1)
@@ -154,7 +154,7 @@ OTHER = GroupTask(key=GroupKey(ordinal=1), samples=(0, 1), lease=6)
 
 
 def beside() -> RolloutBrain:
-    """One group runs on version 0, and version 1 is there for fresh work."""
+    """One group runs on version 0; version 1 is installed for fresh work."""
     brain = running(BESIDE)
     brain.handle(VersionAnnounced(weights=V1), 1.1)
     (install,) = of(brain.handle(served(1), 1.2), InstallWeights)
@@ -172,7 +172,7 @@ def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
     assert sync.groups[0].weights == V0
 
 
-def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
+def test_fresh_work_starts_on_newest_and_the_rest_stays() -> None:
     brain = beside()
     (start,) = of(brain.handle(grant(OTHER), 1.4), StartSequences)
     assert start.tasks[0].exact == V1
@@ -184,7 +184,7 @@ CAPPED = replace(BESIDE, schedule=replace(BESIDE.schedule, age_cap=5))
 
 
 def capped(key: GroupKey = KEY) -> RolloutBrain:
-    """Work on V0 and on V1, and no slot is left."""
+    """Work on V0 and on V1, with no free slot."""
     brain = ready(CAPPED)
     brain.handle(grant(replace(TASK, key=key, exact=V0)), 1.0)
     brain.handle(VersionAnnounced(weights=V1), 1.1)
@@ -194,13 +194,13 @@ def capped(key: GroupKey = KEY) -> RolloutBrain:
     return brain
 
 
-def test_with_an_age_cap_new_weights_are_laid_under_what_leaves_no_slot_and_under_nothing_else() -> None:
+def test_age_cap_overwrites_only_weights_that_leave_no_slot() -> None:
     brain = capped()
     assert of(brain.handle(VersionAnnounced(weights=V2), 1.5), WeightsWanted)
     (install,) = of(brain.handle(served(2), 1.6), InstallWeights)
     assert (install.over, install.keeps, install.in_flight) == (V0, (V1,), "keep")
     late = replace(TASK, key=GroupKey(ordinal=8), samples=(0,))
-    assert of(brain.handle(grant(replace(late, exact=V0)), 1.7), StartSequences) == [], "they are being overwritten"
+    assert of(brain.handle(grant(replace(late, exact=V0)), 1.7), StartSequences) == [], "V0 is being overwritten"
     assert of(brain.handle(grant(replace(late, exact=V1)), 1.8), StartSequences)
     brain.handle(WeightsInstalled(weights=V2), 1.9)
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
@@ -217,7 +217,7 @@ def test_what_was_refused_is_under_nothing() -> None:
     assert {held.key: held.weights for held in sync.groups} == {KEY: V0, OTHER.key: V1}
 
 
-def test_an_evaluation_ends_on_its_own_weights_whatever_the_age_cap() -> None:
+def test_evaluation_ends_on_its_own_weights_despite_age_cap() -> None:
     evaluated = GroupKey(ordinal=0, evaluation=0)
     brain = capped(evaluated)
     brain.handle(VersionAnnounced(weights=V2), 1.5)
@@ -228,7 +228,7 @@ def test_an_evaluation_ends_on_its_own_weights_whatever_the_age_cap() -> None:
     assert {held.key: held.weights for held in sync.groups} == {evaluated: V0, OTHER.key: V2}
 
 
-def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
+def test_first_free_slot_takes_the_newest_and_used_ones_stay() -> None:
     brain = beside()
     brain.handle(grant(OTHER), 1.4)
     assert of(brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.5), WeightsWanted) == []
@@ -241,7 +241,7 @@ def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the
     assert install.keeps == (V1,)
 
 
-def test_the_last_free_slot_is_kept_for_weights_that_are_about_to_come() -> None:
+def test_last_free_slot_is_kept_for_announced_weights() -> None:
     brain = beside()
     brain.handle(VersionAnnounced(weights=V2), 1.5)
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
@@ -253,7 +253,7 @@ def test_the_last_free_slot_is_kept_for_weights_that_are_about_to_come() -> None
     assert (sync.weights, sync.beside, sync.wants) == (V2, (V0,), 6)
 
 
-def test_while_weights_are_being_installed_only_what_stays_takes_work() -> None:
+def test_during_an_install_only_kept_weights_take_work() -> None:
     brain = beside()
     brain.handle(VersionAnnounced(weights=V2), 1.5)
     assert of(brain.handle(served(2), 1.6), InstallWeights)
@@ -262,14 +262,14 @@ def test_while_weights_are_being_installed_only_what_stays_takes_work() -> None:
     assert of(brain.handle(grant(old), 1.8), StartSequences)[0].tasks[0].exact == V0
 
 
-def test_what_comes_late_of_a_group_runs_on_the_weights_of_the_rest() -> None:
+def test_late_samples_run_on_the_weights_of_their_group() -> None:
     brain = beside()
     more = GroupTask(key=KEY, samples=(0, 1, 2), lease=5)
     (start,) = of(brain.handle(grant(more), 1.4), StartSequences)
     assert (start.tasks[0].samples, start.tasks[0].exact) == ((2,), V0)
 
 
-def test_an_evaluation_by_weights_that_are_in_use_needs_no_second_copy() -> None:
+def test_evaluation_on_weights_in_use_needs_no_second_copy() -> None:
     brain = beside()
     effects = brain.handle(grant(to_hold=V0), 1.4)
     assert of(effects, WeightsWanted) == []
@@ -277,7 +277,7 @@ def test_an_evaluation_by_weights_that_are_in_use_needs_no_second_copy() -> None
     assert (sync.weights, sync.told_to_hold) == (V0, V0)
 
 
-def test_its_load_is_told_for_each_version() -> None:
+def test_load_is_reported_for_each_version() -> None:
     brain = beside()
     brain.handle(grant(OTHER), 1.4)
     load = LoadMeasured(kv_used=0.5, num_tokens=9, kv_by_weights=((V0, 0.2), (V1, 0.3)))
@@ -289,7 +289,7 @@ def test_its_load_is_told_for_each_version() -> None:
 # ── what ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
+def test_finished_trajectory_is_delivered_until_confirmed() -> None:
     brain = running()
     (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
     assert len(sync.finished) == 1 and sync.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
@@ -309,9 +309,9 @@ def test_news_are_gathered_while_others_run() -> None:
     assert len(of(brain.handle(Tick(), 1.16), ReplicaSynced)[0].finished) == 1
 
 
-def test_what_its_samples_said_so_far_is_streamed_now_and_then() -> None:
+def test_progress_of_samples_is_streamed_periodically() -> None:
     brain = running(replace(PLAN, stream_every_s=2.0))
-    assert of(brain.handle(Tick(), 3.0), ReportProgress) == [], "what has just begun is soon begun again"
+    assert of(brain.handle(Tick(), 3.0), ReportProgress) == [], "samples that have just begun are left out"
     brain.handle(grant(GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=6)), 4.0)
     assert of(brain.handle(Tick(), 4.9), ReportProgress) == []
     (ask,) = of(brain.handle(Tick(), 5.0), ReportProgress)
@@ -330,7 +330,7 @@ def test_its_load_goes_to_the_manager() -> None:
 # ── grants that start nothing ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sample_runs_at_most_once_here_whatever_is_granted_twice() -> None:
+def test_sample_granted_twice_runs_once() -> None:
     brain = running()
     assert of(brain.handle(grant(TASK), 1.1), StartSequences) == []
     brain.handle(ended(0), 1.2)
@@ -349,7 +349,7 @@ def test_a_grant_with_a_lower_lease_starts_nothing() -> None:
     assert of(brain.handle(grant(OLD), 1.1), StartSequences) == []
     brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=()),)), 1.2)
     assert of(brain.handle(grant(OLD), 1.3), StartSequences) == []
-    assert of(brain.handle(grant(TASK), 1.4), StartSequences) == [], "nor does the one that was revoked"
+    assert of(brain.handle(grant(TASK), 1.4), StartSequences) == [], "nor does the revoked lease"
     assert of(brain.handle(grant(replace(TASK, lease=6)), 1.5), StartSequences)
 
 
@@ -357,14 +357,14 @@ def test_a_grant_for_an_earlier_incarnation_starts_nothing() -> None:
     assert of(ready().handle(replace(grant(TASK), incarnation=7), 1.0), StartSequences) == []
 
 
-def test_a_grant_that_comes_while_weights_are_being_installed_starts_nothing() -> None:
+def test_grant_during_an_install_starts_nothing() -> None:
     brain = ready()
     brain.handle(VersionAnnounced(weights=V1), 1.0)
     assert of(brain.handle(served(1), 1.1), InstallWeights)
     assert of(brain.handle(grant(TASK), 1.2), StartSequences) == []
 
 
-def test_work_for_exact_weights_that_it_does_not_hold_is_not_started() -> None:
+def test_work_for_weights_that_are_not_held_is_not_started() -> None:
     task = GroupTask(key=GroupKey(ordinal=0, evaluation=5), samples=(0,), lease=1, exact=WeightsId(0, 5))
     assert of(ready().handle(grant(task), 1.0), StartSequences) == []
 
@@ -381,7 +381,7 @@ def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
     assert of(effects, StopSequences) == []
 
 
-def test_where_samples_end_fast_it_asks_for_the_places_that_will_be_free_and_nowhere_else() -> None:
+def test_fast_replica_asks_for_places_about_to_be_free() -> None:
     def wants_after(seconds_between: float) -> int:
         brain, now = running(), 1.1
         effects: list[Effect] = []
@@ -417,16 +417,16 @@ def test_a_replica_that_leaves_takes_nothing_more() -> None:
     assert (sync.is_leaving, sync.wants, sync.room) == (True, 0, 0)
 
 
-def test_a_replica_that_never_had_weights_has_left_when_it_is_told_to() -> None:
+def test_replica_without_weights_leaves_at_once() -> None:
     brain = RolloutBrain(PLAN, replica=0, incarnation=0)
     left = ReplicaLeft(replica=0, incarnation=0)
     assert of(brain.handle(LeaveRequested(incarnation=0, within_s=10.0), 2.0), ReplicaLeft) == [left]
     effects = brain.handle(Tick(), 4.0)
-    assert of(effects, ReplicaLeft) == [left], "the word may have been lost"
+    assert of(effects, ReplicaLeft) == [left], "the message may have been lost"
     assert not of(effects, WeightsWanted)
 
 
-def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() -> None:
+def test_leaving_replica_stops_unmoved_samples_in_time() -> None:
     brain = leaving()
     assert of(brain.handle(Tick(), 11.0), StopSequences) == []
     (stop,) = of(brain.handle(Tick(), 12.5), StopSequences)
@@ -436,7 +436,7 @@ def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() ->
     assert sync.progress == progress and sync.groups == ()
 
 
-def test_it_has_left_when_it_is_empty_and_data_needs_nothing_more_of_it() -> None:
+def test_replica_has_left_when_empty_and_released_by_data() -> None:
     brain = leaving()
     assert of(brain.handle(grant(is_released=True), 3.0), ReplicaLeft) == [], "it holds something"
     for sample in (0, 1):
@@ -444,4 +444,4 @@ def test_it_has_left_when_it_is_empty_and_data_needs_nothing_more_of_it() -> Non
     taken = tuple(SampleKey(group=KEY, sample=sample) for sample in (0, 1))
     assert of(brain.handle(grant(taken=taken), 5.0), ReplicaLeft) == []
     assert of(brain.handle(grant(is_released=True), 6.0), ReplicaLeft)
-    assert of(brain.handle(Tick(), 7.0), ReplicaLeft), "said again, in case it was lost"
+    assert of(brain.handle(Tick(), 7.0), ReplicaLeft), "repeated, in case it was lost"

@@ -1,4 +1,4 @@
-"""A handover in every order of its messages: the host goes on once, from what it was sent or from what data knows."""
+"""A handover in every order of its messages: the host resumes once, from the source's state or from data's progress."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -31,7 +31,7 @@ HANDED = SequencesHandedOver(incarnation=0, key=KEY, lease=9, weights=V0, progre
 
 
 @pytest.mark.parametrize("order", sorted(set(permutations([0, 0, 1, 1]))))
-def test_the_host_resumes_once_in_whatever_order_and_however_often_it_is_told(order: tuple[int, ...]) -> None:
+def test_host_resumes_once_for_any_order_of_messages(order: tuple[int, ...]) -> None:
     host = ready()
     effects = [effect for at, which in enumerate(order) for effect in host.handle((TOLD, HANDED)[which], 1.0 + at)]
     assert of(effects, ResumeSequences) == [ResumeSequences(handed=HANDED)]
@@ -44,7 +44,7 @@ def test_what_is_handed_over_and_lost_begins_from_what_data_knew() -> None:
     assert of(host.handle(Tick(), 1.0 + AWAIT_S - 0.1), StartSequences) == []
     (start,) = of(host.handle(Tick(), 1.0 + AWAIT_S), StartSequences)
     assert start.tasks[0].progress == KNOWN and start.tasks[0].samples == (0, 1)
-    assert of(host.handle(HANDED, 8.0), ResumeSequences) == [], "it comes too late"
+    assert of(host.handle(HANDED, 8.0), ResumeSequences) == [], "the handover is too late"
 
 
 def test_data_may_say_sooner_that_nothing_will_come() -> None:
@@ -56,7 +56,7 @@ def test_data_may_say_sooner_that_nothing_will_come() -> None:
     assert of(host.handle(HANDED, 2.1), ResumeSequences) == []
 
 
-def test_what_is_meant_for_an_earlier_incarnation_or_other_weights_is_not_resumed() -> None:
+def test_handover_for_other_incarnation_or_weights_is_ignored() -> None:
     for wrong in (
         SequencesHandedOver(incarnation=1, key=KEY, lease=9, weights=V0, progress=SENT, payload=None),
         SequencesHandedOver(incarnation=0, key=KEY, lease=9, weights=WeightsId(0, 1), progress=SENT, payload=None),
@@ -67,7 +67,7 @@ def test_what_is_meant_for_an_earlier_incarnation_or_other_weights_is_not_resume
         assert of(host.handle(wrong, 1.1), ResumeSequences) == []
 
 
-def test_reserved_and_awaited_samples_take_room_like_running_ones() -> None:
+def test_reserved_and_awaited_samples_take_room() -> None:
     host = ready()
     reservation = Reservation(key=KEY, lease=9, num_samples=2, weights=V0)
     (sync,) = of(host.handle(WorkGranted(incarnation=0, reserved=(reservation,)), 1.0), ReplicaSynced)
@@ -85,25 +85,25 @@ def order_to(source: RolloutBrain, now: float, *, lease: int = 9) -> list[HandOv
     return of(source.handle(WorkGranted(incarnation=0, handovers=(order,)), now), HandOverSequences)
 
 
-def test_a_source_that_is_told_twice_hands_over_once() -> None:
+def test_source_hands_over_once_for_two_orders() -> None:
     source = running()
     (handover,) = order_to(source, 1.1)
     assert handover.group == HeldGroup(key=KEY, lease=9, samples=(0, 1), weights=V0) and handover.weights == V0
     assert order_to(source, 1.2) == []
 
 
-def test_an_order_under_a_lower_lease_than_the_one_that_runs_is_void() -> None:
+def test_order_under_a_lower_lease_is_void() -> None:
     assert order_to(running(), 1.1, lease=4) == []
 
 
-def test_the_source_begins_nothing_of_what_it_handed_over_under_an_older_lease() -> None:
+def test_source_restarts_no_handed_over_sample_under_older_lease() -> None:
     source = running()
     order_to(source, 1.1)
     old = GroupTask(key=KEY, samples=(0, 1), lease=5)
     assert of(source.handle(WorkGranted(incarnation=0, tasks=(old,)), 1.2), StartSequences) == []
 
 
-def test_a_sample_that_ends_while_it_is_handed_over_is_delivered_by_the_source() -> None:
+def test_source_delivers_a_sample_that_ends_during_handover() -> None:
     source = running()
     order_to(source, 1.1)
     ended = Trajectory(key=SampleKey(group=KEY, sample=0), weights=WeightsId(0, 0), reward=0.0, num_tokens=3)
@@ -115,7 +115,7 @@ def test_a_sample_that_ends_while_it_is_handed_over_is_delivered_by_the_source()
 
 
 def world_with_a_move() -> tuple[DataWorld, Body, Body]:
-    """The host has said that it keeps the room; that has not come yet."""
+    """The host has confirmed the reservation; the message is still on its way."""
     world = DataWorld(replace(PLAN, steps=1), num_replicas=2)
     while not any(key.group.evaluation is None for _, key in world.running()):
         for body, key in world.running():

@@ -1,4 +1,4 @@
-"""Places are counted as they change; a recount of all that is held says the same at any moment."""
+"""Occupancy is counted incrementally; a recount of all held work gives the same at any moment."""
 
 from collections.abc import Iterator
 

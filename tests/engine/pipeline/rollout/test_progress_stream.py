@@ -1,5 +1,4 @@
-"""What a replica tells of its samples: only what is new, whatever of it is lost, doubled or late, and never two texts
-in one."""
+"""The progress stream of a replica: increments survive loss, duplicates and delays, and never mix two runs."""
 
 import random
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from engine.pipeline.effects import ReportProgress
 from engine.pipeline.messages.to_data import ProgressStreamed
 from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey, SampleProgress, VersionRun
-from engine.pipeline.rollout.tellings import Tellings
+from engine.pipeline.rollout.progress_stream import ProgressStream
 from engine.policy.lineage import WeightsId
 from tests.engine.pipeline.brain_builders import of
 
@@ -21,9 +20,8 @@ WIDTH = 4
 
 
 @dataclass
-class Speaker:
-    """A sample that runs: a token is its life and its place. Every tenth is by other weights, every seventh ends a
-    turn."""
+class RunningSample:
+    """A token encodes its run and position. Every tenth token is by other weights, every seventh ends a turn."""
 
     key: SampleKey
     telling: int
@@ -39,7 +37,7 @@ class Speaker:
             for version in sorted(set(versions))
         )
 
-    def told(self, heard: HeardUpTo) -> SampleProgress:
+    def since(self, heard: HeardUpTo) -> SampleProgress:
         mark, since = self.num_tokens // 7, heard.num_tokens
         return SampleProgress(
             key=self.key,
@@ -55,32 +53,32 @@ class Speaker:
 
 @dataclass
 class Both:
-    """A replica's samples, and data, which may die."""
+    """A replica's samples, and data, which may restart."""
 
-    tellings: Tellings = field(default_factory=lambda: Tellings(replica=0, incarnation=0))
-    speakers: list[Speaker] = field(default_factory=list)
-    num_lives: int = 0
+    stream: ProgressStream = field(default_factory=lambda: ProgressStream(replica=0, incarnation=0))
+    samples: list[RunningSample] = field(default_factory=list)
+    num_runs: int = 0
 
     def __post_init__(self) -> None:
         self.data_dies()
-        for sample in range(3):
-            self.begin(sample)
+        for number in range(3):
+            self.begin(number)
 
     def data_dies(self) -> None:
         self.pool, self.book = PartialPool(keeps_version=False), GroupBook(num_samples=3)
         self.group = self.book.open(GROUP)
         self.book.assign(self.group, (0, 0), lease=1, now=0.0)
 
-    def begin(self, sample: int) -> None:
-        self.num_lives += 1
-        speaker = Speaker(SampleKey(group=GROUP, sample=sample), telling=self.num_lives)
-        self.speakers[sample : sample + 1] = [speaker]
+    def begin(self, number: int) -> None:
+        self.num_runs += 1
+        sample = RunningSample(SampleKey(group=GROUP, sample=number), telling=self.num_runs)
+        self.samples[number : number + 1] = [sample]
 
-    def speak(self) -> ProgressStreamed | None:
-        asked = of(self.tellings.ask([(each.key, each.telling) for each in self.speakers]), ReportProgress)
-        by_key = {each.key: each for each in self.speakers}
+    def report(self) -> ProgressStreamed | None:
+        requests = of(self.stream.ask([(each.key, each.telling) for each in self.samples]), ReportProgress)
+        by_key = {each.key: each for each in self.samples}
         streamed = of(
-            self.tellings.stream([by_key[heard.key].told(heard) for heard in asked[0].heard]), ProgressStreamed
+            self.stream.stream([by_key[heard.key].since(heard) for heard in requests[0].heard]), ProgressStreamed
         )
         return streamed[0] if streamed else None
 
@@ -92,86 +90,86 @@ class Both:
     def check(self) -> None:
         for sample, account in self.group.progress.items():
             known = account.progress(SampleKey(group=GROUP, sample=sample))
-            life = Speaker(known.key, telling=account.telling, num_tokens=known.num_tokens)
+            run = RunningSample(known.key, telling=account.telling, num_tokens=known.num_tokens)
             assert known == SampleProgress(
                 key=known.key,
                 num_tokens=known.num_tokens,
-                runs=life.runs(0, known.num_tokens),
+                runs=run.runs(0, known.num_tokens),
                 state=f"turn {known.num_tokens // 7} of {account.telling}",
-                said=life.said(0, known.num_tokens),
+                said=run.said(0, known.num_tokens),
             )
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_data_never_knows_anything_but_what_one_life_of_a_sample_said(seed: int) -> None:
+def test_data_never_mixes_tokens_of_two_runs_of_a_sample(seed: int) -> None:
     chance, both = random.Random(seed), Both()
     to_data: list[ProgressStreamed] = []
     to_replica: list[ProgressHeard] = []
     for _ in range(60):
-        for speaker in both.speakers:
-            speaker.num_tokens += chance.randrange(5)
+        for sample in both.samples:
+            sample.num_tokens += chance.randrange(5)
         match chance.randrange(12):
             case 0:
                 both.begin(chance.randrange(3))
             case 1:
                 both.data_dies()
             case 2 | 3 | 4 | 5:
-                streamed = both.speak()
+                streamed = both.report()
                 to_data += [streamed] * chance.choice((0, 1, 1, 1, 2)) if streamed is not None else []
             case 6 | 7 | 8 if to_data:
                 heard = both.hear(to_data.pop(chance.randrange(len(to_data))))
                 to_replica += [heard] * chance.choice((0, 1, 1, 1, 2))
             case _ if to_replica:
-                both.tellings.hear(to_replica.pop(chance.randrange(len(to_replica))))
-    for _ in range(3):  # nothing is lost any more
-        for speaker in both.speakers:
-            speaker.num_tokens += 1
-        streamed = both.speak()
+                both.stream.hear(to_replica.pop(chance.randrange(len(to_replica))))
+    for _ in range(3):  # no more losses
+        for sample in both.samples:
+            sample.num_tokens += 1
+        streamed = both.report()
         assert streamed is not None
-        both.tellings.hear(both.hear(streamed))
-    told = {sample: (account.telling, account.num_tokens) for sample, account in both.group.progress.items()}
-    assert told == {each.key.sample: (each.telling, each.num_tokens) for each in both.speakers}
+        both.stream.hear(both.hear(streamed))
+    accounts = {sample: (account.telling, account.num_tokens) for sample, account in both.group.progress.items()}
+    assert accounts == {each.key.sample: (each.telling, each.num_tokens) for each in both.samples}
 
 
-def test_what_was_heard_is_not_told_again() -> None:
+def test_acknowledged_tokens_are_not_sent_again() -> None:
     both = Both()
-    for speaker in both.speakers:
-        speaker.num_tokens = 1
-    first = both.speak()
+    for sample in both.samples:
+        sample.num_tokens = 1
+    first = both.report()
     assert first is not None and [each.since for each in first.progress] == [0, 0, 0]
-    both.tellings.hear(both.hear(first))
-    for speaker in both.speakers:
-        speaker.num_tokens = 6
-    second = both.speak()
+    both.stream.hear(both.hear(first))
+    for sample in both.samples:
+        sample.num_tokens = 6
+    second = both.report()
     assert second is not None and not second.progress
     [growth] = second.growth
     assert list(growth.since) == [1, 1, 1] and len(growth.said) == 3 * 5 * WIDTH
-    both.tellings.hear(both.hear(second))
-    assert both.speak() is None, "nothing is new"
+    both.stream.hear(both.hear(second))
+    assert both.report() is None, "nothing is new"
 
 
-def test_what_was_lost_is_told_with_what_is_new() -> None:
+def test_lost_tokens_are_sent_with_the_new_ones() -> None:
     both = Both()
     for num_tokens in (1, 3, 5):
-        for speaker in both.speakers:
-            speaker.num_tokens = num_tokens
-        streamed = both.speak()
+        for sample in both.samples:
+            sample.num_tokens = num_tokens
+        streamed = both.report()
         assert streamed is not None
         if num_tokens != 3:
-            both.tellings.hear(both.hear(streamed))
+            both.stream.hear(both.hear(streamed))
     assert {account.num_tokens for account in both.group.progress.values()} == {5}
 
 
-def test_a_data_that_knows_nothing_is_told_whole() -> None:
+def test_restarted_data_gets_whole_samples() -> None:
     both = Both()
     for num_tokens in (1, 2, 3):
-        for speaker in both.speakers:
-            speaker.num_tokens = num_tokens
-        streamed = both.speak()
+        for sample in both.samples:
+            sample.num_tokens = num_tokens
+        streamed = both.report()
         assert streamed is not None
         heard = both.hear(streamed)
         assert len(heard.lacking) == (3 if num_tokens == 2 else 0)
-        both.tellings.hear(heard)
+        both.stream.hear(heard)
         if num_tokens == 1:
             both.data_dies()
     assert {account.num_tokens for account in both.group.progress.values()} == {3}

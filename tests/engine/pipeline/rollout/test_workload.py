@@ -1,4 +1,4 @@
-"""What a replica tells of the groups that it holds is as they are now, however often it was told before."""
+"""The list of held groups is always current, although unchanged entries are cached."""
 
 from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
 from engine.pipeline.rollout.workload import Workload
@@ -18,7 +18,7 @@ def _task(*, lease: int, samples: tuple[int, ...]) -> GroupTask:
     return GroupTask(key=KEY, lease=lease, samples=samples)
 
 
-def _told(*, lease: int, samples: tuple[int, ...], weights: WeightsId, is_over: bool = False) -> HeldGroup:
+def _held(*, lease: int, samples: tuple[int, ...], weights: WeightsId, is_over: bool = False) -> HeldGroup:
     return HeldGroup(key=KEY, lease=lease, samples=samples, weights=weights, is_over=is_over)
 
 
@@ -27,46 +27,46 @@ def _ended(*samples: int) -> list[Trajectory]:
     return [Trajectory(key=key, weights=FIRST, reward=0.0, num_tokens=5) for key in keys]
 
 
-def test_it_is_told_as_before_while_nothing_changes() -> None:
+def test_list_is_the_same_while_nothing_changes() -> None:
     work = _workload()
-    assert work.groups() == work.groups() == (_told(lease=1, samples=(0, 1, 2), weights=FIRST),)
+    assert work.groups() == work.groups() == (_held(lease=1, samples=(0, 1, 2), weights=FIRST),)
 
 
-def test_samples_that_are_granted_later_are_told_under_their_lease() -> None:
+def test_samples_granted_later_are_listed_under_their_lease() -> None:
     work = _workload()
     work.groups()
     work.begin(_task(lease=4, samples=(3,)), FIRST)
-    assert work.groups() == (_told(lease=4, samples=(0, 1, 2, 3), weights=FIRST),)
+    assert work.groups() == (_held(lease=4, samples=(0, 1, 2, 3), weights=FIRST),)
 
 
-def test_a_lease_that_grants_nothing_new_is_told() -> None:
+def test_lease_that_grants_nothing_new_is_listed() -> None:
     work = _workload()
     work.groups()
     assert work.begin(_task(lease=4, samples=(0, 1)), FIRST) is None
-    assert work.groups() == (_told(lease=4, samples=(0, 1, 2), weights=FIRST),)
+    assert work.groups() == (_held(lease=4, samples=(0, 1, 2), weights=FIRST),)
 
 
-def test_what_goes_on_on_other_weights_says_so() -> None:
+def test_work_moved_to_other_weights_lists_them() -> None:
     work = _workload()
     work.groups()
     work.carry_on(SECOND)
-    assert work.groups() == (_told(lease=1, samples=(0, 1, 2), weights=SECOND),)
+    assert work.groups() == (_held(lease=1, samples=(0, 1, 2), weights=SECOND),)
 
 
-def test_a_sample_that_ended_is_told_until_data_has_taken_it() -> None:
+def test_ended_sample_is_listed_until_data_has_taken_it() -> None:
     work = _workload()
     work.groups()
     work.end(_ended(1))
-    assert work.groups() == (_told(lease=1, samples=(0, 1, 2), weights=FIRST),)
+    assert work.groups() == (_held(lease=1, samples=(0, 1, 2), weights=FIRST),)
     work.confirm([SampleKey(group=KEY, sample=1)])
-    assert work.groups() == (_told(lease=1, samples=(0, 2), weights=FIRST),)
+    assert work.groups() == (_held(lease=1, samples=(0, 2), weights=FIRST),)
     work.end(_ended(0, 2))
-    assert work.groups() == (_told(lease=1, samples=(0, 2), weights=NO_WEIGHTS, is_over=True),)
+    assert work.groups() == (_held(lease=1, samples=(0, 2), weights=NO_WEIGHTS, is_over=True),)
 
 
-def test_what_was_stopped_is_told_until_it_has_stopped() -> None:
+def test_stopping_group_is_listed_until_it_has_stopped() -> None:
     work = _workload()
     stopped = tuple(work.stop_all())
-    assert work.groups() == stopped == (_told(lease=1, samples=(0, 1, 2), weights=FIRST),)
+    assert work.groups() == stopped == (_held(lease=1, samples=(0, 1, 2), weights=FIRST),)
     work.has_stopped()
     assert work.groups() == ()
