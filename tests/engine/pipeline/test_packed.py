@@ -39,7 +39,7 @@ def test_packed_numbers_survive_pickle_and_validation(one: Held) -> None:
     assert Ints.of(list(one.ids)) == one.ids and len(one.ids) == len(list(one.ids))
 
 
-def test_it_is_a_sequence_of_plain_numbers() -> None:
+def test_packed_numbers_are_a_sequence_of_plain_numbers() -> None:
     ids, written = Ints.of([5, -1, 151_000]), Marks.of([True, False])
     assert (ids[2], ids[:2], list(ids), 151_000 in ids) == (151_000, (5, -1), [5, -1, 151_000], True)
     assert (written[1], tuple(written), bool(Marks())) == (False, (True, False), False)
@@ -47,6 +47,6 @@ def test_it_is_a_sequence_of_plain_numbers() -> None:
     assert ids != Ints.of([5]) and ids != (5, -1, 151_000) and Ints() != Floats()
 
 
-def test_what_is_no_number_of_this_kind_is_refused() -> None:
+def test_number_out_of_range_is_rejected() -> None:
     with pytest.raises(OverflowError):
         Ints.of([2**31])

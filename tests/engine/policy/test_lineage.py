@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from engine.policy.lineage import Lineage, WeightsId
 
 
-def test_along_one_trainer_it_is_the_difference() -> None:
+def test_staleness_along_one_trainer_is_the_difference() -> None:
     assert Lineage().staleness(WeightsId(0, 3), at=5) == 2
 
 
@@ -23,7 +23,7 @@ def test_weights_of_later_epoch_are_newer_than_earlier_ones() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=4), st.data())
-def test_it_is_the_distance_in_the_tree(lives: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_staleness_is_the_distance_in_the_tree(lives: list[tuple[int, int]], data: st.DataObject) -> None:
     """`lives`: how many steps each trainer makes, and how far back the next one begins."""
     serial, lineage = 0, Lineage()
     path: tuple[int, ...] = ()

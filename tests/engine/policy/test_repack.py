@@ -20,7 +20,7 @@ def plan(*views: ReplicaView, kv_ceiling: float = 0.9, max_batch: int = 16) -> l
     return plan_repack(views, newest=NEWEST, kv_ceiling=kv_ceiling, max_batch=max_batch)
 
 
-def test_the_emptiest_goes_to_the_fullest_that_it_fits() -> None:
+def test_emptiest_source_moves_to_the_fullest_fitting_host() -> None:
     assert plan(view(0, kv=0.1), view(1, kv=0.3), view(2, kv=0.6)) == [Merge(source=0, host=2, weights=OLD)]
     assert plan(view(0, kv=0.1), view(1, kv=0.85), view(2, kv=0.5)) == [Merge(source=0, host=2, weights=OLD)]
 
@@ -45,7 +45,7 @@ def test_replica_on_newest_weights_is_left_alone() -> None:
     assert plan(view(0, kv=0.1, version=9), view(1, kv=0.2, version=9)) == []
 
 
-def test_what_runs_on_other_weights_takes_a_hosts_room_too() -> None:
+def test_work_on_other_weights_takes_up_a_hosts_room() -> None:
     source = view(0, kv=0.1)
 
     def host(**beside: Any) -> ReplicaView:

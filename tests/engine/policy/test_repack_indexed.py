@@ -64,7 +64,7 @@ views = st.builds(
     st.integers(1, 24),
     st.sampled_from(["places", "kv"]),
 )
-def test_it_is_the_plan_that_looks_at_every_pair(
+def test_indexed_plan_equals_the_plan_over_all_pairs(
     replicas: list[ReplicaView], kv_ceiling: float, max_batch: int, by: RepackBy
 ) -> None:
     asked = {"newest": NEWEST, "kv_ceiling": kv_ceiling, "max_batch": max_batch, "by": by}

@@ -66,7 +66,7 @@ def test_laminar_runs_ahead_of_the_trainer_but_not_without_end() -> None:
     assert LAMINAR.may_start(demand(num_open=0), lag=5)
 
 
-def test_nothing_is_started_that_the_job_does_not_need() -> None:
+def test_no_group_starts_that_the_job_does_not_need() -> None:
     assert LAMINAR.may_start(demand(num_open=3, steps_left=1), lag=0)
     assert not LAMINAR.may_start(demand(num_open=4, steps_left=1), lag=0)
     assert STREAM.next_window(demand(num_open=0, steps_left=1)) == 4
@@ -162,7 +162,7 @@ def test_laminar_with_one_slot_drains_for_second_version() -> None:
         ({"engine": "vllm", "lora_rank": 513}, 1, "drain"),
     ],
 )
-def test_a_job_says_how_many_versions_a_replica_holds(rollout: dict[str, Any], slots: int, in_flight: str) -> None:
+def test_job_sets_how_many_versions_a_replica_holds(rollout: dict[str, Any], slots: int, in_flight: str) -> None:
     plan = Plan.from_spec(_slots(**rollout))
     assert (plan.weight_slots, plan.schedule.in_flight) == (slots, in_flight)
 
@@ -174,7 +174,7 @@ def _slots(*, lora_rank: int = 0, steps: int = 4, **rollout: Any) -> JobSpec:
 
 
 @pytest.mark.parametrize("lora_rank", [0, 513])
-def test_vllm_holds_one_version_but_of_adapters_and_says_so(lora_rank: int) -> None:
+def test_vllm_rejects_several_versions_without_adapters(lora_rank: int) -> None:
     with pytest.raises(ValueError, match=r"rollout.weight_slots must be 1 with vllm, .*lora_rank 1 to 512\); got 2"):
         _slots(engine="vllm", weight_slots=2, lora_rank=lora_rank)
 
@@ -200,7 +200,7 @@ def test_only_laminar_holds_several_versions() -> None:
 
 
 @pytest.mark.parametrize("name", ["partial", "inflight"])
-def test_new_weights_are_installed_under_what_runs(name: str) -> None:
+def test_new_weights_are_installed_under_running_work(name: str) -> None:
     assert PRESETS[name].refresh(weights(version=1, newest=2, has_free_slot=False)) == "install"
     assert not PRESETS[name].keeps_version
 
@@ -237,13 +237,13 @@ def test_a_bound_takes_the_window_ahead_away_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["laminar", "partial", "bounded", "inflight", "paper"])
-def test_a_job_says_how_far_generation_runs_ahead(name: ScheduleName) -> None:
+def test_job_sets_how_far_generation_runs_ahead(name: ScheduleName) -> None:
     none, three = (schedule_for(ScheduleSpec(name=name, lead_steps=lead), weight_slots=2) for lead in (0, 3))
     assert none.may_start(demand(num_open=3), lag=0) and not none.may_start(demand(num_open=4), lag=0)
     assert three.may_start(demand(num_open=15), lag=0) and not three.may_start(demand(num_open=16), lag=0)
 
 
-def test_a_lead_beyond_what_may_be_trained_on_is_refused() -> None:
+def test_lead_beyond_the_staleness_bound_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"schedule.lead_steps must not exceed schedule.max_staleness, which is 1"):
         JobSpec.model_validate({"name": "t", "schedule": {"lead_steps": 2, "max_staleness": 1}})
     with pytest.raises(ValidationError, match="has no effect") as refusal:

@@ -10,11 +10,11 @@ def after(*took: tuple[str, float], again_after: int = 3) -> Travel:
     return travel
 
 
-def test_what_changed_is_tried_first() -> None:
+def test_delta_is_tried_first() -> None:
     assert after().prefers_delta and after(("whole", 1.0)).prefers_delta
 
 
-def test_what_was_sooner_is_chosen() -> None:
+def test_faster_kind_is_chosen() -> None:
     assert after(("whole", 1.0), ("delta", 0.5)).prefers_delta
     assert not after(("whole", 1.0), ("delta", 1.5)).prefers_delta
     assert after(("whole", 1.0), ("delta", 1.5), ("whole", 2.0)).prefers_delta, "the links have become slower"
@@ -26,7 +26,7 @@ def test_times_count_by_the_byte() -> None:
     assert not travel.prefers_delta
 
 
-def test_what_was_slower_is_tried_again_after_a_while() -> None:
+def test_slower_kind_is_retried_after_a_while() -> None:
     slow = [("whole", 1.0), ("delta", 1.5)]
     assert not after(*slow, ("whole", 1.0), ("whole", 1.0)).prefers_delta
     assert after(*slow, *[("whole", 1.0)] * 3).prefers_delta

@@ -31,7 +31,7 @@ CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_st
 # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_first_evaluation_runs_beside_training() -> None:
+def test_first_evaluation_runs_in_parallel_with_training() -> None:
     data = DataWithDisk()
     held_out = granted(data.sync(wants=1))
     assert [task.key.split for task in held_out] == ["held_out"], "its prompts come first"
@@ -113,20 +113,20 @@ def test_group_larger_than_a_replica_goes_to_an_empty_one() -> None:
     assert granted(data.sync(wants=8)) == []
 
 
-def test_what_is_on_its_way_counts_as_room_taken() -> None:
+def test_pending_grants_take_up_room() -> None:
     data = DataWithDisk().past_the_evaluation()
     assert len(granted(data.sync(wants=4))) == 2
     assert granted(data.sync(wants=4, groups=())) == []
 
 
-def test_the_schedule_bounds_what_is_open() -> None:
+def test_schedule_bounds_the_open_groups() -> None:
     data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
     for _ in range(5):
         data.sync(wants=0, finished=answers(granted(data.sync(wants=80))))
     assert data.counts["open"] == 3 * PLAN.groups_per_step * PLAN.group_size
 
 
-def test_work_is_shared_by_who_has_most_room() -> None:
+def test_open_groups_are_bounded_over_all_replicas() -> None:
     data = DataWithDisk().past_the_evaluation()
     data.sync(0, wants=0)
     data.sync(1, wants=0)
@@ -205,7 +205,7 @@ def test_stale_groups_are_dropped_with_a_reason_and_replaced() -> None:
     assert (ended.step, read.end, read.staleness) == (2, "dropped_stale", 1) and "1 versions old" in read.reason
 
 
-def test_batch_is_sent_once_however_often_it_is_asked_for() -> None:
+def test_batch_is_resent_only_after_a_growing_interval() -> None:
     data = DataWithDisk().past_the_evaluation()
     data.handle(BatchWanted(step=1))
     sent = of(data.sync(wants=0, finished=answers(granted(data.sync(wants=4)))), BatchReady)
@@ -304,7 +304,7 @@ def test_data_is_not_done_before_the_last_weights_are_kept() -> None:
     assert of(data.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3)), PartFinished)
 
 
-def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
+def test_resumed_job_repeats_no_trained_prompt() -> None:
     progress = DataProgress(ended=((0, 2), (3, 5)), ledger=(("trained", 8),))
     data = DataWithDisk(start_step=2, progress=progress)
     tasks = granted(data.sync(version=2, wants=8))

@@ -42,7 +42,7 @@ def test_mean_and_error_are_over_prompts_not_answers() -> None:
     assert report.pass_rate == 0.5 and report.pass_error == pytest.approx(0.5)
 
 
-def test_prompts_weigh_the_same_whatever_graders_fail() -> None:
+def test_prompts_weigh_the_same_despite_failed_graders() -> None:
     data = DataWithDisk(PAIRS)
     report = reported(data, held_out(data), [None, 1.0, 1.0, 0.0])
     assert (report.num_prompts, report.reward_mean, report.pass_rate) == (2, 0.75, 1.0)

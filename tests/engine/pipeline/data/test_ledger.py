@@ -44,7 +44,7 @@ def test_a_resumed_ledger_skips_what_ended_and_keeps_its_counts() -> None:
 
 
 @given(st.sets(st.integers(0, 30)), st.data())
-def test_what_is_taken_out_of_an_interval_set_is_out(numbers: set[int], data: st.DataObject) -> None:
+def test_interval_set_loses_removed_numbers(numbers: set[int], data: st.DataObject) -> None:
     interval_set = IntervalSet()
     for number in numbers:
         interval_set.add(number)

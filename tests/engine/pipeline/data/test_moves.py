@@ -98,7 +98,7 @@ def test_a_source_is_in_one_move_and_no_host_of_another() -> None:
     assert of(pair.handle(move(source=2, host=SOURCE)), WorkGranted) == []
 
 
-def test_what_is_still_on_its_way_to_the_source_does_not_move() -> None:
+def test_group_on_its_way_to_the_source_does_not_move() -> None:
     data = DataWithDisk().past_the_evaluation()
     granted(data.sync(SOURCE, wants=2))
     data.sync(HOST, wants=0, room=8)

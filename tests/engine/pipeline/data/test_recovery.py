@@ -128,7 +128,7 @@ def test_rebuilt_brain_gives_a_step_the_same_batch() -> None:
     assert (again.groups, again.progress) == (batch.groups, batch.progress)
 
 
-def test_what_was_acknowledged_survives() -> None:
+def test_acknowledged_trajectories_survive_a_restart() -> None:
     data = DataWithDisk().past_the_evaluation()
     samples = answers(granted(data.sync(wants=4)))
     data.sync(wants=0, finished=samples[:3])
@@ -184,7 +184,7 @@ def forked(data: DataWithDisk, *, at: BatchReady, wants: int) -> list[BatchReady
     return data.batch(wants, epoch=1, checkpointed=at.step, resumed=resumed)
 
 
-def test_what_was_trained_after_the_checkpoint_is_trained_again() -> None:
+def test_steps_after_the_checkpoint_are_trained_again() -> None:
     data = DataWithDisk().past_the_evaluation()
     kept, undone = data.train(1), data.train(2)
     data.handle(BatchWanted(step=3))

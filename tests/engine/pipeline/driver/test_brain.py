@@ -171,7 +171,7 @@ def test_pause_is_repeated_until_done_and_then_acknowledged() -> None:
     ]
 
 
-def test_run_saves_what_it_trained_before_its_time_is_over() -> None:
+def test_run_pauses_and_saves_before_its_deadline() -> None:
     driver = DriverProbe(runtime_left_s=100.0)
     to_both = [Send(to=part, message=PauseRequested()) for part in (TRAINER, DATA)]
     driver.send(*LOADED)
@@ -209,7 +209,7 @@ def test_pause_asked_near_the_deadline_is_a_pause() -> None:
     )
 
 
-def test_a_trainer_that_pauses_and_was_not_asked_to_ends_nothing() -> None:
+def test_unrequested_pause_of_the_trainer_ends_nothing() -> None:
     assert DriverProbe().send(TrainerPaused(step=3, checkpointed=3)) == []
 
 
@@ -314,7 +314,7 @@ def test_environment_backs_off_and_then_fails_the_run() -> None:
 # ── stillness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_in_which_nothing_moves_is_ended() -> None:
+def test_stalled_run_fails() -> None:
     driver = DriverProbe()
     driver.send(*LOADED)
     assert driver.wait(LIMIT_S) == []
@@ -376,7 +376,7 @@ def beside(serial: int, *, constant_s: float = 0.0) -> PartReported:
     return PartReported(part=TRAINER, incarnation=0, piece=Piece(serial=serial), beside=(writing,))
 
 
-def test_work_beside_a_loop_moves_a_run_and_may_wait_for_a_disk() -> None:
+def test_work_of_another_thread_is_progress_and_may_await_a_disk() -> None:
     driver = DriverProbe()
     limit_s = LIMIT_S + STILL_S
     driver.send(beside(1), *LOADED)
@@ -419,7 +419,7 @@ def test_trainer_that_keeps_dying_does_not_keep_the_run_alive() -> None:
     assert ends(effects), "its signs of life count once it was ready"
 
 
-def test_what_is_replaced_again_and_again_keeps_no_run_alive() -> None:
+def test_replacements_are_no_progress() -> None:
     driver = DriverProbe()
     driver.send(*LOADED)
     driver.wait(LIMIT_S - 1)
@@ -433,7 +433,7 @@ FINISHED = (PartFinished(part="trainer"), PartFinished(part="data"))
 
 
 @pytest.mark.parametrize("finished", [FINISHED, FINISHED[::-1]])
-def test_it_succeeds_when_trainer_and_data_have_finished(finished: tuple[Message, ...]) -> None:
+def test_run_succeeds_when_trainer_and_data_have_finished(finished: tuple[Message, ...]) -> None:
     driver = DriverProbe()
     assert ends(driver.send(*LOADED, step(1), finished[0])) == []
     assert driver.send(finished[1]) == [EndRun(outcome="succeeded")]
@@ -452,6 +452,6 @@ def test_nothing_is_decided_after_the_end() -> None:
     assert driver.send(broken, *FINISHED, TrainerPaused(step=1, checkpointed=1)) == driver.wait(100) == []
 
 
-def test_it_takes_no_message_that_is_for_another() -> None:
+def test_message_for_another_part_is_rejected() -> None:
     with pytest.raises(TypeError, match="BatchWanted"):
         DriverProbe().send(BatchWanted(step=1))

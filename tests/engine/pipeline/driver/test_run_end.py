@@ -7,7 +7,7 @@ from engine.pipeline.messages.addresses import TRAINER, rollout_address
 from engine.pipeline.messages.to_driver import PartFinished, PartStarted, TrainerReady
 
 
-def test_both_must_have_finished_in_whatever_order() -> None:
+def test_run_ends_when_both_have_finished_in_any_order() -> None:
     for reports in permutations((PartFinished(part="trainer"), PartFinished(part="data"))):
         end = RunEnd()
         end.on_report(reports[0])

@@ -171,7 +171,7 @@ def test_manager_that_was_away_blames_no_part_for_silence() -> None:
     assert of(until(brain, 121.0, since=119.0), EndPart)
 
 
-def test_a_heartbeat_of_a_dead_incarnation_keeps_nobody_alive() -> None:
+def test_heartbeat_of_a_dead_incarnation_is_ignored() -> None:
     brain = manager(1)
     brain.handle(lost(), 1.0)
     brain.handle(alive(incarnation=1), 2.0)
@@ -376,7 +376,7 @@ def test_starvation_of_an_earlier_incarnation_excuses_no_silence() -> None:
     assert EndPart(part=FIRST, incarnation=1) in of(effects, EndPart)
 
 
-def test_loop_that_waits_for_a_core_does_not_stand_still() -> None:
+def test_loop_that_waits_for_a_core_is_not_stuck() -> None:
     """Heartbeats arrive, and the loop gets a twentieth of a core."""
     brain, waited_s = manager(num_replicas=1), 0.0
     for second in range(300):

@@ -18,7 +18,7 @@ EVERY_KIND = (rollout_address(0), rollout_address(12), relay_address(3), DATA, T
 
 
 @pytest.mark.parametrize("address", EVERY_KIND, ids=str)
-def test_what_is_written_is_read_again(address: Address) -> None:
+def test_address_text_round_trips(address: Address) -> None:
     assert Address.parse(str(address)) == address
 
 

@@ -266,7 +266,7 @@ def test_hashes_that_arrive_before_the_last_chunk_are_accepted() -> None:
     assert of(brain.handle(took(opened, 1, "b"), 0.4), AssembleWeights)
 
 
-def test_what_came_otherwise_than_the_hashes_say_is_fetched_anew() -> None:
+def test_version_that_differs_from_its_hashes_is_fetched_again() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
     brain.handle(took(opened, 0, "a"), 0.1)
@@ -335,7 +335,7 @@ def test_a_stale_masters_word_is_refused() -> None:
     assert not of(effects, OpenBuffer) and of(effects, RelaySynced)[0].claim == 1
 
 
-def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
+def test_follower_rejects_offers_and_names_the_leader() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     effects = offer(brain, 1)
     assert not of(effects, FetchWeights)

@@ -37,7 +37,7 @@ def test_stopped_relay_is_declared_dead_as_fast_as_before(world: RelayWorld, hos
     assert took_s <= DEAD_AFTER_S + 3 * TICK_S
 
 
-def test_far_relay_gets_the_time_that_its_waits_ask_for(world: RelayWorld) -> None:
+def test_silence_limit_of_a_far_relay_grows_with_its_waits(world: RelayWorld) -> None:
     world.is_one_host = False
     for waits_s in (2.0, 6.0, 15.0):
         starve_for(world, 1, waits_s)

@@ -82,7 +82,7 @@ def test_weights_are_installed_only_while_nothing_runs() -> None:
     assert of(brain.handle(served(1), 1.5), InstallWeights)
 
 
-def test_with_a_schedule_that_goes_on_weights_change_at_once() -> None:
+def test_weights_change_at_once_if_work_may_mix_versions() -> None:
     brain = running(replace(PLAN, schedule=PRESETS["partial"]))
     assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted)
     assert of(brain.handle(served(1), 1.2), InstallWeights)[0].in_flight == "reprefill"
@@ -123,12 +123,12 @@ def test_a_lost_announcement_is_made_up_for() -> None:
     assert of(ready().handle(Tick(), 6.0), WeightsWanted)[0].held == V0
 
 
-def test_it_asks_the_relay_on_its_own_host() -> None:
+def test_replica_requests_weights_from_the_relay_on_its_host() -> None:
     brain = RolloutBrain(replace(PLAN, num_relays=2), replica=3, incarnation=0)
     assert [effect.to for effect in brain.handle(Tick(), 0.0)] == [relay_address(1)]  # type: ignore[union-attr]
 
 
-def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
+def test_evaluation_holds_a_replica_at_its_version_until_done() -> None:
     brain = ready()
     brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.0)
     (wanted,) = of(brain.handle(grant(to_hold=V2), 1.1), WeightsWanted)
@@ -163,7 +163,7 @@ def beside() -> RolloutBrain:
     return brain
 
 
-def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
+def test_newer_weights_are_installed_next_to_those_in_use() -> None:
     brain = running(BESIDE)
     assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted)
     assert of(brain.handle(served(1), 1.2), InstallWeights)
@@ -208,7 +208,7 @@ def test_age_cap_overwrites_only_weights_that_leave_no_slot() -> None:
     assert {held.key: held.weights for held in sync.groups} == {KEY: V2, OTHER.key: V1, late.key: V1}
 
 
-def test_what_was_refused_is_under_nothing() -> None:
+def test_rejected_weights_overwrite_nothing() -> None:
     brain = capped()
     brain.handle(VersionAnnounced(weights=V2), 1.5)
     brain.handle(served(2), 1.6)
@@ -337,7 +337,7 @@ def test_sample_granted_twice_runs_once() -> None:
     assert of(brain.handle(grant(TASK), 1.3), StartSequences) == []
 
 
-def test_a_higher_lease_takes_over_what_runs_under_a_lower_one() -> None:
+def test_higher_lease_takes_over_work_under_a_lower_one() -> None:
     brain = running()
     assert of(brain.handle(grant(replace(TASK, lease=9)), 1.1), StartSequences) == []
     (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
@@ -369,14 +369,14 @@ def test_work_for_weights_that_are_not_held_is_not_started() -> None:
     assert of(ready().handle(grant(task), 1.0), StartSequences) == []
 
 
-def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
+def test_revoked_work_stops_and_is_no_longer_listed() -> None:
     brain = running()
     effects = brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=(0, 1)),)), 1.2)
     assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
     assert of(effects, ReplicaSynced)[0].groups == ()
 
 
-def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
+def test_work_revoked_under_a_lower_lease_continues() -> None:
     effects = running().handle(grant(revoked=(HeldGroup(key=KEY, lease=4, samples=(0, 1)),)), 1.2)
     assert of(effects, StopSequences) == []
 

@@ -38,7 +38,7 @@ def test_host_resumes_once_for_any_order_of_messages(order: tuple[int, ...]) -> 
     assert of(effects, StartSequences) == []
 
 
-def test_what_is_handed_over_and_lost_begins_from_what_data_knew() -> None:
+def test_lost_handover_begins_from_datas_progress() -> None:
     host = ready()
     host.handle(TOLD, 1.0)
     assert of(host.handle(Tick(), 1.0 + AWAIT_S - 0.1), StartSequences) == []
@@ -47,7 +47,7 @@ def test_what_is_handed_over_and_lost_begins_from_what_data_knew() -> None:
     assert of(host.handle(HANDED, 8.0), ResumeSequences) == [], "the handover is too late"
 
 
-def test_data_may_say_sooner_that_nothing_will_come() -> None:
+def test_data_may_cancel_an_awaited_handover_early() -> None:
     host = ready()
     host.handle(TOLD, 1.0)
     alone = GroupTask(key=KEY, samples=(0, 1), lease=9, exact=V0, progress=KNOWN)

@@ -40,12 +40,12 @@ class Recounting(RolloutBrain):
         return effects
 
 
-def test_with_an_age_cap_too() -> None:
+def test_counts_equal_a_recount_with_an_age_cap() -> None:
     for seed in range(SEEDS):
         world_of(seed, "laminar", is_capped=True, brains=Brains(rollout=Recounting)).run()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_under_any_faults_the_count_is_the_recount(schedule: ScheduleName) -> None:
+def test_counts_equal_a_recount_under_faults(schedule: ScheduleName) -> None:
     for seed in range(SEEDS):
         simulate(seed, schedule, brains=Brains(rollout=Recounting))

@@ -130,7 +130,7 @@ def test_gap_beyond_rounding_is_reported_once_until_within() -> None:
     assert "0.5 nats or more" in reports[1][0].message and "explains up to 0.4" in reports[1][0].message
 
 
-def test_a_batch_that_is_not_the_one_asked_for_is_ignored() -> None:
+def test_batch_that_was_not_requested_is_ignored() -> None:
     brain = loaded()
     assert brain.handle(batch(2), 0.5) == []
     brain.handle(batch(1), 1.0)
@@ -165,7 +165,7 @@ def test_last_step_ends_training_and_last_checkpoint_the_trainer() -> None:
     assert of(brain.handle(Tick(), 9.0), TrainingEnded), "repeated, in case it was lost"
 
 
-def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
+def test_sampled_trajectories_include_best_and_worst() -> None:
     (report,) = of(step_of(loaded(), 1), StepReported)
     assert {read.trajectory.reward for read in report.to_read} == {0.0, 1.0}
     assert {read.advantage for read in report.to_read} == {-1.0, 1.0}
@@ -373,7 +373,7 @@ def test_pause_with_failed_checkpoint_reports_the_one_left() -> None:
     assert of(effects, FaultReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=0)]
 
 
-def test_the_last_step_ends_the_run_whatever_was_asked() -> None:
+def test_last_step_ends_the_run_despite_a_pause_request() -> None:
     plan = replace(PLAN, steps=1)
     brain = loaded(plan)
     brain.handle(batch(1), 2.0)
