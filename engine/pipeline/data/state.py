@@ -252,7 +252,7 @@ class DataState:
             returned += self.batch.groups
         self.lineage = self.lineage.forked(record.epoch, at=record.step)
         self.trained_version = self.checkpointed = self.first_version = record.step
-        self.batch, self.is_over = None, self.is_over and self.plan.only_evaluates  # its weights are the same again
+        self.batch, self.is_over = None, self.is_over and self.plan.only_evaluates  # such a job's weights are the same
         self.history = deque(taken for taken in self.history if taken.step <= record.step)
         if knows_all:
             for taken in lost:
