@@ -15,8 +15,8 @@ SAMPLE_DEADLINE_S: Final = 3_600.0
 # So many turns of a sample may each take their full timeout; with more turns, most take less.
 LONG_TURNS: Final = 8
 # A sample is given up after its second owner.
-OWNERS_IN_VAIN: Final = 2
-LOOKS_PER_DEADLINE: Final = 8
+MAX_OWNERS: Final = 2
+CHECKS_PER_DEADLINE: Final = 8
 # A lost replica loses at most the tokens of twice this time; each report costs a copy of the new tokens.
 STREAM_EVERY_S: Final = 1.0
 # A full host preempts; the rest is headroom for the growth of moved samples.
@@ -65,7 +65,7 @@ class Plan:
     @property
     def given_up_within_s(self) -> float:
         """Time until a group that hangs on every replica is given up. Data checks at intervals."""
-        return OWNERS_IN_VAIN * self.sample_deadline_s * (1 + 2 / LOOKS_PER_DEADLINE)
+        return MAX_OWNERS * self.sample_deadline_s * (1 + 2 / CHECKS_PER_DEADLINE)
 
     def __post_init__(self) -> None:
         assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "`beside` means more than one slot"

@@ -46,7 +46,7 @@ class Patience:
         """Limit between two signs of life in the work; an idle loop must turn within the heartbeat limit."""
         return self.silent_s if piece.what == LOOP else self.no_progress_s + piece.constant_s
 
-    def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
+    def stall_limit_s(self, pieces: Iterable[Piece]) -> float:
         """Limit for a run without a token, a step or an answer while its parts do these pieces of work: a part that
         hangs is found and replaced before the whole run counts as stalled."""
         works_s = (self.standstill_s(piece) for piece in pieces if piece.what != LOOP)
@@ -78,7 +78,7 @@ def breaks_the_run(given_up: Collection[PartKind], left: Collection[PartKind]) -
     return any(kind not in left for kind in given_up)
 
 
-def what_follows(kind: PartKind) -> str:
+def describe_recovery(kind: PartKind) -> str:
     """Text for people, after "replaced"."""
     match kind:
         case "rollout":

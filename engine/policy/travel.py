@@ -30,7 +30,7 @@ class Travel:
         is_slower = whole is not None and delta is not None and delta >= whole
         return not is_slower or self._num_whole >= self._again_after
 
-    def took(self, kind: Kind, *, num_bytes: int, seconds: float) -> None:
+    def record(self, kind: Kind, *, num_bytes: int, seconds: float) -> None:
         """Records the time from the offer until every relay had the version."""
         self._s_per_byte[kind] = seconds / max(1, num_bytes)
         self._num_whole = self._num_whole + 1 if kind == "whole" else 0

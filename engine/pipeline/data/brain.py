@@ -66,7 +66,7 @@ from engine.pipeline.messages.to_driver import (
 from engine.pipeline.messages.to_relay import RelaysPlaced
 from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.messages.to_trainer import BatchReady
-from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
+from engine.pipeline.plan import CHECKS_PER_DEADLINE, MAX_OWNERS, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
 from engine.policy.awake import AwakeTime
 from engine.policy.lineage import Lineage, WeightsId
@@ -214,7 +214,7 @@ class DataBrain:
     def _give_up_overdue(self, now: float) -> list[Effect]:
         """A hung sample must not block its group, and with it the step, forever."""
         deadline_s = self._plan.sample_deadline_s
-        if now - self._overdue_at < deadline_s / LOOKS_PER_DEADLINE:
+        if now - self._overdue_at < deadline_s / CHECKS_PER_DEADLINE:
             return []
         self._overdue_at = now
         effects: list[Effect] = []
@@ -223,7 +223,7 @@ class DataBrain:
             if now - group.moved_at < deadline_s or group.key not in book:
                 continue
             waited = f"{len(group.missing)} samples of {group.key} made no progress for {deadline_s:.0f} s"
-            if group.num_overdue + 1 < OWNERS_IN_VAIN:
+            if group.num_overdue + 1 < MAX_OWNERS:
                 self._assignment.begin_elsewhere(book, group)
                 effects.append(_report(FaultReported(component="data", message=waited, action="begun again elsewhere")))
                 continue

@@ -97,7 +97,7 @@ class Evaluation:
         for group in self.groups:
             group.exact = None
 
-    def reborn(self, weights: WeightsId) -> None:
+    def rename_weights(self, weights: WeightsId) -> None:
         """Renames the weights: a new incarnation of the trainer began with the same bytes."""
         self.weights = weights
         for group in self.groups:

@@ -277,7 +277,7 @@ class DataState:
     def _fork_evaluations(self, record: TrainerForked) -> None:
         self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.version <= record.step]
         for evaluation in self._evaluations_of(record.step):
-            evaluation.reborn(WeightsId(record.epoch, record.step))
+            evaluation.rename_weights(WeightsId(record.epoch, record.step))
 
     # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────
 

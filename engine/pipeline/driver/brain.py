@@ -129,7 +129,7 @@ class DriverBrain:
                 return [EndRun(outcome="failed", failure_class=message.failure_class, message=message.message)]
             case PartStarted() | PartFinished():
                 self._end.on_report(message)
-                return [EndRun(outcome="succeeded")] if self._end.has_come else []
+                return [EndRun(outcome="succeeded")] if self._end.is_reached else []
             case TrainerReady():
                 self._end.on_report(message)
                 return self._readiness.on_report(message)

@@ -31,5 +31,5 @@ class RunEnd:
         return sorted(part for part, epoch in self._finished.items() if epoch == self._newest_epoch)
 
     @property
-    def has_come(self) -> bool:
+    def is_reached(self) -> bool:
         return self.finished == ["data", "trainer"]

@@ -80,7 +80,7 @@ class Stillness:
                 self._unproven.clear()
 
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
-        limit_s = self._patience.of_the_run_s(piece for report in self._at.values() for piece in _pieces(report))
+        limit_s = self._patience.stall_limit_s(piece for report in self._at.values() for piece in _pieces(report))
         if not is_ready:  # starting parts send no heartbeat yet
             limit_s = max(limit_s, self._patience.start_s)
         if self._samples_are_open:

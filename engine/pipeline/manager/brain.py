@@ -46,7 +46,7 @@ from engine.policy.recovery import (
     Patience,
     after_loss,
     breaks_the_run,
-    what_follows,
+    describe_recovery,
 )
 from engine.policy.silence import Silence
 
@@ -184,7 +184,7 @@ class ManagerBrain:
         else:
             watch.start_due_at = now + decision.after_s
             when = f"in {decision.after_s:.0f} s" if self._placing.has_place(part) else "when a host has room"
-            action = f"{what_follows(_kind_of(part))}; a replacement starts {when}"
+            action = f"{describe_recovery(_kind_of(part))}; a replacement starts {when}"
         effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
         if self._is_beyond_help():
             message = f"every {part.kind} is dead and was given up; the last error: {reason}"

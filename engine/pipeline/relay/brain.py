@@ -5,8 +5,8 @@
 Invariants:
 - the leading relay gets versions from the trainer, every other relay from a relay with the highest known claim:
   messages of a stale master are refused;
-- the newest version is kept, each pinned one until it is released, and one until it is sent to the relays that
-  requested it; a visible version never changes;
+- the newest version is kept, a pinned one until it is released, and one that a relay has requested until it is sent; a
+  visible version never changes;
 - the trainer is notified that a version is stored when every live relay after this one has it too: a version that the
   trainer then frees survives any one death;
 - every replica that has requested weights is notified of each new version; one that misses the message requests again.
@@ -141,13 +141,13 @@ class RelayBrain:
             case WeightsOffered():
                 return self._on_offered(message, now)
             case ClaimSeen():
-                self._members.agree(message.claim, message.incarnation, now)
+                self._members.on_claim_seen(message.claim, message.incarnation, now)
                 return []
             case CoreAwaited():
                 self._members.excuse(message.host, message.waited_s, now)
                 return []
             case RelaysPlaced():
-                self._members.place(message.relays)
+                self._members.set_hosts(message.relays)
                 return []
             case RelaySynced():
                 return self._on_synced(message, now)
@@ -190,7 +190,7 @@ class RelayBrain:
             if not self._transfer.is_arriving(weights)
         ]
         for weights in stored:
-            self._shelf.is_everywhere(weights, after_s=now - self._offered.pop(weights))
+            self._shelf.note_stored(weights, after_s=now - self._offered.pop(weights))
         return [Send(to=TRAINER, message=VersionStored(weights=weights)) for weights in stored]
 
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,7 @@ class Members:
     def num_hosts(self) -> int:
         return len(self._hosts)
 
-    def place(self, hosts: Sequence[int]) -> None:
+    def set_hosts(self, hosts: Sequence[int]) -> None:
         """Sets the other hosts that have a relay. The state of a relay that is gone is kept: it may return."""
         self._hosts = tuple(sorted({*hosts, self.host}))
 
@@ -159,7 +159,7 @@ class Members:
         self._adopt(claim, now)
         return True
 
-    def agree(self, claim: int, incarnation: int, now: float) -> None:
+    def on_claim_seen(self, claim: int, incarnation: int, now: float) -> None:
         """The trainer's answer: the highest claim that it knows, and the incarnation that made it."""
         if claim != self._own_claim:
             self._adopt(claim, now)

@@ -66,7 +66,7 @@ class Sending:
         indices = {index for order in self._orders.values() for index in order.missing.get(buffer_id, ())}
         return [forward for index in sorted(indices) for forward in self.on_chunk(buffer_id, index, now)]
 
-    def needs_no_news(self, host: int, manifest: WeightManifest) -> bool:
+    def is_up_to_date(self, host: int, manifest: WeightManifest) -> bool:
         """True if the host has requested this version, and knows its hashes or they are not known yet."""
         order = self._orders.get((host, manifest.weights))
         return order is not None and (order.knows_hashes or not manifest.is_hashed)

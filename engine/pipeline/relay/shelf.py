@@ -47,12 +47,12 @@ class Shelf:
         is_anchor = self._since_anchor + 1 >= self._anchor_every
         return self.newest != NO_WEIGHTS and not is_anchor and self._travel.prefers_delta
 
-    def is_everywhere(self, weights: WeightsId, *, after_s: float) -> None:
+    def note_stored(self, weights: WeightsId, *, after_s: float) -> None:
         manifest = self._manifests.get(weights)
         if manifest is not None:
             is_delta = any(delta.weights == weights for delta in self._line)
             kind: Kind = "delta" if is_delta else "whole"
-            self._travel.took(kind, num_bytes=manifest.num_bytes, seconds=after_s)
+            self._travel.record(kind, num_bytes=manifest.num_bytes, seconds=after_s)
 
     def put(self, arrival: Arrival) -> list[Effect]:
         before, manifest = self.newest, arrival.manifest

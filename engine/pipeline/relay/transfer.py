@@ -234,7 +234,7 @@ class Transfer:
             (peer.host, peer.incarnation, coming.manifest.weights, coming.manifest.is_hashed): coming
             for coming in self._to_announce()
             if coming.manifest.weights not in peer.held and (coming.manifest.weights > newest or coming.pinned)
-            if not self._sending.needs_no_news(peer.host, coming.manifest)
+            if not self._sending.is_up_to_date(peer.host, coming.manifest)
         }
         before = self._announced_at
         due = [key for key in lacking if now - before.get(key, float("-inf")) >= ANNOUNCE_AGAIN_AFTER_S]

@@ -2,7 +2,7 @@
 
           ┌─────── a slot is free, newer weights are there ────────────┐
           ▼                                                            │
-    pull weights ──▶ install ──▶ sync: "room for n" ──▶ run what is granted ──▶ deliver
+    pull weights ──▶ install ──▶ sync: "I have room for n" ──▶ run what is granted ──▶ deliver
                                         ▲────────────────────────────────────┘
 
 Invariants:
@@ -111,7 +111,7 @@ class RolloutBrain:
                 effects += self._on_tick(now)
             case _:
                 raise TypeError(f"a rollout does not take {type(message).__name__}")
-        self.has_news |= self._weights.turn()
+        self.has_news |= self._weights.switch_fresh_work()
         return [*effects, *self._sync(now), *self._weights.pull(now)]
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +190,7 @@ class RolloutBrain:
 
     def _on_progress(self, message: ProgressReported) -> list[Effect]:
         if message.is_stopped:
-            self._work.has_stopped()
+            self._work.clear_stopping()
             self._stopped, self.has_news = message.progress, True
             return []
         return self._progress_stream.stream(message.progress)

@@ -43,7 +43,7 @@ class Occupancy:
         for kind in kinds:
             self.free(kind, list(self._held[kind]))
 
-    def carry_on(self, kinds: Collection[Kind], weights: WeightsId, *, of: WeightsId | None = None) -> None:
+    def switch_weights(self, kinds: Collection[Kind], weights: WeightsId, *, of: WeightsId | None = None) -> None:
         """Moves all entries of these kinds to `weights`. `of`: only entries on these."""
         for kind in kinds:
             for key, (before, num_samples) in list(self._held[kind].items()):

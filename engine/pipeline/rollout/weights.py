@@ -109,7 +109,7 @@ class ReplicaWeights:
     def leave(self) -> None:
         self._is_leaving = True
 
-    def turn(self) -> bool:
+    def switch_fresh_work(self) -> bool:
         """Switches fresh work to the wanted weights if they are in use here already. True if it did."""
         wanted = self._newest if self.told_to_hold is None else self.told_to_hold
         is_step = wanted > self.fresh if self.told_to_hold is None else wanted != self.fresh
@@ -189,7 +189,7 @@ class ReplicaWeights:
         self.fresh, self.is_installing, self._pulling_since = weights, False, None
         self.missing = None
         if self._laid_over is not None or not self.keeps_version:
-            self._work.carry_on(weights, of=self._laid_over)
+            self._work.switch_weights(weights, of=self._laid_over)
         self._laid_over = None
 
     def on_refused(self, message: InstallRefused) -> None:

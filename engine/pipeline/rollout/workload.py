@@ -172,7 +172,7 @@ class Workload:
         self._occupancy.free_all(("running", "awaited", "reserved"))
         return stopped
 
-    def has_stopped(self) -> None:
+    def clear_stopping(self) -> None:
         self._stopping.clear()
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,7 +244,7 @@ class Workload:
         running.change()
         self._occupancy.put("running", key, running.weights, len(running.samples))
 
-    def carry_on(self, weights: WeightsId, *, of: WeightsId | None = None) -> None:
+    def switch_weights(self, weights: WeightsId, *, of: WeightsId | None = None) -> None:
         """Moves all running work to `weights`. `of`: only work on these."""
         for running in self._running.values():
             if of in (None, running.weights):
@@ -252,7 +252,7 @@ class Workload:
         for awaited in self._awaited.values():
             if of in (None, awaited.weights):
                 awaited.weights = weights
-        self._occupancy.carry_on(("running", "awaited"), weights, of=of)
+        self._occupancy.switch_weights(("running", "awaited"), weights, of=of)
 
     @property
     def oldest(self) -> WeightsId | None:

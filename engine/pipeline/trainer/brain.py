@@ -97,7 +97,7 @@ class TrainerBrain:
             case VersionRefused():
                 return self._offers.on_refused(message.weights, now)
             case RelaysPlaced():
-                return self._offers.place(message.relays, now)
+                return self._offers.set_relays(message.relays, now)
             case MasterElected():
                 return self._offers.on_elected(message, now)
             case Tick():

@@ -81,7 +81,7 @@ class Offers:
         again = [effect for version in lacking for effect in self._offer_again(version, now)]
         return [*self._answer(message.host), *again]
 
-    def place(self, relays: Sequence[int], now: float) -> list[Effect]:
+    def set_relays(self, relays: Sequence[int], now: float) -> list[Effect]:
         """Sets the relays that have a host; others are offered nothing."""
         self._relays = relays
         if self._host in relays or not relays:

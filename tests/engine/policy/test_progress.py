@@ -49,5 +49,5 @@ def test_call_into_other_peoples_code_has_ten_minutes() -> None:
 
 
 def test_run_stall_limit_exceeds_limit_of_its_parts() -> None:
-    assert PATIENCE.of_the_run_s([]) == PATIENCE.of_the_run_s([Piece()]) == 600.0
-    assert PATIENCE.of_the_run_s([Piece(), Piece(what="load")]) == 720.0
+    assert PATIENCE.stall_limit_s([]) == PATIENCE.stall_limit_s([Piece()]) == 600.0
+    assert PATIENCE.stall_limit_s([Piece(), Piece(what="load")]) == 720.0

@@ -6,7 +6,7 @@ from engine.policy.travel import Travel
 def after(*took: tuple[str, float], again_after: int = 3) -> Travel:
     travel = Travel(again_after=again_after)
     for kind, seconds in took:
-        travel.took("delta" if kind == "delta" else "whole", num_bytes=100, seconds=seconds)
+        travel.record("delta" if kind == "delta" else "whole", num_bytes=100, seconds=seconds)
     return travel
 
 
@@ -22,7 +22,7 @@ def test_faster_kind_is_chosen() -> None:
 
 def test_times_count_by_the_byte() -> None:
     travel = after(("whole", 1.0), ("delta", 0.9))
-    travel.took("whole", num_bytes=1_000, seconds=1.0)
+    travel.record("whole", num_bytes=1_000, seconds=1.0)
     assert not travel.prefers_delta
 
 

@@ -7,7 +7,7 @@ from engine.pipeline.data.ends import NO_SIGNAL
 from engine.pipeline.effects import Effect
 from engine.pipeline.messages.to_data import BatchWanted
 from engine.pipeline.messages.to_driver import ReadTrajectory, SamplesEnded
-from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN
+from engine.pipeline.plan import CHECKS_PER_DEADLINE, MAX_OWNERS
 from engine.pipeline.records import Failure, Trajectory
 from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, answers, granted, of
 
@@ -79,9 +79,9 @@ def test_sample_that_never_ended_is_reported_without_content() -> None:
     data = DataWithDisk(replace(PLAN, groups_per_step=1)).past_the_evaluation()
     data.handle(BatchWanted(step=1))
     hanging = granted(data.sync(wants=2))
-    for _ in range(OWNERS_IN_VAIN):
+    for _ in range(MAX_OWNERS):
         data.sync(wants=2)
-        data.wait(data.plan.sample_deadline_s * (1 + 1 / LOOKS_PER_DEADLINE))
+        data.wait(data.plan.sample_deadline_s * (1 + 1 / CHECKS_PER_DEADLINE))
     assert data.counts["failed"] == 2
     data.sync(wants=0, finished=with_signal(answers(granted(data.sync(wants=2)))))
     [read] = reported(data.handle(BatchWanted(step=2)))

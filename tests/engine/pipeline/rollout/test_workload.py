@@ -49,7 +49,7 @@ def test_lease_that_grants_nothing_new_is_listed() -> None:
 def test_work_moved_to_other_weights_lists_them() -> None:
     work = _workload()
     work.groups()
-    work.carry_on(SECOND)
+    work.switch_weights(SECOND)
     assert work.groups() == (_held(lease=1, samples=(0, 1, 2), weights=SECOND),)
 
 
@@ -68,5 +68,5 @@ def test_stopping_group_is_listed_until_it_has_stopped() -> None:
     work = _workload()
     stopped = tuple(work.stop_all())
     assert work.groups() == stopped == (_held(lease=1, samples=(0, 1, 2), weights=FIRST),)
-    work.has_stopped()
+    work.clear_stopping()
     assert work.groups() == ()
