@@ -1,1 +1,1 @@
-"""Losses and advantages, which turn rewards into learning: pure functions of tensors, chosen by the spec."""
+"""Losses and advantages: pure functions of tensors, selected by the job's spec."""

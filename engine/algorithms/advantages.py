@@ -1,11 +1,11 @@
-"""Advantages out of rewards.
+"""Advantages from rewards.
 
     N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of one
 
 Invariants:
-- a group whose rewards are all equal says nothing: its advantages are exactly zero, less what its costs say;
+- a group whose rewards are all equal carries no signal: its advantages are exactly zero, less the share of its costs;
 - advantages of a group add up to zero (within rounding);
-- a critic sees written tokens only: what a tool says between two of them is part of the second one's state;
+- a critic sees written tokens only: a tool's output between two of them is part of the second token's state;
 - no tensor has more than M numbers: trajectories are segments of packed tokens, never padded to the longest.
 """
 
@@ -19,20 +19,20 @@ from torch import Tensor
 from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
 
-_STD_FLOOR = 1e-6  # keeps rewards that differ by rounding only from becoming advantages of 1
+_STD_FLOOR = 1e-6  # so that rewards that differ only by rounding do not become advantages of 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """Of each token, or, where all tokens of a trajectory have the same one, of each trajectory: M or N numbers."""
+    """One value per token (M), or per trajectory (N) where all tokens of a trajectory share one."""
 
     values: Tensor
     of_tokens: bool
     returns_M: Tensor | None = None
-    """For a critic."""
+    """The critic's targets."""
 
     def means_N(self, lengths: Sequence[int]) -> Tensor:
-        """Of each trajectory, over its tokens; 0 of one without a token."""
+        """The mean over each trajectory's tokens; 0 for a trajectory without tokens."""
         lengths_N = torch.tensor(lengths)
         if not self.of_tokens:
             return torch.where(lengths_N > 0, self.values, 0.0)
@@ -56,11 +56,11 @@ def find_advantages(
     costs_M: Tensor | None,
     values_M: Tensor | None,
 ) -> Advantages:
-    """`costs_M` come off the reward of the token that has them, or, where a trajectory has one advantage, off that one.
+    """`costs_M` reduce the reward of their token, or, where a trajectory has one advantage, that of the trajectory.
 
-    group_std divides rewards alone by their deviation: costs have the group's mean for a baseline and keep their
-    coefficient, as k2 and k3 do beside such advantages. Baselines without a deviation are linear: reward less cost is
-    what they are of. Whitening is of both together, as REINFORCE++ and PPO have it."""
+    group_std divides only the rewards by their deviation. Costs are centred on the group's mean and keep their
+    coefficient, as k2 and k3 do as loss terms. The other baselines are linear, so they apply to reward less cost.
+    REINFORCE++ and PPO whiten both together, as in their papers."""
     kind, lengths_N = RECIPES[spec.name].advantage, torch.tensor(lengths)
     rewards_N = torch.tensor(rewards, dtype=torch.float64)
     if kind != "critic" and kind != "rewards_to_go":
@@ -88,8 +88,8 @@ def find_advantages(
 def group_advantages(
     rewards_N: Tensor, groups_N: Tensor, kind: Literal["group_std", "group_mean", "leave_one_out"]
 ) -> Tensor:
-    """Reward less the group's mean: over the group's standard deviation (of a sample: n - 1), as it is, or less the
-    mean of the group's other rewards, which is n / (n - 1) times the second."""
+    """group_mean: reward less the group's mean. group_std: the same over the group's sample deviation (n - 1).
+    leave_one_out: reward less the mean of the group's other rewards, which is n / (n - 1) times group_mean."""
     rewards_N = rewards_N.double()
     _, index_N, sizes_G = torch.unique(groups_N, return_inverse=True, return_counts=True)
     zeros_G = torch.zeros(len(sizes_G), dtype=torch.float64)
@@ -109,10 +109,10 @@ def group_advantages(
 def generalised_advantages(
     rewards_M: Tensor, values_M: Tensor, lengths: Sequence[int], *, gamma: float, gae_lambda: float
 ) -> Tensor:
-    """GAE; the value after the last token is 0. With no values and both factors 1: the rewards to go."""
+    """GAE; the value after the last token is 0. With zero values and both factors 1, these are the rewards to go."""
     advantages_M, values_M = rewards_M.to(torch.float64, copy=True), values_M.double()
     segments = zip(torch.split(advantages_M, list(lengths)), torch.split(values_M, list(lengths)), strict=True)
-    for surprises_L, values_L in segments:  # views: each segment is computed in its place
+    for surprises_L, values_L in segments:  # views, so each segment is computed in place
         surprises_L[:-1] += gamma * values_L[1:]
         surprises_L -= values_L
         _sum_to_go(surprises_L, decay=gamma * gae_lambda)
@@ -120,8 +120,8 @@ def generalised_advantages(
 
 
 def _sum_to_go(x_L: Tensor, *, decay: float) -> None:
-    """In place, x[t] = Σ decay^k · x[t+k], k = 0, 1, …: sums of 1, 2, 4, … terms, each twice as far as the one before.
-    log L operations on the segment instead of one for each of its tokens."""
+    """In place: x[t] = Σ decay^k · x[t+k], k = 0, 1, … Adds up sums of 1, 2, 4, … terms, so a segment takes log L
+    operations instead of one per token."""
     if decay == 1.0:
         x_L.copy_(x_L.flip(0).cumsum(0).flip(0))
         return
@@ -132,14 +132,14 @@ def _sum_to_go(x_L: Tensor, *, decay: float) -> None:
 
 
 def whitened(x_M: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the step's tokens."""
+    """Normalised to mean 0 and deviation 1 over the step's tokens."""
     if not len(x_M):
         return x_M
     return (x_M - x_M.mean()) / (x_M.std(correction=0) + _STD_FLOOR)
 
 
 def overlong_penalty(num_tokens: int, *, cut: bool, max_new_tokens: int, overlong_tokens: int) -> float:
-    """DAPO's soft punishment: nothing up to `overlong_tokens` before the longest length, then falling to -1 there."""
+    """DAPO's soft penalty: 0 up to `overlong_tokens` before the maximum length, then falling linearly to -1 at it."""
     if not overlong_tokens:
         return 0.0
     if cut:

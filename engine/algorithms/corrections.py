@@ -1,4 +1,4 @@
-"""Corrections for tokens that an older policy wrote: a proximal policy and a weight.
+"""Off-policy corrections for tokens that an older policy wrote: a proximal policy and an importance weight.
 
     μ  wrote the token        π_θ  is being trained        π_prox  is what the ratio is clipped against
     ratio r = π_θ / π_prox    weight w = rule(π_prox / μ)  both π_prox and w are constants to the gradient
@@ -12,28 +12,28 @@
     a3po        one version earlier       w, and 0 above cap
     aipo        π_θ itself                min(w, cap)
 
-The proximal policy here. Decoupled PPO clips against a recent policy, so that old tokens are not clipped for
-being old, and corrects for their age by a weight. π_prox is the policy whose weights a step begins with. Its log-probs
-are computed without gradients before the first update, and only if there are several: in the first one the weights at
-the beginning *are* π_θ when the gradient is taken, so log π_prox is log π_θ as a constant, r is 1, and nothing is
-clipped. A step of one update is therefore the policy gradient with a bounded importance weight, for all that measure
-from the step's first weights and for AIPO alike; they differ in what they do with a weight beyond their bounds. From
-the second update on r is what the step has changed so far: AIPO, whose weight follows π_θ, bounds it by its cap only;
-the others clip it, and keep the weight of the step's beginning.
+The step's first weights as π_prox: decoupled PPO clips against a recent policy, so that old tokens are not clipped for
+being old, and corrects for their age by a weight. The log-probs of π_prox are computed without gradients before the
+first update, and only if the step has several: in the first update the step's first weights *are* π_θ when the gradient
+is taken, so log π_prox is log π_θ as a constant, r is 1, and nothing is clipped. A step of one update is therefore the
+policy gradient with a bounded importance weight, for every rule that measures from the step's first weights and for
+AIPO; they differ only in how they bound the weight. From the second update on, r is the step's change so far. AIPO,
+whose weight follows π_θ, bounds this change by its cap only; the others clip it and keep the weight of the step's
+beginning.
 
-masked and decoupled are one rule that was published twice: decoupled PPO has no cap in its paper, and AReaL, which
-trains with it, leaves out what is above one.
+masked and decoupled are the same rule, published twice: decoupled PPO has no cap in its paper, and AReaL, which trains
+with it, drops tokens above one.
 
 A-3PO has a trust region in the first update too. It puts π_prox one version before π_θ, by interpolation instead of a
 forward pass: log π_prox = log μ + a·(log π_θ - log μ), a = (v_prox - v_μ) / (v_θ - v_μ) = (s - 1) / s for a token of
-staleness s. Then r = (π_θ/μ)^(1/s), the mean change of one version, is what the clip bounds, and w = (π_θ/μ)^((s-1)/s)
-makes up for the rest. A token of staleness 0 has its writer for a proximal policy (a = 0).
+staleness s. The clip then bounds r = (π_θ/μ)^(1/s), the mean change per version, and the weight
+w = (π_θ/μ)^((s-1)/s) covers the rest. For a token of staleness 0 the proximal policy is its writer (a = 0).
 
-A ratio of whole trajectories (GSPO) is measured from the same π_prox; a weight is the token's own there too
-(engine/algorithms/loss.py). AIPO's ratio is always 1, so with GSPO it is refused (engine/spec/misfits.py).
+GSPO measures its ratio of whole trajectories from the same π_prox; weights stay per token (engine/algorithms/loss.py).
+AIPO's ratio is always 1, so AIPO with GSPO is refused (engine/spec/misfits.py).
 
 Invariants:
-- what comes back carries no gradient and is finite for finite log-probs;
+- results carry no gradient and are finite for finite log-probs;
 - where π_θ, π_prox and μ agree, every weight is exactly 1.
 """
 
@@ -82,8 +82,8 @@ def correct(
     spec: CorrectionSpec,
     step_begin_logprobs_N: Tensor | None = None,
 ) -> Corrected:
-    """`name`: by `spec`, or the algorithm's own. `step_begin_logprobs_N`: where they are not those of π_θ, because it
-    has moved within the step, and the correction `measures_from_start`."""
+    """`name`: from `spec`, or the algorithm's default. `step_begin_logprobs_N`: given only once π_θ has moved within
+    the step, for a correction that `measures_from_start`."""
     rule = _RULES[name]
     learner_N = logprobs_N.detach()
     match rule.proximal:
@@ -110,7 +110,7 @@ def correct(
 
 
 def measures_from_start(name: CorrectionName) -> bool:
-    """Needs the log-probs of the weights that the step began with, once they have moved."""
+    """True if the correction needs log-probs of the step's first weights once π_θ has moved from them."""
     return _RULES[name].proximal == "step_begin"
 
 

@@ -9,18 +9,18 @@ a is the token's share in the update's mean (`token_shares`), w the correction's
 
 A trajectory's ratio has the value of the geometric mean and, at each token, the gradient of that token's own log π_θ
 (GSPO-token, arXiv 2507.18071, section 4.3). Where w·A is equal over a trajectory, this is the gradient of the mean.
-Elsewhere the weight or advantage of a token stays with that token: a masked token has no gradient, and takes none from
-the others.
+Elsewhere a token's weight or advantage affects that token only: a masked token has no gradient and leaves the others'
+unchanged.
 
 KL to the reference, with d = log π_ref - log π_θ: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d. k2 and k3 are terms of the
 loss. k1 is not, since its gradient is ∇ log π, whose mean is zero: it is a cost in the rewards (engine/training/
-step/loss.py), and here only counted.
+step/loss.py), and only measured here.
 
-A teacher is an advantage of each token, A - c·(log π_θ - log π_T) with the difference as a constant: its gradient is
-that of KL(π_θ ‖ π_T) on the tokens that were written. As an advantage it is weighed for a token's age, and clipped, as
-rewards are. It is the token's own: no baseline, no whitening and no other token knows it. What a token does to the KL
-of those after it is left out, as prime-rl and Thinking Machines' recipe do. k2 as a term would have this very gradient,
-without the weight; k3's is that of the other direction, KL(π_T ‖ π_θ), and grows as π_T / π_θ does.
+A teacher changes each token's advantage: A - c·(log π_θ - log π_T) with the difference as a constant, whose gradient is
+that of KL(π_θ ‖ π_T) on the written tokens. As part of the advantage it is weighted for a token's age and clipped, as
+rewards are. It is per token: no baseline, no whitening, no effect on other tokens. A token's effect on the KL of later
+tokens is left out, as in prime-rl and Thinking Machines' recipe. k2 as a term would have this very gradient, without
+the weight; k3's is that of the other direction, KL(π_T ‖ π_θ), and grows with π_T / π_θ.
 
 Invariants:
 - shares add up to one over an update's micro-batches and ranks, so losses, gradients and sums simply add up;
@@ -41,7 +41,7 @@ from engine.spec.recipes import RECIPES, Mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTokens:
-    """The inputs of a policy loss, beside the log-probs that are trained."""
+    """The inputs of a policy loss, except the trained log-probs."""
 
     behaviour_logprobs_N: Tensor
     advantages_N: Tensor
@@ -52,7 +52,7 @@ class LossTokens:
     num_rows: int
     reference_logprobs_N: Tensor | None = None
     step_begin_logprobs_N: Tensor | None = None
-    """Of the policy that the step began with, if π_θ has moved since and the correction measures from it."""
+    """By the step's first weights, if π_θ has moved since and the correction measures from them."""
     teacher_logprobs_N: Tensor | None = None
 
 
@@ -60,12 +60,12 @@ class LossTokens:
 class PolicyLoss:
     loss: Tensor
     sums: dict[str, Tensor]
-    """Over tokens; divided by `tokens` they are means. `loss` among them is no sum over tokens but the loss."""
+    """Sums over tokens: divided by `tokens` they are means. Exception: `loss` is the loss itself."""
     peaks: dict[str, Tensor]
 
 
 def token_shares(lengths: Sequence[int], *, mean: Mean, max_new_tokens: int) -> list[float]:
-    """Of each trajectory's tokens, in the update's mean. Trajectories without a written token count as answers."""
+    """Each trajectory's share per token in the update's mean. Trajectories without written tokens count as answers."""
     num_tokens, num_sequences = max(sum(lengths), 1), max(len(lengths), 1)
     match mean:
         case "tokens":
@@ -79,7 +79,7 @@ def token_shares(lengths: Sequence[int], *, mean: Mean, max_new_tokens: int) -> 
 def policy_loss(
     logprobs_N: Tensor, entropy_N: Tensor, tokens: LossTokens, *, spec: AlgorithmSpec, num_tokens: int
 ) -> PolicyLoss:
-    """`num_tokens`: of the whole update."""
+    """`num_tokens`: the number of written tokens in the whole update."""
     recipe = RECIPES[spec.name]
     corrected = correct(
         logprobs_N,

@@ -1,10 +1,10 @@
-"""The critic's loss: half the squared error, of the value or of its clipped move, whichever is worse.
+"""The critic's loss: half the squared error of the value or of the clipped value, whichever is larger.
 
     N written tokens
 
 Invariants:
-- divided by the update's tokens, so that micro-batches and ranks add up;
-- the terms of the explained variance are summed in float64: it is a small difference of large sums.
+- the loss is divided by the update's tokens, so that micro-batches and ranks add up;
+- the terms of the explained variance are summed in float64, since it is a small difference of large sums.
 """
 
 from dataclasses import dataclass

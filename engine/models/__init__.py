@@ -1,1 +1,1 @@
-"""The decoder, its files and its tokenizer."""
+"""Models: the decoder, its files and its tokenizer."""

@@ -1,10 +1,10 @@
-"""Attention over packed sequences, each of which sees itself only; see engine/models/packing.py.
+"""Attention over packed sequences, each of which attends to itself only; see engine/models/packing.py.
 
     T tokens of all sequences    F places of all rectangles    S = R·W tokens of one rectangle of R rows
     H query heads    K key/value heads    E width of a head    A = H·E
 
-On a GPU that can, all sequences are one call of a kernel that knows where each begins (torch's `varlen_attn`, Flash
-Attention, in 16 bits only). Elsewhere each rectangle is a call of its own.
+On a GPU in 16 bits, one kernel call computes all sequences from the offsets where each begins (torch's `varlen_attn`,
+Flash Attention). Otherwise each rectangle is a separate call.
 """
 
 from collections.abc import Sequence
@@ -17,35 +17,35 @@ from torch.nn import functional
 from engine.models.operations import take_rows
 from engine.models.packing import PackedTokens, Rectangle
 
-CAUSAL: Final = (-1, 0)  # a window: everything before, nothing after
+CAUSAL: Final = (-1, 0)  # the kernel's window: all earlier tokens, no later ones
 DTYPES_OF_KERNEL: Final = (torch.bfloat16, torch.float16)
 
 
 class PackedAttention:
-    """Attend."""
+    """Implements `Attend` over packed tokens."""
 
     def __init__(self, tokens: PackedTokens, windows: Sequence[int | None] = ()) -> None:
-        """`windows`: of each layer, how many tokens back one sees, itself included; none: all that came before."""
+        """`windows`: each layer's window in tokens, the current one included; None or empty: all earlier tokens."""
         self._tokens, self._windows = tokens, windows
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         tokens, window = self._tokens, self._windows[layer] if self._windows else None
-        q_FHE, k_FKE, v_FKE = (_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE))
+        q_FHE, k_FKE, v_FKE = (_gather_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE))
         if tokens.starts is not None and (dtype := _dtype_of_kernel(q_FHE)) is not None:
-            mixed_FA = _in_one_call(q_FHE.to(dtype), k_FKE.to(dtype), v_FKE.to(dtype), tokens, window)
+            mixed_FA = _attend_at_once(q_FHE.to(dtype), k_FKE.to(dtype), v_FKE.to(dtype), tokens, window)
         else:
-            mixed_FA = _by_rectangles(q_FHE, k_FKE, v_FKE, tokens.rectangles, window)
-        return _rows(mixed_FA, tokens.gather_T)
+            mixed_FA = _attend_by_rectangle(q_FHE, k_FKE, v_FKE, tokens.rectangles, window)
+        return _gather_rows(mixed_FA, tokens.gather_T)
 
 
 def _dtype_of_kernel(q_FHE: Tensor) -> torch.dtype | None:
-    """What its products are made in; None: the kernel has none of it."""
+    """The dtype of attention's products, or None if the kernel does not support it."""
     device = q_FHE.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q_FHE.dtype
     return dtype if device == "cuda" and dtype in DTYPES_OF_KERNEL else None
 
 
-def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens, window: int | None) -> Tensor:
+def _attend_at_once(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     assert tokens.starts is not None
@@ -65,7 +65,7 @@ def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedToke
     return mixed_FHE.flatten(1)
 
 
-def _by_rectangles(
+def _attend_by_rectangle(
     q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, rectangles: tuple[Rectangle, ...], window: int | None
 ) -> Tensor:
     sizes = [rectangle.num_tokens for rectangle in rectangles]
@@ -86,17 +86,17 @@ def _by_rectangles(
 
 
 def band(width: int, window: int | None, device: torch.device) -> Tensor | None:
-    """What each column sees, where that is less than all before it."""
+    """The mask of a sliding window; None if every row fits into the window."""
     if window is None or window >= width:
         return None
     return torch.ones(width, width, dtype=torch.bool, device=device).tril().triu(1 - window)
 
 
-def _rows(x: Tensor, index: Tensor | None) -> Tensor:
+def _gather_rows(x: Tensor, index: Tensor | None) -> Tensor:
     return x if index is None else take_rows(x, index)
 
 
 def in_rows(x_SHE: Tensor, rectangle: Rectangle) -> Tensor:
-    """The tokens of one rectangle as x_RHWE: rows, heads, columns."""
+    """Reshapes the tokens of one rectangle to x_RHWE: rows, heads, columns."""
     num_heads, head_dim = x_SHE.shape[1:]
     return x_SHE.view(len(rectangle.members), rectangle.width, num_heads, head_dim).transpose(1, 2)

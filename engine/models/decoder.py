@@ -1,16 +1,16 @@
 """A decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Llama, with Qwen2's biases,
-Qwen3's norms of queries and keys and its mixtures of experts where the configuration has them.
+Qwen3's query and key norms and its mixtures of experts where the configuration has them.
 
-One forward serves training, prefill and decode: it sees a flat row of tokens, and how these attend to one another is
-the caller's (`Attend`): rectangles of whole sequences, or one new token a sequence against a KV cache. So is which
-experts a token meets (`Choose`).
+One forward pass serves training, prefill and decode: it sees a flat row of tokens. The caller decides how tokens attend
+to one another (`Attend`: rectangles of whole sequences, or one new token per sequence against a KV cache) and which
+experts a token is routed to (`Choose`).
 
     T tokens of all sequences, one after the other    D width    H query heads    K key/value heads
     E width of a head    A = H·E    Q = (H + 2K)·E    F width of the MLP    V vocabulary    P positions
 
 Invariants:
-- query, key and value projections are one matrix, gate and up another: half the multiplications to launch. Their
-  Hugging Face tensors are row slices of it (engine/models/loading.py);
+- query, key and value projections are one matrix, gate and up another: half the kernel launches. The Hugging Face
+  tensors are row slices of these matrices (engine/models/loading.py);
 - tied weights are one parameter.
 """
 
@@ -35,8 +35,8 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
 
 Activations = Literal["kept", "recomputed", "offloaded"]
-"""What a layer leaves for the backward pass: all that this will need; its input alone, and the rest is computed again;
-or its input in the host's memory."""
+"""What a layer saves for the backward pass: all that this needs; only its input, with the rest recomputed; or only its
+input, moved to host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +53,22 @@ class DecoderConfig:
     norm_eps: float
     tied: bool
     dtype: torch.dtype
-    """As stored in the folder; what rollouts run in."""
+    """As stored in the folder; rollouts run in this dtype."""
     qkv_bias: bool = False
     qk_norm: bool = False
     rope_stretch: RopeStretch | None = None
     mixture: MixtureShape | None = None
     sliding: tuple[int | None, ...] = ()
-    """Of each layer: how many tokens back its attention sees, itself included; None: all. Empty: all in every layer."""
+    """Each layer's attention window in tokens, the current one included; None: no window. Empty: none in any layer."""
 
     @property
     def attention_width(self) -> int:
-        """Of all heads of all layers."""
+        """The summed width of all heads of all layers."""
         return self.num_layers * self.num_heads * self.head_dim
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Of each layer's attention."""
+        """Each layer's attention window."""
         return self.sliding or (None,) * self.num_layers
 
 
@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module):
         self.key_norm_E = empty_parameter(config.head_dim, dtype=dtype) if config.qk_norm else None
         self.output_DA = empty_parameter(config.width, attention_width, dtype=dtype)
         self.mlp_norm_D = empty_parameter(config.width, dtype=dtype)
-        self.mixture = _mixture(config, index, dtype)
+        self.mixture = _make_mixture(config, index, dtype)
         if self.mixture is None:
             self.gate_up_2FD = empty_parameter(2 * config.mlp_width, config.width, dtype=dtype)
             self.down_DF = empty_parameter(config.width, config.mlp_width, dtype=dtype)
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module):
         config = self._config
         normed_TD = rms_norm(x_TD, self.attention_norm_D, config.norm_eps)
         qkv_THE = functional.linear(normed_TD, self.qkv_QD, self.qkv_bias_Q).view(x_TD.shape[0], -1, config.head_dim)
-        # split, not slices: its backward is one concatenation instead of a zero-filled gradient for each part.
+        # split, not slices: its backward pass is one concatenation, not a zero-filled gradient for each part.
         qk_THE, v_TKE = torch.split(qkv_THE, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         turned_THE = rotate(self._norm_heads(qk_THE), cos_T1E, sin_T1E)
         q_THE, k_TKE = torch.split(turned_THE, [config.num_heads, config.num_kv_heads], dim=1)
@@ -120,7 +120,7 @@ class DecoderLayer(nn.Module):
         return torch.cat((rms_norm(q_THE, self.query_norm_E, eps), rms_norm(k_TKE, self.key_norm_E, eps)), dim=1)
 
 
-def _mixture(config: DecoderConfig, layer: int, dtype: torch.dtype) -> Mixture | None:
+def _make_mixture(config: DecoderConfig, layer: int, dtype: torch.dtype) -> Mixture | None:
     shape = config.mixture
     if shape is None or layer not in shape.layers:
         return None
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
     activations: Activations = "kept"
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype) -> None:
-        """Memory only: the weights are whatever was there; engine/models/loading.py fills them."""
+        """Allocates the weights without values; engine/models/loading.py fills them."""
         super().__init__()
         self.config = config
         self.embedding_VD = empty_parameter(config.vocab_size, config.width, dtype=dtype)
@@ -148,7 +148,7 @@ class Decoder(nn.Module):
         self.register_buffer("sin_PE", sin_PE, persistent=False)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = freely) -> Tensor:
-        """The last layer's output, before the final norm; `logits` of the rows that need them comes next."""
+        """The last layer's output, before the final norm; callers pass the rows that need logits to `logits`."""
         x_TD = functional.embedding(ids_T, self.embedding_VD)
         cos_T1E = self.cos_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
         sin_T1E = self.sin_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
@@ -171,14 +171,14 @@ class Decoder(nn.Module):
             layer.activations = how
 
     def normed(self, x_ND: Tensor) -> Tensor:
-        """What the head reads."""
+        """The head's input."""
         return rms_norm(x_ND, self.final_norm_D, self.config.norm_eps)
 
     def logits(self, x_ND: Tensor) -> Tensor:
         return functional.linear(self.normed(x_ND), self.head_VD)
 
     def drop_head(self) -> None:
-        """Words are none of this model's business: no memory for a head."""
+        """Frees the head of a model that predicts no tokens (a critic)."""
         self.head_VD = self.embedding_VD
 
     @property
@@ -187,14 +187,14 @@ class Decoder(nn.Module):
 
     @property
     def num_active_parameters(self) -> int:
-        """All but the experts that a token does not meet."""
+        """Parameters that one token uses: all except those of experts that it is not routed to."""
         shape = self.config.mixture
         num_idle = 0 if shape is None else shape.num_idle_experts * 3 * shape.expert_width * self.config.width
         return self.num_parameters - num_idle
 
 
 def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(logprobs_N of the targets, entropy_N without gradient), both of the distribution at this temperature."""
+    """(logprobs_N of the targets, entropy_N without gradient), both at this temperature."""
     all_NV = torch.log_softmax(logits_NV.float() / temperature, dim=-1)
     logprobs_N = all_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)
     with torch.no_grad():

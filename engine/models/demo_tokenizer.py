@@ -1,11 +1,11 @@
-"""The demo model's tokenizer: one token a term, one token a step, and text that reads well.
+"""The demo model's tokenizer: one token per term, one per step, and readable text.
 
     "3" " + 8" " + 5" " ="    " 3" " → 11" " → 16" "."
 
 Invariants:
-- decode(encode(text)) == text for every prompt and every answer of running_sums, each by itself or joined;
-- the arrow lives inside the step's token, so an answer of K steps costs K + 1 tokens;
-- the full stop is the end token; running_sums judges an answer alike with and without it, since engines cut it off.
+- decode(encode(text)) == text for every prompt and every answer of running_sums, alone or joined;
+- the arrow is part of the step's token, so an answer of K steps costs K + 1 tokens;
+- the full stop is the end token; running_sums grades an answer alike with and without it, since engines cut it off.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The way from a Hugging Face folder to a decoder and back: config.json, model.safetensors, tensor names.
+"""Loading a decoder from a Hugging Face folder and saving it: config.json, model.safetensors, tensor names.
 
 Invariants:
 - a saved decoder loads again bit for bit, here and in `transformers`;
-- a setting that this decoder cannot honour is refused, never ignored;
+- a setting that this decoder does not support is refused, never ignored;
 - tied weights are stored once.
 """
 
@@ -24,13 +24,13 @@ from engine.models.windows import read_windows
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
-INDEX_FILE: Final = "model.safetensors.index.json"  # large models: which file holds which tensor
+INDEX_FILE: Final = "model.safetensors.index.json"  # of models in several files: maps tensors to files
 MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 SHARED_EXPERTS: Final = ("shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts")
-MAX_EXPERTS: Final = 32_767  # a number of 16 bits names one, and one more says that none is known
+MAX_EXPERTS: Final = 32_767  # routes are 16-bit numbers, one of which means "unknown"
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# What makes a folder of weights usable by others, beside the weights themselves.
+# The files that a folder needs in addition to its weights.
 COMPANION_FILES: Final = (
     "config.json",
     "generation_config.json",
@@ -46,14 +46,14 @@ def resolve_model(source: str) -> Path:
     has_weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
     if not (folder / "config.json").is_file() or not has_weights:
         raise ValueError(
-            f"model.source: 'demo', or a folder with config.json and {WEIGHTS_FILE} that this machine can read; "
+            f"model.source must be 'demo', or a folder with config.json and {WEIGHTS_FILE} that this machine can read; "
             f"got {source!r}"
         )
     return folder
 
 
 def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None, leaves_empty: bool = False) -> Decoder:
-    """`dtype`: as stored, unless given. `leaves_empty`: memory for the weights, without them."""
+    """`dtype`: by default as stored. `leaves_empty`: allocates the weights without loading them."""
     config = read_config(folder)
     with torch.device(device):
         model = Decoder(config, dtype or config.dtype)
@@ -67,22 +67,22 @@ def load_weights(model: Decoder, folder: Path) -> None:
 
 
 def fill_tensors(targets: Mapping[str, Tensor], folder: Path) -> None:
-    """By their Hugging Face names."""
+    """Fills `targets`, keyed by Hugging Face names."""
     missing = set(targets)
     with torch.no_grad():
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as stored:
                 for name in missing.intersection(stored.keys()):
-                    _fill(targets[name], stored, name, file)
+                    _fill_tensor(targets[name], stored, name, file)
                     missing.discard(name)
     if missing:
-        raise ValueError(f"{folder}: tensors missing from the weights: {', '.join(sorted(missing)[:5])}")
+        raise ValueError(f"{folder}: the weight files lack tensors: {', '.join(sorted(missing)[:5])}")
 
 
-def _fill(target: Tensor, stored: Any, name: str, file: Path) -> None:
+def _fill_tensor(target: Tensor, stored: Any, name: str, file: Path) -> None:
     shape = tuple(stored.get_slice(name).get_shape())
     if shape != tuple(target.shape):
-        raise ValueError(f"{file.name}: {name} has shape {shape}, config.json asks for {tuple(target.shape)}")
+        raise ValueError(f"{file.name}: {name} has shape {shape}, config.json requires {tuple(target.shape)}")
     for rows, piece in read_pieces(stored, name, target.nbytes):
         if rows == slice(None):
             target.copy_(piece)
@@ -91,7 +91,7 @@ def _fill(target: Tensor, stored: Any, name: str, file: Path) -> None:
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Copies first: the row slices share memory, and a tensor must not change while it is written."""
+    """Copies first: row slices share memory, and a tensor must not change while it is written."""
     save_file(
         {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()},
         file,
@@ -105,7 +105,7 @@ def model_tensors(model: Decoder) -> dict[str, Tensor]:
 
 
 def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`own` is shaped like the decoder's parameters: weights, gradients, or an optimizer's moments."""
+    """`own`: tensors shaped like the decoder's parameters, i.e. weights, gradients or an optimizer's moments."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     views = {"model.embed_tokens.weight": own["embedding_VD"], "model.norm.weight": own["final_norm_D"]}
     if not config.tied:
@@ -169,10 +169,10 @@ def companion_files(folder: Path) -> dict[str, bytes]:
 
 def read_config(folder: Path) -> DecoderConfig:
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    # transformers 5 nests theta, older files have it beside a `rope_scaling`.
+    # transformers 5 nests theta in rope_parameters; older files have it next to `rope_scaling`.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     model_type = raw.get("model_type")
-    _refuse_what_is_not_honoured(raw, rope)
+    _refuse_unsupported_settings(raw, rope)
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in DTYPES:
         raise ValueError(f"config.json: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -198,7 +198,7 @@ def read_config(folder: Path) -> DecoderConfig:
     )
 
 
-def _refuse_what_is_not_honoured(raw: dict[str, Any], rope: dict[str, Any]) -> None:
+def _refuse_unsupported_settings(raw: dict[str, Any], rope: dict[str, Any]) -> None:
     _refuse_unless("model_type", raw.get("model_type"), *MODEL_TYPES)
     _refuse_unless("hidden_act", raw.get("hidden_act", "silu"), "silu")
     _refuse_unless("attention_bias", bool(raw.get("attention_bias", False)), False)  # Qwen2 has its biases without it
@@ -208,24 +208,24 @@ def _refuse_what_is_not_honoured(raw: dict[str, Any], rope: dict[str, Any]) -> N
 
 
 def _read_mixture(raw: dict[str, Any]) -> MixtureShape | None:
-    """`router_aux_loss_coef` evens the experts out in pretraining; here it is no part of any loss."""
-    # transformers 5 writes the second name, the published folders have the first.
-    num_experts = _count(raw, "num_experts" if "num_experts" in raw else "num_local_experts", at_most=MAX_EXPERTS)
-    step, dense = _count(raw, "decoder_sparse_step", default=1), raw.get("mlp_only_layers") or ()
+    """Ignores `router_aux_loss_coef`, which balances experts in pretraining and is part of no loss here."""
+    # transformers 5 writes num_local_experts, published folders have num_experts.
+    num_experts = _read_count(raw, "num_experts" if "num_experts" in raw else "num_local_experts", at_most=MAX_EXPERTS)
+    step, dense = _read_count(raw, "decoder_sparse_step", default=1), raw.get("mlp_only_layers") or ()
     layers = tuple(index for index in range(raw["num_hidden_layers"]) if (index + 1) % step == 0 and index not in dense)
     for field in SHARED_EXPERTS:
         _refuse_unless(field, raw.get(field) or 0, 0)
     shape = MixtureShape(
         num_experts=num_experts,
-        chosen=_count(raw, "num_experts_per_tok", at_most=num_experts),
-        expert_width=_count(raw, "moe_intermediate_size"),
+        chosen=_read_count(raw, "num_experts_per_tok", at_most=num_experts),
+        expert_width=_read_count(raw, "moe_intermediate_size"),
         renormalised=bool(raw.get("norm_topk_prob", False)),
         layers=layers,
     )
     return shape if layers else None
 
 
-def _count(raw: dict[str, Any], field: str, *, at_most: int | None = None, default: int | None = None) -> int:
+def _read_count(raw: dict[str, Any], field: str, *, at_most: int | None = None, default: int | None = None) -> int:
     value = raw.get(field, default)
     if not isinstance(value, int) or value < 1 or (at_most is not None and value > at_most):
         accepted = "1 or more" if at_most is None else f"from 1 to {at_most}"

@@ -1,10 +1,10 @@
 """Make the demo model from a seed: python -m engine.models.make_demo --out DIR --seed 0
 
-A Llama of two hundred thousand parameters learns running sums in two stages:
-1. right work only, from short prompts to long ones, so that it has the procedure (reinforcement cannot invent it in
-   minutes);
-2. a mixture of right work and three bad habits (skip a term, slip by one, give up early), so that it *can* do it and
-   mostly does not. That gap is what reinforcement closes in the demo.
+A Llama of 200,000 parameters is pretrained on running sums in two stages:
+1. correct answers only, from short prompts to long ones, to teach the procedure (reinforcement learning cannot discover
+   it in minutes);
+2. a mixture of correct answers and three bad habits (skip a term, slip by one, give up early), so that the model *can*
+   solve a prompt but mostly does not. The demo's reinforcement learning closes that gap.
 
 Invariants:
 - the same seed on the same machine and library versions gives the same bytes (one thread, one generator);
@@ -42,27 +42,27 @@ from engine.environments.running_sums import (
 from engine.models.demo_tokenizer import PAD, build_tokenizer, save_tokenizer, vocabulary
 
 LOG: Final = logging.getLogger(__name__)
-MAX_LENGTH: Final = 256  # 65 prompt tokens and 65 answer tokens at most, and room to ramble
-IGNORED: Final = -100  # cross_entropy's own mark for "no target here"
+MAX_LENGTH: Final = 256  # 65 prompt tokens and 65 answer tokens at most, and room for wrong, longer answers
+IGNORED: Final = -100  # cross_entropy's mark for "no target"
 REPORT_EVERY: Final = 200
-POOL: Final = 8  # batches drawn together and sorted by length, so that little is spent on padding
+POOL: Final = 8  # batches drawn together and sorted by length, which saves padding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schooling:
-    """The pre-training of the model. The defaults made engine/models/demo."""
+class Pretraining:
+    """Settings of the pretraining. The defaults made engine/models/demo."""
 
     right_steps: int = 6500
     mixture_steps: int = 1800
-    batch_tokens: int = 1024  # small batches, many steps: in equal time it masters longer sums than with 2,048
+    batch_tokens: int = 1024  # small batches, many steps: learns longer sums in equal time than with 2,048
     learning_rate: float = 5e-3
     warmup_steps: int = 100
     first_longest: int = 8
     """Prompts start at this many terms at most; the bound grows geometrically to MAX_TERMS."""
     growth_share: float = 0.8
-    """The share of the first stage in which the bound grows. Without growth it masters shorter sums in equal time."""
+    """The share of the first stage in which the bound grows. Without growth the model learns only shorter sums."""
     share_right: float = 0.45
-    """In the mixture; the three bad habits share the rest equally."""
+    """The share of correct answers in the mixture; the three bad habits share the rest equally."""
 
     @property
     def steps(self) -> int:
@@ -102,7 +102,7 @@ def demo_config() -> LlamaConfig:
 
 
 def draw_terms(rng: random.Random, longest: int) -> list[int]:
-    """Longer than the environment's prompts on average: the long ones are the hard ones."""
+    """On average longer than the environment's prompts, since long sums are the hard ones."""
     while True:
         num_terms = max(MIN_TERMS, min(MAX_TERMS, round(9 * rng.lognormvariate(0.0, 1.0))))
         if num_terms > longest:
@@ -153,20 +153,20 @@ def draw_example(rng: random.Random, tokenizer: Tokenizer, *, share_right: float
     return Example(token_ids=prompt_ids + answer_ids, prompt_length=len(prompt_ids))
 
 
-def batches(rng: random.Random, tokenizer: Tokenizer, schooling: Schooling) -> Iterator[list[Example]]:
-    """One batch a step, of about `batch_tokens` tokens, padding included: examples of like length stay together."""
+def batches(rng: random.Random, tokenizer: Tokenizer, settings: Pretraining) -> Iterator[list[Example]]:
+    """One batch per step, of about `batch_tokens` tokens including padding, with examples of similar length."""
     pool: list[list[Example]] = []
-    for step in range(schooling.steps):
-        if step in (0, schooling.right_steps):
+    for step in range(settings.steps):
+        if step in (0, settings.right_steps):
             pool = []
         if not pool:
-            share_right = 1.0 if step < schooling.right_steps else schooling.share_right
-            longest = schooling.longest_at(step)
+            share_right = 1.0 if step < settings.right_steps else settings.share_right
+            longest = settings.longest_at(step)
             drawn = [
                 draw_example(rng, tokenizer, share_right=share_right, longest=longest)
-                for _ in range(POOL * schooling.batch_tokens // 30)
+                for _ in range(POOL * settings.batch_tokens // 30)
             ]
-            pool = _cut_by_length(drawn, schooling.batch_tokens)
+            pool = _cut_by_length(drawn, settings.batch_tokens)
             rng.shuffle(pool)
         yield pool.pop()
 
@@ -184,7 +184,7 @@ def _cut_by_length(examples: Sequence[Example], batch_tokens: int) -> list[list[
 
 
 def answer_loss(model: LlamaForCausalLM, batch: Sequence[Example], pad_id: int) -> torch.Tensor:
-    """Mean cross-entropy of the answers' tokens. Padding is on the right, where causal attention never looks."""
+    """Mean cross-entropy of the answers' tokens. Padding is on the right, which causal attention does not see."""
     width = max(len(example.token_ids) for example in batch)
     inputs = torch.full((len(batch), width), pad_id)
     targets = torch.full((len(batch), width), IGNORED)
@@ -196,25 +196,25 @@ def answer_loss(model: LlamaForCausalLM, batch: Sequence[Example], pad_id: int) 
     return functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=IGNORED)
 
 
-def pretrain(seed: int, schooling: Schooling, report: Callable[[str], None]) -> LlamaForCausalLM:
+def pretrain(seed: int, settings: Pretraining, report: Callable[[str], None]) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     rng = random.Random(seed)
     model = LlamaForCausalLM(demo_config())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=schooling.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     recent: deque[float] = deque(maxlen=REPORT_EVERY)
-    for step, batch in enumerate(batches(rng, build_tokenizer(), schooling)):
+    for step, batch in enumerate(batches(rng, build_tokenizer(), settings)):
         for group in optimizer.param_groups:
-            group["lr"] = schooling.learning_rate_at(step)
+            group["lr"] = settings.learning_rate_at(step)
         loss = answer_loss(model, batch, vocabulary()[PAD])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         recent.append(loss.item())
-        if (step + 1) % REPORT_EVERY == 0 or step + 1 == schooling.steps:
-            stage = "right" if step < schooling.right_steps else "mixture"
+        if (step + 1) % REPORT_EVERY == 0 or step + 1 == settings.steps:
+            stage = "right" if step < settings.right_steps else "mixture"
             mean_loss = sum(recent) / len(recent)
-            report(f"stage={stage} step={step + 1}/{schooling.steps} loss={mean_loss:.4f}")
+            report(f"stage={stage} step={step + 1}/{settings.steps} loss={mean_loss:.4f}")
     return model
 
 
@@ -224,7 +224,7 @@ def save_demo(model: LlamaForCausalLM, folder: Path) -> None:
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True, temperature=1.0, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
-    config.rope_theta = config.rope_parameters["rope_theta"]  # where readers older than rope_parameters look for it
+    config.rope_theta = config.rope_parameters["rope_theta"]  # for readers older than rope_parameters
     model.save_pretrained(folder)
     save_tokenizer(folder, max_length=MAX_LENGTH)
 
@@ -235,11 +235,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    torch.set_num_threads(1)  # one thread adds in one order, so a seed gives the same weights
+    torch.set_num_threads(1)  # a fixed order of additions, so that a seed gives the same weights
     started = time.monotonic()
     model = pretrain(
         options.seed,
-        Schooling(),
+        Pretraining(),
         report=lambda line: LOG.info("%s elapsed_s=%.0f", line, time.monotonic() - started),
     )
     save_demo(model, options.out)

@@ -1,9 +1,9 @@
-"""`python -m engine.models.make_random SHAPE --to FOLDER`: a folder of a public model's true shape and random weights.
+"""`python -m engine.models.make_random SHAPE --to FOLDER`: a folder with a public model's shape and random weights.
 
-For trying what size does (memory, time, disk) where the model itself is not: nothing can be learned from it. Its
-tokenizer is the built-in model's, with words that mean nothing up to the whole vocabulary.
+For measuring memory, time and disk at that size without the model's weights; the model cannot learn anything. The
+tokenizer is the built-in model's, with meaningless words added up to the vocabulary's size.
 
-Invariant: one layer is in memory at a time, and a file of its own, so that any size can be made.
+Invariant: one layer is in memory at a time and has its own file, so a model of any size can be made.
 """
 
 import argparse
@@ -36,25 +36,25 @@ def main() -> int:
 
 
 def make_random(folder: Path, config: Mapping[str, Any]) -> None:
-    """`config`: a config.json's."""
+    """`config`: the content of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "config.json", {**config, "eos_token_id": 2, "pad_token_id": 0, "hidden_act": "silu"})
+    _write_json(folder / "config.json", {**config, "eos_token_id": 2, "pad_token_id": 0, "hidden_act": "silu"})
     for name in ("generation_config.json", "tokenizer_config.json"):
         shutil.copy(DEMO_FOLDER / name, folder / name)
-    _write(folder / "tokenizer.json", _stretched(json.loads((DEMO_FOLDER / "tokenizer.json").read_text()), config))
+    _write_json(folder / "tokenizer.json", _add_words(json.loads((DEMO_FOLDER / "tokenizer.json").read_text()), config))
     chance = torch.Generator().manual_seed(SEED)
     weight_map: dict[str, str] = {}
     num_bytes = 0
-    for number, tensors in enumerate(_layers(folder, chance)):
+    for number, tensors in enumerate(_draw_layers(folder, chance)):
         file = f"model-{number:05}.safetensors"
         save_file(tensors, folder / file, {"format": "pt"})
         weight_map |= dict.fromkeys(tensors, file)
         num_bytes += sum(tensor.nbytes for tensor in tensors.values())
-    _write(folder / INDEX_FILE, {"metadata": {"total_size": num_bytes}, "weight_map": weight_map})
+    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": num_bytes}, "weight_map": weight_map})
 
 
-def _layers(folder: Path, chance: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """What stands outside of the layers first, then layer by layer, by the names that the decoder reads."""
+def _draw_layers(folder: Path, chance: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """First the tensors outside the layers, then layer by layer, under the names that the decoder reads."""
     from engine.models.decoder import Decoder
     from engine.models.loading import model_tensors
 
@@ -69,22 +69,22 @@ def _layers(folder: Path, chance: torch.Generator) -> Iterator[dict[str, Tensor]
             for name, shape in shapes.items()
             if (name.startswith(prefix) if number is not None else not name.startswith("model.layers."))
         }
-        yield {name: _drawn(name, shape, dtype, chance) for name, shape in named.items()}
+        yield {name: _draw_tensor(name, shape, dtype, chance) for name, shape in named.items()}
 
 
-def _drawn(name: str, shape: torch.Size, dtype: torch.dtype, chance: torch.Generator) -> Tensor:
+def _draw_tensor(name: str, shape: torch.Size, dtype: torch.dtype, chance: torch.Generator) -> Tensor:
     if name.endswith("norm.weight"):
         return torch.ones(shape, dtype=dtype)
     return torch.empty(shape, dtype=dtype).normal_(std=STD, generator=chance)
 
 
-def _stretched(tokenizer: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _add_words(tokenizer: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary |= {f"word{number}": number for number in range(len(vocabulary), config["vocab_size"])}
     return tokenizer
 
 
-def _write(file: Path, content: object) -> None:
+def _write_json(file: Path, content: object) -> None:
     file.write_text(json.dumps(content))
 
 

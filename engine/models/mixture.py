@@ -1,14 +1,14 @@
-"""A mixture of experts (Qwen3-MoE's): for each token a router chooses k of X small MLPs, whose outputs are added up.
+"""A mixture of experts (Qwen3-MoE's): for each token a router chooses k of X small MLPs, whose outputs are summed.
 
     T tokens    D width    X experts, k of them for a token    M width of an expert    W MLPs that are mixtures
     S = T·k places, expert by expert    Y = X·2M rows: each expert's gate, then its up    Z = X·D rows: each one's down
 
 Invariants:
-- the router computes in float32, whatever other products are made in;
-- who chooses is the caller's (`Choose`). Weights of the chosen are read off the router's own scores, with their
-  gradient: a choice that is made again trains the router as one that is made here;
-- nothing is added up in an order that chance decides, so a layer that is computed again chooses the same experts;
-- experts stand one below the other in one matrix: their Hugging Face tensors are rows of it, whoever divides it.
+- the router computes in float32, whatever the dtype of other products;
+- the caller chooses the experts (`Choose`). Their weights come from the router's own scores, with gradient, so a
+  replayed choice trains the router as a fresh one does;
+- all sums have a fixed order, so a recomputed layer chooses the same experts;
+- the experts' matrices are stacked into one, so their Hugging Face tensors are row ranges, however it is sharded.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from torch.nn import functional
 from engine.models.operations import empty_parameter, gated, take_rows
 
 Choose = Callable[[int, Tensor, int], Tensor]
-"""(which mixture, counted from the first; logits_TX; k) → chosen_Tk"""
+"""(index of the mixture, counting mixtures only; logits_TX; k) → chosen_Tk"""
 
-# A row of what grouped products read begins at a multiple of 16 bytes: 8 numbers of 16 bits.
+# Grouped products need rows that begin at a multiple of 16 bytes: 8 numbers of 16 bits.
 _GROUPED_WIDTH: Final = 8
 
 
@@ -35,23 +35,23 @@ class MixtureShape:
     """k"""
     expert_width: int
     renormalised: bool
-    """Weights of the chosen add up to 1."""
+    """Whether the weights of the chosen experts add up to 1."""
     layers: tuple[int, ...]
-    """Those whose MLP is a mixture."""
+    """The layers whose MLP is a mixture."""
 
     @property
     def num_idle_experts(self) -> int:
-        """Of all layers: those that a token does not meet."""
+        """How many experts, over all layers, a token is not routed to."""
         return len(self.layers) * (self.num_experts - self.chosen)
 
 
 def freely(mixture: int, logits_TX: Tensor, k: int) -> Tensor:
-    """Choose."""
+    """Implements `Choose` by the router's own scores."""
     return logits_TX.topk(k, dim=-1).indices
 
 
 class Router(nn.Module):
-    """A module of its own, so that whoever divides a layer can gather it in float32."""
+    """A separate module, so that sharding can gather it in float32."""
 
     def __init__(self, shape: MixtureShape, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Router(nn.Module):
 
 class Mixture(nn.Module):
     def __init__(self, shape: MixtureShape, width: int, index: int, dtype: torch.dtype) -> None:
-        """`index`: which mixture, counted from the first."""
+        """`index`: counts mixtures only."""
         super().__init__()
         self._shape, self._index = shape, index
         self.router = Router(shape, width, dtype)
@@ -75,27 +75,27 @@ class Mixture(nn.Module):
         shape = self._shape
         logits_TX = self.router(x_TD)
         chosen_Tk = choose(self._index, logits_TX.detach(), shape.chosen)
-        if shape.renormalised:  # as shares of all, divided by their sum; but that may be 0 of a choice made elsewhere
+        if shape.renormalised:  # softmax shares divided by their sum, without dividing: a replayed choice's may be 0
             weights_Tk = logits_TX.gather(1, chosen_Tk).softmax(dim=-1)
         else:
             weights_Tk = logits_TX.softmax(dim=-1).gather(1, chosen_Tk)
-        return self._weighted(self._by_experts(x_TD, chosen_Tk), weights_Tk)
+        return self._sum_weighted(self._run_experts(x_TD, chosen_Tk), weights_Tk)
 
-    def _weighted(self, y_TkD: Tensor, weights_Tk: Tensor) -> Tensor:
+    def _sum_weighted(self, y_TkD: Tensor, weights_Tk: Tensor) -> Tensor:
         return (y_TkD * weights_Tk.to(y_TkD.dtype).unsqueeze(-1)).sum(dim=1)
 
-    def _by_experts(self, x_TD: Tensor, chosen_Tk: Tensor) -> Tensor:
-        """Each token's outputs of its experts, y_TkD."""
+    def _run_experts(self, x_TD: Tensor, chosen_Tk: Tensor) -> Tensor:
+        """The outputs of each token's experts, y_TkD."""
         num_experts, (num_tokens, k) = self._shape.num_experts, chosen_Tk.shape
         expert_S, order_S = chosen_Tk.flatten().sort(stable=True)
         place_S = torch.empty_like(order_S)
         place_S[order_S] = torch.arange(len(order_S), device=order_S.device)
-        # Where each expert's places end; counting them would make a GPU's host wait for the router.
+        # The end of each expert's places; counting them would make the host wait for the GPU.
         ends_X = torch.searchsorted(expert_S, torch.arange(num_experts, device=expert_S.device), right=True)
         dtype = _dtype_of_products(x_TD)
         x_SD = take_rows(x_TD.to(dtype), order_S // k)
-        gate_SM, up_SM = _products(x_SD, self.gate_up_YD.to(dtype), ends_X).chunk(2, dim=-1)
-        y_SD = _products(gated(gate_SM, up_SM), self.down_ZM.to(dtype), ends_X)
+        gate_SM, up_SM = _multiply_by_expert(x_SD, self.gate_up_YD.to(dtype), ends_X).chunk(2, dim=-1)
+        y_SD = _multiply_by_expert(gated(gate_SM, up_SM), self.down_ZM.to(dtype), ends_X)
         return take_rows(y_SD, place_S).view(num_tokens, k, -1)
 
 
@@ -104,35 +104,35 @@ def _dtype_of_products(x_TD: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TD.dtype
 
 
-def _products(x_SI: Tensor, weights_RI: Tensor, ends_X: Tensor) -> Tensor:
-    """Each expert's rows of x with its rows of the weights: R/X columns. I is what both have in common."""
+def _multiply_by_expert(x_SI: Tensor, weights_RI: Tensor, ends_X: Tensor) -> Tensor:
+    """Multiplies each expert's rows of x by its rows of the weights, into R/X columns. I: the shared dimension."""
     num_experts, width = len(ends_X), x_SI.shape[1]
     weights_XOI = weights_RI.view(num_experts, -1, width)
-    if _are_grouped(width, weights_XOI.shape[1], x_SI.dtype):
+    if _can_group(width, weights_XOI.shape[1], x_SI.dtype):
         return grouped_products(x_SI, weights_XOI, ends_X)
     return looped_products(x_SI, weights_XOI, ends_X)
 
 
-def _are_grouped(num_in: int, num_out: int, dtype: torch.dtype) -> bool:
+def _can_group(num_in: int, num_out: int, dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and num_in % _GROUPED_WIDTH == 0 and num_out % _GROUPED_WIDTH == 0
 
 
 def asks_the_host(shape: MixtureShape | None, width: int, dtype: torch.dtype) -> bool:
-    """How many tokens each expert has is asked there, so that a forward is no fixed row of operations."""
+    """True if a forward pass reads each expert's token count on the host, which rules out CUDA graphs."""
     if shape is None:
         return False
     sides = ((width, 2 * shape.expert_width), (shape.expert_width, width))
-    return not all(_are_grouped(*side, dtype) for side in sides)
+    return not all(_can_group(*side, dtype) for side in sides)
 
 
 def grouped_products(x_SI: Tensor, weights_XOI: Tensor, ends_X: Tensor) -> Tensor:
-    """In one call, in 16 bits."""
+    """All experts in one call, in 16 bits."""
     y_SO: Tensor = functional.grouped_mm(x_SI, weights_XOI.transpose(1, 2), offs=ends_X.to(torch.int32))
     return y_SO
 
 
 def looped_products(x_SI: Tensor, weights_XOI: Tensor, ends_X: Tensor) -> Tensor:
-    """One product an expert. Unbound, not indexed: the gradient of every index would be as large as all experts."""
+    """One product per expert. Unbinds instead of indexing: the gradient of an index is as large as all experts."""
     ends = ends_X.tolist()
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     parts = zip(torch.split(x_SI, counts), weights_XOI.unbind(), counts, strict=True)

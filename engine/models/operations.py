@@ -1,4 +1,4 @@
-"""Operations that layers are made of.
+"""The operations of a layer.
 
 T tokens    N rows    D width    F width of the MLP
 """
@@ -15,13 +15,13 @@ def empty_parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """As `x[index]`, but the gradient of rows that are taken often is added up by an operation made for it."""
+    """`x[index]`, with a backward pass made for rows that are taken many times."""
     return functional.embedding(index, x.reshape(x.shape[0], -1)).view(-1, *x.shape[1:])
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     if is_lean() and x_TD.dtype == torch.float32 and x_TD.device.type == "cpu":
-        # torch's own is eight operations on a CPU, and a plain number for a tensor costs as much as an operation.
+        # torch's own takes eight operations on a CPU, and a Python number costs as much as an operation.
         length_T1 = torch.linalg.vector_norm(x_TD, dim=-1, keepdim=True)
         mean_square_T1 = torch.addcmul(_on_cpu(eps), length_T1, length_T1, value=1.0 / x_TD.shape[-1])
         return (x_TD * mean_square_T1.rsqrt_()).mul_(weight_D)
@@ -44,5 +44,5 @@ def gated(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
 
 
 def is_lean() -> bool:
-    """Rollouts: no gradient ever, and all in the weights' own type, so fused and in-place forms are right."""
+    """True in rollouts, which need no gradients and compute in the weights' dtype, so fused and in-place forms work."""
     return torch.is_inference_mode_enabled() and not torch.is_autocast_enabled()

@@ -1,13 +1,13 @@
-"""Packing: sequences of many lengths laid into one row of tokens, and for attention into rectangles of like length.
+"""Packing: sequences of many lengths in one row of tokens, and for attention in rectangles of similar length.
 
-    p p p a a    p p p b    q q c c c        three sequences; the first two begin alike
+    p p p a a    p p p b    q q c c c        three sequences; the first two share a prefix
 
-    p p p a a b q q c c c                    T: what linear layers see: each beginning once, no padding
+    p p p a a b q q c c c                    T: input of linear layers: each shared prefix once, no padding
 
-    [ p p p b · ]  [ p p p a a ]             F: what attention sees: whole sequences in rectangles of rows, each a
+    [ p p p b · ]  [ p p p a a ]             F: input of attention: whole sequences in rectangles of rows, each a
                    [ q q c c c ]                plain batch
 
-Padding is on the right, where causal attention never looks, so nothing needs a mask.
+Padding is on the right, which causal attention does not see, so no mask is needed.
 
 Invariants:
 - every sequence is in exactly one rectangle; the shortest come first;
@@ -24,15 +24,15 @@ from torch import Tensor
 
 Ints = NDArray[np.int64]
 
-# One more rectangle costs about as much time as this many tokens of padding (measured on one CPU core, and a GPU's
-# launches make rectangles costlier still, so this errs on the side of little padding).
+# One more rectangle costs about as much time as this many tokens of padding (measured on one CPU core; on a GPU
+# rectangles cost more, so this errs on the side of little padding).
 PADDING_PER_RECTANGLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rectangle:
     members: tuple[int, ...]
-    """The sequence in each row, by its index in the lengths given."""
+    """The sequence in each row, as an index into the given lengths."""
     width: int
 
     @property
@@ -42,30 +42,30 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTokens:
-    """T: tokens of all sequences, a shared beginning once    F: places of all rectangles, padding included"""
+    """T: tokens of all sequences, each shared prefix once    F: places of all rectangles, padding included"""
 
     ids_T: Tensor
     positions_T: Tensor
     rectangles: tuple[Rectangle, ...]
     spread_F: Tensor | None
-    """The index in T for each place of F; None: they are the same."""
+    """The index in T for each place of F; None: T and F are the same."""
     gather_T: Tensor | None
-    """The place in F of each of T; of a shared beginning, in one of its rows."""
+    """The place in F of each token of T; for a shared prefix, in one of its rows."""
     starts: Tensor | None
     """The places in F where sequences begin, and where the last one ends; None: there is padding."""
     places: dict[int, Ints]
-    """The places in T of each member's tokens."""
+    """The places in T of each sequence's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequenceArrays:
-    """Sequences in one array of tokens: each a beginning, which others may have too, and a rest of its own.
+    """Sequences in one array of tokens: each has a prefix, which others may share, and a rest of its own.
 
     N sequences"""
 
     ids: NDArray[np.int32]
     beginning_starts_N: Ints
-    """Of those that begin alike, the same place."""
+    """The same place for sequences that share a prefix."""
     beginning_lengths_N: Ints
     rest_starts_N: Ints
     rest_lengths_N: Ints
@@ -73,11 +73,11 @@ class SequenceArrays:
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]], shareable: Sequence[int]) -> "SequenceArrays":
         ids: list[int] = []
-        begun: dict[tuple[int, ...], int] = {}
+        starts: dict[tuple[int, ...], int] = {}
         rows: list[tuple[int, int, int, int]] = []
         for sequence, num_shareable in zip(sequences, shareable, strict=True):
             beginning = tuple(sequence[:num_shareable])
-            start = begun.setdefault(beginning, len(ids))
+            start = starts.setdefault(beginning, len(ids))
             ids += beginning if start == len(ids) else ()
             rows.append((start, len(beginning), len(ids), len(sequence) - len(beginning)))
             ids += sequence[len(beginning) :]
@@ -98,7 +98,7 @@ def lay_out(
     only: Sequence[int] | None = None,
     padding: int = PADDING_PER_RECTANGLE,
 ) -> list[Rectangle]:
-    """Of all sequences, or only of those in `only`. `padding`: at most, in each rectangle."""
+    """Rectangles of all sequences, or only of those in `only`. `padding`: the limit for each rectangle."""
     order = sorted(range(len(lengths)) if only is None else only, key=lengths.__getitem__)
     rectangles: list[Rectangle] = []
     members: list[int] = []
@@ -130,8 +130,8 @@ def pack(
     *,
     shareable: Sequence[int] | None = None,
 ) -> PackedTokens:
-    """`rectangles` may name only some of the sequences. `shareable`: how many of each sequence's first tokens others
-    may begin with too."""
+    """`rectangles` may cover only some of the sequences. `shareable`: the length of each sequence's prefix that others
+    may share."""
     return pack_arrays(SequenceArrays.of(sequences, shareable or [0] * len(sequences)), rectangles, device)
 
 
@@ -143,16 +143,16 @@ def pack_arrays(sequences: SequenceArrays, rectangles: Sequence[Rectangle], devi
     rests_S = sequences.rest_lengths_N[members_S]
     kinds_S = np.where(beginnings_S > 0, sequences.beginning_starts_N[members_S], -1)
     _, first_S, kind_S = np.unique(kinds_S, return_index=True, return_inverse=True)
-    reader_S = first_S[kind_S]  # the row by which its beginning is read in
+    reader_S = first_S[kind_S]  # the row that holds its prefix's tokens in T
     known_S = np.where(reader_S == np.arange(len(members_S)), 0, beginnings_S)
     own_S, lengths_S = beginnings_S + rests_S - known_S, beginnings_S + rests_S
-    row_starts_S, starts_S, wide_starts_S = _starts(own_S), _starts(lengths_S), _starts(widths_S)
+    row_starts_S, starts_S, wide_starts_S = _find_starts(own_S), _find_starts(lengths_S), _find_starts(widths_S)
     read = ranges(
-        _in_turns(sequences.beginning_starts_N[members_S], sequences.rest_starts_N[members_S]),
-        _in_turns(beginnings_S - known_S, rests_S),
+        _interleave(sequences.beginning_starts_N[members_S], sequences.rest_starts_N[members_S]),
+        _interleave(beginnings_S - known_S, rests_S),
     )
     places_P = ranges(
-        _in_turns(row_starts_S[reader_S], row_starts_S + beginnings_S - known_S), _in_turns(beginnings_S, rests_S)
+        _interleave(row_starts_S[reader_S], row_starts_S + beginnings_S - known_S), _interleave(beginnings_S, rests_S)
     )
     spread_F = gather_T = None
     is_padded = int(widths_S.sum()) > len(places_P)
@@ -180,14 +180,14 @@ def pack_arrays(sequences: SequenceArrays, rectangles: Sequence[Rectangle], devi
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """All numbers of each range, one range after the other."""
-    return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
+    """The numbers of all ranges, concatenated."""
+    return np.repeat(starts - _find_starts(lengths), lengths) + np.arange(lengths.sum())
 
 
-def _starts(lengths: Ints) -> Ints:
-    """Of parts that lie one after the other."""
+def _find_starts(lengths: Ints) -> Ints:
+    """The starts of adjacent parts with these lengths."""
     return lengths.cumsum() - lengths
 
 
-def _in_turns(one: Ints, other: Ints) -> Ints:
+def _interleave(one: Ints, other: Ints) -> Ints:
     return np.stack([one, other], axis=1).ravel()

@@ -1,6 +1,6 @@
-"""Tensors copied and read in pieces of bounded size, each a sign of life.
+"""Copies and reads tensors in pieces of bounded size, each of which reports progress.
 
-Invariant: the bytes are those of a copy in one go.
+Invariant: the bytes equal those of a single copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from engine.signs import at_work
 
-# Seconds on the slowest disk that is worth using; large against what a piece costs.
+# Takes seconds on the slowest usable disk, and is large against the overhead per piece.
 PIECE_BYTES: Final = 64 * 2**20
 
 
 def row_pieces(shape: Sequence[int], num_bytes: int) -> Iterator[slice]:
-    """Rows of at most PIECE_BYTES together, at least one at a time. Of a tensor without rows or bytes: all of it."""
+    """Slices of rows with at most PIECE_BYTES, but at least one row. A tensor without rows or bytes is one slice."""
     if len(shape) == 0 or num_bytes <= PIECE_BYTES:
         yield slice(None)
         return
@@ -26,7 +26,7 @@ def row_pieces(shape: Sequence[int], num_bytes: int) -> Iterator[slice]:
 
 
 def copy_tensor(target: Tensor, source: Tensor, *, what: str) -> None:
-    """Of the same shape."""
+    """`source` has the shape of `target`."""
     for rows in row_pieces(target.shape, target.nbytes):
         with at_work(what):
             if rows == slice(None):
@@ -36,7 +36,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, what: str) -> None:
 
 
 def read_pieces(file: Any, name: str, num_bytes: int) -> Iterator[tuple[slice, Tensor]]:
-    """Of a tensor in an open safetensors file. The caller's use of a piece counts to the piece."""
+    """Reads a tensor of an open safetensors file. The caller's use of a piece counts as part of its progress step."""
     stored = file.get_slice(name)
     for rows in row_pieces(stored.get_shape(), num_bytes):
         with at_work("load"):

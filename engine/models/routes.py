@@ -1,13 +1,13 @@
-"""Routes: the experts that each token met, as a rollout notes them and a trainer chooses them again.
+"""Routes: the experts of each token, as the rollout records them and the trainer replays them.
 
     token 0: k experts of mixture 0, k of mixture 1, …    token 1: …        8 bits each; 16 from 256 experts on
 
     T tokens    W mixtures    X experts, k of them for a token
 
 Invariants:
-- routes are of a sequence's first tokens, its prompt included: of what comes after them nothing is known;
-- the largest number names no expert: of a token that begins with it nothing is known either;
-- a token of which nothing is known chooses freely.
+- routes cover a sequence's first tokens, prompt included; the routes of later tokens are unknown;
+- the largest number means no expert: a token whose route begins with it is unknown too;
+- the router chooses freely for a token with an unknown route.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from engine.models.mixture import Choose, MixtureShape, freely
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFormat:
     num_mixtures: int
-    """0: a dense model, whose tokens have routes of no bytes."""
+    """0 for a dense model, whose routes have no bytes."""
     num_experts: int
     chosen: int
     """k"""
@@ -54,20 +54,20 @@ class RouteFormat:
         return flat.numpy().tobytes()
 
     def opened(self, data: bytes | bytearray | memoryview) -> Tensor:
-        """routes_TWk, which share the memory of `data`."""
+        """Returns routes_TWk, which share the memory of `data`."""
         shape = (-1, self.num_mixtures, self.chosen)
         if not len(data):
             return torch.empty((0, *shape[1:]), dtype=self.dtype)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that it has no read-only tensors
             return torch.frombuffer(data, dtype=self.dtype).view(shape)
 
     def checked(self, data: bytes) -> bytes:
-        """Raises `ValueError` of an expert that is not there."""
+        """Raises `ValueError` if an expert does not exist."""
         routes_TWk = self.opened(data)
         named_TWk = routes_TWk[routes_TWk[:, 0, 0] != self.unknown] if len(data) else routes_TWk
         if named_TWk.numel() and not 0 <= int(named_TWk.min()) <= int(named_TWk.max()) < self.num_experts:
-            raise ValueError(f"routes: experts from 0 to {self.num_experts - 1}, got {int(named_TWk.max())}")
+            raise ValueError(f"routes: experts must be from 0 to {self.num_experts - 1}, got {int(named_TWk.max())}")
         return data
 
 
@@ -75,12 +75,12 @@ DENSE: Final = RouteFormat.of(None)
 
 
 def replayed(routes_TWk: Tensor | None) -> Choose:
-    """As was noted; freely, where nothing was."""
+    """Replays the recorded routes; chooses freely without any."""
     return freely if routes_TWk is None else Replayed(routes_TWk)
 
 
 class Replayed:
-    """Choose."""
+    """Implements `Choose` by recorded routes."""
 
     def __init__(self, routes_TWk: Tensor) -> None:
         self._routes_TWk = routes_TWk

@@ -1,7 +1,6 @@
-"""Text to token ids and back, from a folder's tokenizer.json. `transformers` is not imported: it costs seconds.
+"""Text to token ids and back, by a folder's tokenizer.json. Does not import `transformers`, which takes seconds.
 
-Invariants:
-- `decode` drops end tokens and nothing else: a grader sees every other token that the model said.
+Invariant: `decode` drops only end tokens, so that a grader sees every other token of the model.
 """
 
 import json
@@ -34,31 +33,31 @@ class Tokenizer:
         return int(self._raw.get_vocab_size(with_added_tokens=True))
 
     def words(self) -> dict[str, int]:
-        """Every token and its id."""
+        """Maps every token to its id."""
         return dict(self._raw.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, *, goes_on: bool = False) -> list[int]:
-        """`goes_on`: something was said before it, so that no token that begins a text is put in front of it."""
+        """`goes_on`: the text continues another, so no begin-of-text token is added."""
         return list(self._raw.encode(text, add_special_tokens=not goes_on).ids)
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Of a chat template, which writes every token that it wants, also the one that begins a text."""
+        """Encodes a chat template's output, which already contains any begin-of-text token."""
         return self.encode(text, goes_on=True)
 
     def end_of(self, ids: Sequence[int]) -> str:
-        """The text of the token that ended an answer; nothing where none did."""
-        ended = [token for token in ids[-1:] if token in self.eos_ids]
-        return str(self._raw.decode(ended, skip_special_tokens=False))
+        """The text of the end token that closes an answer; empty if there is none."""
+        end_ids = [token for token in ids[-1:] if token in self.eos_ids]
+        return str(self._raw.decode(end_ids, skip_special_tokens=False))
 
     def piece(self, token: int) -> str:
-        """The text of one token behind others; U+FFFD for each part of a letter. Of an end token its name."""
+        """The text of one token that follows others; U+FFFD for each part of a letter, the name for an end token."""
         before = self._anchor
         text: str = self._raw.decode([*before, token], skip_special_tokens=False)
         return text[len(self._raw.decode(before, skip_special_tokens=False)) :]
 
     @cached_property
     def _anchor(self) -> list[int]:
-        """Some decoders drop the white space that a text begins with: that of a token is behind this one."""
+        """A token to put before others: some decoders drop the white space at the beginning of a text."""
         return self.encode("a", goes_on=True)[-1:]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -67,7 +66,7 @@ class Tokenizer:
 
 
 def read_eos_ids(folder: Path) -> tuple[int, ...]:
-    """Every token that ends a response; generation_config.json has the last word, as in `transformers`."""
+    """Every token that ends a response; generation_config.json takes precedence, as in `transformers`."""
     for name in ("generation_config.json", "config.json"):
         file = folder / name
         settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}

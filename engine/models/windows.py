@@ -1,21 +1,21 @@
-"""Sliding windows of a config.json, as transformers' classes of its family read them.
+"""Reads the sliding windows of a config.json as transformers' class of its family does.
 
-Invariant: a layer's kind that is neither whole nor sliding is refused, and so is a window where the family has none.
+Invariant: a layer type other than full or sliding attention is refused, and so is a window in a family without windows.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 OF_ALL_LAYERS: Final = ("mistral",)
-"""A window there is one of every layer."""
+"""Families whose window applies to every layer."""
 OF_SOME_LAYERS: Final = ("qwen2", "qwen3")
-"""Where it is switched on: of the layers that are called sliding, or of all from one on."""
-WINDOW: Final = 4_096  # of a folder that does not say it
+"""Families whose window, if switched on, applies to the layers listed as sliding, or to all from max_window_layers."""
+WINDOW: Final = 4_096  # the default
 FIRST_SLIDING: Final = 28
 
 
 def read_windows(raw: Mapping[str, Any]) -> tuple[int | None, ...]:
-    """Of each layer; empty: none has one. Raises `ValueError`."""
+    """Each layer's window; empty if no layer has one. Raises `ValueError`."""
     family, num_layers = raw["model_type"], raw["num_hidden_layers"]
     kinds = raw.get("layer_types")
     is_on = family in OF_ALL_LAYERS or bool(raw.get("use_sliding_window", False))

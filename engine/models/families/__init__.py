@@ -1,3 +1,1 @@
-"""Families: models of transformers' own classes, beside the decoder of this project, and what a trainer takes of
-both.
-"""
+"""Families: models of transformers' own classes, and the interface that they share with this project's decoder."""

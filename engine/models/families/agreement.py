@@ -1,9 +1,9 @@
-"""A model's folder, held against itself: its configuration, its tokenizer and the tensors of its files. Only the files'
-headers are read, so that it takes no memory and no time worth the name however large the model is.
+"""Checks that a model's configuration, tokenizer and tensors agree. Reads only the headers of weight files, so it takes
+little memory and time, however large the model is.
 
-Invariant: what disagrees is a ValueError that names the file, what stands there and what would be accepted. A model
-that is let through has every weight that its configuration asks for, in its shape, and no other that would be left out;
-every id that its tokenizer makes is a row of its tables; and what ends a text is the same token to both.
+Invariant: a disagreement is a ValueError that names the file, the value found and the values accepted. An accepted
+model has every weight that its configuration requires, in its shape, and no others; every id of its tokenizer is a row
+of its tables; and tokenizer and configuration have the same end token.
 """
 
 import json
@@ -24,7 +24,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 STORED_IN: Final = ("F32", "BF16", "F16")
 SPECIAL: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 HEAD: Final = "lm_head.weight"
-TABLES: Final = ".rotary_emb.inv_freq"  # older files hold them; every model makes them itself
+TABLES: Final = ".rotary_emb.inv_freq"  # in older files; models compute these tables themselves
 SHOWN: Final = 5
 
 
@@ -32,7 +32,7 @@ def check_folder(folder: Path) -> ModelConfig:
     """Raises `ValueError`."""
     config = read_model_config(folder)
     _check_tokenizer(folder, config)
-    _check_tensors(_stored_shapes(folder), _asked_shapes(config), config)
+    _check_tensors(_read_stored_shapes(folder), _find_expected_shapes(config), config)
     return config
 
 
@@ -48,21 +48,21 @@ def _check_tokenizer(folder: Path, config: ModelConfig) -> None:
     if last >= config.vocab_size:
         raise ValueError(f"tokenizer.json: ids must be below config.json's vocab_size, {config.vocab_size}, got {last}")
     known = set(ids.values())
-    for name, field, value in _special_ids(folder):
+    for name, field, value in _read_special_ids(folder):
         if value not in known:
             raise ValueError(f"{name}: {field} must be the id of a token of tokenizer.json, got {value}")
-    end = _words_end(folder)
+    end = _read_end_word(folder)
     if end in ids and ids[end] not in (ends := read_eos_ids(folder)):
         raise ValueError(
-            f"tokenizer_config.json: eos_token must be one of the tokens that end a text by generation_config.json or "
-            f"config.json, {', '.join(map(str, ends))}; got {end!r}, which is {ids[end]}"
+            f"tokenizer_config.json: eos_token must be one of the end tokens of generation_config.json or config.json, "
+            f"{', '.join(map(str, ends))}; got {end!r}, which is {ids[end]}"
         )
 
 
-def _special_ids(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """File, field and id; -1 is how older files say none."""
+def _read_special_ids(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """Yields file, field and id; -1 means none in older files."""
     for name in ("config.json", "generation_config.json"):
-        settings = _read(folder / name)
+        settings = _read_json(folder / name)
         for field in SPECIAL:
             value = settings.get(field)
             for each in value if isinstance(value, list) else (value,):
@@ -70,12 +70,12 @@ def _special_ids(folder: Path) -> Iterator[tuple[str, str, int]]:
                     yield name, field, each
 
 
-def _words_end(folder: Path) -> str | None:
-    end = _read(folder / "tokenizer_config.json").get("eos_token")
+def _read_end_word(folder: Path) -> str | None:
+    end = _read_json(folder / "tokenizer_config.json").get("eos_token")
     return end["content"] if isinstance(end, dict) else end
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return settings
 
@@ -83,11 +83,11 @@ def _read(file: Path) -> dict[str, Any]:
 # The tensors -----------------------------------------------------------------------------------------------------
 
 
-def _stored_shapes(folder: Path) -> Shapes:
+def _read_stored_shapes(folder: Path) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in weight_files(folder):
         if not file.is_file():
-            raise ValueError(f"{INDEX_FILE}: names {file.name}, which is not in {folder}")
+            raise ValueError(f"{INDEX_FILE} names {file.name}, which is not in {folder}")
         try:
             with safe_open(file, framework="pt") as stored:
                 for name in stored.keys():  # noqa: SIM118
@@ -96,26 +96,26 @@ def _stored_shapes(folder: Path) -> Shapes:
                         raise ValueError(f"{file.name}: {name} must be one of {', '.join(STORED_IN)}, got {dtype}")
                     shapes[name] = tuple(part.get_shape())
         except SafetensorError as error:
-            raise ValueError(f"{file.name}: not a whole safetensors file: {error}") from error
+            raise ValueError(f"{file.name}: not a complete safetensors file: {error}") from error
     return shapes
 
 
-def _asked_shapes(config: ModelConfig) -> Shapes:
+def _find_expected_shapes(config: ModelConfig) -> Shapes:
     model = empty_model(config, torch.float32, device=torch.device("cpu"))
     own = {name: parameter.detach() for name, parameter in model.named_parameters()}
     return {name: tuple(tensor.shape) for name, tensor in public_views(config, own).items()}
 
 
-def _check_tensors(stored: Shapes, asked: Shapes, config: ModelConfig) -> None:
-    if missing := sorted(asked.keys() - stored.keys()):
-        raise ValueError(f"config.json asks for tensors that no file has: {_some(missing)}")
-    for name, shape in asked.items():
+def _check_tensors(stored: Shapes, expected: Shapes, config: ModelConfig) -> None:
+    if missing := sorted(expected.keys() - stored.keys()):
+        raise ValueError(f"the weight files lack tensors that config.json requires: {_join_first(missing)}")
+    for name, shape in expected.items():
         if stored[name] != shape:
-            raise ValueError(f"{name} has shape {stored[name]}, config.json asks for {shape}")
-    beside = {name for name in stored.keys() - asked.keys() if not name.endswith(TABLES)}
-    if others := sorted(beside - ({HEAD} if config.tied else set())):
-        raise ValueError(f"the files have tensors that config.json does not ask for: {_some(others)}")
+            raise ValueError(f"{name} has shape {stored[name]}, config.json requires {shape}")
+    extra = {name for name in stored.keys() - expected.keys() if not name.endswith(TABLES)}
+    if others := sorted(extra - ({HEAD} if config.tied else set())):
+        raise ValueError(f"the weight files have tensors that config.json does not use: {_join_first(others)}")
 
 
-def _some(names: list[str]) -> str:
+def _join_first(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

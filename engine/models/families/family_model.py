@@ -1,13 +1,13 @@
-"""transformers' own layers over packed tokens: embedding, layers, norm and head of a family, to a trainer what the
-decoder is.
+"""A family's model over packed tokens: transformers' own embedding, layers, norm and head, with the interface of the
+decoder.
 
     T tokens of all sequences, one after the other    N rows    D width    V vocabulary
 
-The layers are called one by one, as transformers' own forward pass calls them, so that what they leave for the backward
-pass is the caller's choice, as it is the decoder's.
+The forward pass calls the layers one by one, as transformers' own does, so that the caller chooses what they save for
+the backward pass, as with the decoder.
 
 Invariants:
-- parameters have the names that the family's files have: these are the public ones;
+- parameters have the names of the family's files, which are the public names;
 - tied weights are one parameter.
 """
 
@@ -32,7 +32,7 @@ class FamilyModel(nn.Module):
     activations: Activations = "kept"
 
     def __init__(self, config: FamilyConfig, dtype: torch.dtype, *, device: torch.device) -> None:
-        """Weights have no memory yet; the tables of positions are there, on `device`."""
+        """Weights have no memory yet; the rotary tables are on `device`."""
         super().__init__()
         from transformers import AutoModel
 
@@ -44,11 +44,11 @@ class FamilyModel(nn.Module):
             self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False, dtype=dtype)
         with torch.device(device):
             self.model.rotary_emb = type(self.model.rotary_emb)(theirs)
-        unmade = [name for name, buffer in self.named_buffers() if buffer.is_meta]
-        assert not unmade, f"tables that nobody makes again: {unmade}"
+        empty = [name for name, buffer in self.named_buffers() if buffer.is_meta]
+        assert not empty, f"buffers without values: {empty}"
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = freely) -> Tensor:
-        """The last layer's output, before the final norm. It has no mixtures, so nobody chooses."""
+        """The last layer's output, before the final norm. Ignores `choose`: families have no mixtures."""
         x_1TD = functional.embedding(ids_T, self.embedding_VD).unsqueeze(0)
         positions_1T = positions_T.unsqueeze(0)
         given: dict[str, Any] = {
@@ -72,17 +72,17 @@ class FamilyModel(nn.Module):
         self.activations = how
 
     def with_memory(self, device: torch.device) -> "FamilyModel":
-        """Memory for weights that have none, filled by nobody yet."""
+        """Allocates memory, without values, for weights that have none."""
         self._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each)  # type: ignore[no-untyped-call]
         return self
 
     def normed(self, x_ND: Tensor) -> Tensor:
-        """What the head reads."""
+        """The head's input."""
         normed_ND: Tensor = self.model.norm(x_ND)
         return normed_ND
 
     def drop_head(self) -> None:
-        """Words are none of this model's business."""
+        """Frees the head of a model that predicts no tokens (a critic)."""
         self.lm_head = None
 
     @property

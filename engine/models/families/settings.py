@@ -1,10 +1,10 @@
-"""A family's configuration: the facts that a trainer needs, and the words from which transformers makes its layers.
+"""A family's configuration: the facts that a trainer needs, and the config.json from which transformers makes layers.
 
 Invariants:
-- a setting that is not honoured is refused by name, never ignored: one that transformers' class does not know, a
-  dropout (a policy's probabilities are to be its own), rotary tables that depend on how long the sequences of a call
-  are (those of a packed row, or of a rank's slice of it, are not those of a rollout);
-- nothing of transformers is imported before a configuration names a family.
+- an unsupported setting is refused by name, never ignored: settings that transformers' class does not know; dropout,
+  since the trainer's probabilities must be the policy's; rotary tables that depend on the length of a call's sequences,
+  since a packed row, or a rank's slice of it, has other lengths than a rollout;
+- transformers is not imported before a configuration names a family.
 """
 
 import json
@@ -20,11 +20,11 @@ from engine.spec.fit.shape import ModelShape
 
 FAMILIES: Final = ("llama", "qwen2", "qwen3", "mistral", "glm4", "olmo2", "phi3")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
-TURN_IN_PART: Final = ("glm4", "phi3")
+PARTIAL_ROTARY: Final = ("glm4", "phi3")
 DROPOUTS: Final = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 
-# Settings that say where a folder comes from, or that older files spell otherwise and transformers reads.
-OF_NO_CONSEQUENCE: Final = frozenset(
+# Settings about a folder's origin, or older spellings of settings that transformers reads.
+IGNORED_SETTINGS: Final = frozenset(
     (
         *("model_type", "_name_or_path", "auto_map", "tokenizer_class", "_attn_implementation"),
         *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor", "head_dim"),
@@ -44,11 +44,11 @@ class FamilyConfig:
     max_positions: int
     tied: bool
     dtype: torch.dtype
-    """As stored in the folder; what rollouts run in."""
+    """As stored in the folder; rollouts run in this dtype."""
     windows: tuple[int | None, ...]
-    """Of each layer: as many tokens back as one sees, itself included."""
-    words: str
-    """The config.json."""
+    """Each layer's attention window in tokens, the current one included; None: no window."""
+    source: str
+    """The content of config.json."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -60,8 +60,8 @@ class FamilyConfig:
             raise ValueError(
                 f"config.json: model_type must be one of {', '.join(FAMILIES)}, got {raw.get('model_type')!r}"
             )
-        shape, theirs = ModelShape.of_config(raw), _made(raw)
-        _refuse_what_is_not_honoured(raw, theirs)
+        shape, theirs = ModelShape.of_config(raw), _make_config(raw)
+        _refuse_unsupported_settings(raw, theirs)
         return cls(
             vocab_size=shape.vocab_size,
             width=shape.width,
@@ -72,33 +72,33 @@ class FamilyConfig:
             max_positions=shape.max_positions,
             tied=shape.tied,
             dtype=DTYPES[raw.get("dtype") or raw.get("torch_dtype") or "float32"],
-            windows=_windows(theirs, shape.num_layers),
-            words=json.dumps(raw, sort_keys=True),
+            windows=_read_windows(theirs, shape.num_layers),
+            source=json.dumps(raw, sort_keys=True),
         )
 
     @property
     def attention_width(self) -> int:
-        """Of all heads of all layers."""
+        """The summed width of all heads of all layers."""
         return self.num_layers * self.num_heads * self.head_dim
 
     @property
     def mixture(self) -> None:
-        """Mixtures are the decoder's."""
+        """None: only the decoder has mixtures."""
 
     @property
     def shape(self) -> ModelShape:
-        return ModelShape.of_config(json.loads(self.words))
+        return ModelShape.of_config(json.loads(self.source))
 
     def for_transformers(self) -> Any:
-        """Its layers will call the attention of engine/models/families/attention.py."""
-        theirs = _made(json.loads(self.words))
+        """A configuration whose layers call the attention of engine/models/families/attention.py."""
+        theirs = _make_config(json.loads(self.source))
         theirs._attn_implementation = NAME
-        theirs.pad_token_id = None  # its row would get no gradient, though rows without padding have such tokens too
+        theirs.pad_token_id = None  # else its row would get no gradient, and the token also occurs as no padding
         setattr(theirs, WINDOWS, self.windows)
         return theirs
 
 
-def _made(raw: dict[str, Any]) -> Any:
+def _make_config(raw: dict[str, Any]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
@@ -108,10 +108,10 @@ def _made(raw: dict[str, Any]) -> Any:
         raise ValueError(f"config.json: {error}") from error
 
 
-def _refuse_what_is_not_honoured(raw: dict[str, Any], theirs: Any) -> None:
-    known = set(type(theirs).__dataclass_fields__) | OF_NO_CONSEQUENCE
+def _refuse_unsupported_settings(raw: dict[str, Any], theirs: Any) -> None:
+    known = set(type(theirs).__dataclass_fields__) | IGNORED_SETTINGS
     for field in sorted(raw.keys() - known):
-        if raw[field]:  # what is off, empty or nothing says nothing
+        if raw[field]:  # an unknown setting that is off or empty has no effect
             raise ValueError(f"config.json: {field} is no setting of {raw['model_type']} models, got {raw[field]!r}")
     for field in DROPOUTS:
         if raw.get(field):
@@ -119,13 +119,13 @@ def _refuse_what_is_not_honoured(raw: dict[str, Any], theirs: Any) -> None:
     rope = theirs.rope_parameters or {}
     if (kind := rope.get("rope_type", "default")) not in ROPE_TYPES:
         raise ValueError(f"config.json: rope type must be one of {', '.join(ROPE_TYPES)}, got {kind!r}")
-    turned = rope.get("partial_rotary_factor") or 1.0
-    if turned != 1.0 and raw["model_type"] not in TURN_IN_PART:
-        raise ValueError(f"config.json: partial_rotary_factor must be 1 for {raw['model_type']} models, got {turned!r}")
+    factor = rope.get("partial_rotary_factor") or 1.0
+    if factor != 1.0 and raw["model_type"] not in PARTIAL_ROTARY:
+        raise ValueError(f"config.json: partial_rotary_factor must be 1 for {raw['model_type']} models, got {factor!r}")
 
 
-def _windows(theirs: Any, num_layers: int) -> tuple[int | None, ...]:
-    """As transformers' attention modules read them: of all layers, or of those that are called sliding."""
+def _read_windows(theirs: Any, num_layers: int) -> tuple[int | None, ...]:
+    """Each layer's window as transformers reads it: in all layers, or in those listed as sliding."""
     window: int | None = getattr(theirs, "sliding_window", None)
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
     if unknown := set(kinds) - {"sliding_attention", "full_attention"}:

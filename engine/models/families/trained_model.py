@@ -1,11 +1,11 @@
-"""A model that a trainer takes, of whichever code: the decoder of this project where it honours all that a folder's
-configuration says, transformers' layers otherwise (engine/models/decisions.md).
+"""The model that a trainer trains: this project's decoder where it supports the folder's configuration, transformers'
+layers otherwise (engine/models/decisions.md).
 
 Both have a forward pass over packed tokens that ends before the last norm, `normed`, `head_VD`, `layers`,
 `hold_activations`, `drop_head`, `num_parameters`, `num_active_parameters`, and a `config` with the facts that trainers
-ask for.
+need.
 
-Invariant: names and shapes of a model's public tensors do not depend on which code computes it.
+Invariant: names and shapes of a model's public tensors do not depend on the implementation.
 """
 
 import json
@@ -42,7 +42,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def empty_model(config: ModelConfig, dtype: torch.dtype, *, device: torch.device) -> TrainedModel:
-    """Weights without memory; the tables of positions are there, on `device`."""
+    """Weights have no memory yet; the rotary tables are on `device`."""
     if isinstance(config, FamilyConfig):
         return FamilyModel(config, dtype, device=device)
     with torch.device("meta"):
@@ -53,11 +53,11 @@ def empty_model(config: ModelConfig, dtype: torch.dtype, *, device: torch.device
 
 
 def load_model(folder: Path, *, device: str, dtype: torch.dtype | None = None) -> TrainedModel:
-    """`dtype`: as stored, unless given."""
-    config, there = read_model_config(folder), torch.device(device)
+    """`dtype`: by default as stored."""
+    config, target = read_model_config(folder), torch.device(device)
     if isinstance(config, DecoderConfig):
         return load_decoder(folder, device=device, dtype=dtype)
-    model = FamilyModel(config, dtype or config.dtype, device=there).with_memory(there)
+    model = FamilyModel(config, dtype or config.dtype, device=target).with_memory(target)
     load_weights(model, folder)
     return model
 
@@ -72,5 +72,5 @@ def public_tensors(model: TrainedModel) -> dict[str, Tensor]:
 
 
 def public_views(config: ModelConfig, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`own` is shaped like the model's parameters: weights, gradients, or an optimizer's moments."""
+    """`own`: tensors shaped like the model's parameters, i.e. weights, gradients or an optimizer's moments."""
     return dict(own) if isinstance(config, FamilyConfig) else hugging_face_views(config, own)

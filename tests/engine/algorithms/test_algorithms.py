@@ -1,4 +1,5 @@
-"""The maths, against numbers worked out by hand. Gradients are of four tokens: three of one answer, one of another."""
+"""Losses and advantages against hand-computed numbers. Gradients are of four tokens: three of one answer, one of
+another."""
 
 import itertools
 import math
@@ -32,10 +33,10 @@ def loss_of(
     teacher: Tensor | None = None,
     step_begin_ratios: list[float] | None = None,
 ) -> tuple[PolicyLoss, list[float]]:
-    """Ratios of the trained policy (and of the one that the step began with) to the one that wrote."""
+    """The loss and its gradient, given ratios of the trained policy (and the step's first policy) to the writer."""
     logprobs = (BEHAVIOUR + torch.tensor(ratios).log()).requires_grad_()
     shares = token_shares(LENGTHS, mean=RECIPES[spec.name].mean, max_new_tokens=MAX_NEW_TOKENS)
-    begun = None if step_begin_ratios is None else BEHAVIOUR + torch.tensor(step_begin_ratios).log()
+    step_begin = None if step_begin_ratios is None else BEHAVIOUR + torch.tensor(step_begin_ratios).log()
     tokens = LossTokens(
         behaviour_logprobs_N=BEHAVIOUR,
         advantages_N=torch.tensor(advantages),
@@ -44,7 +45,7 @@ def loss_of(
         rows_N=torch.tensor([0, 0, 0, 1]),
         num_rows=2,
         reference_logprobs_N=reference,
-        step_begin_logprobs_N=begun,
+        step_begin_logprobs_N=step_begin,
         teacher_logprobs_N=teacher,
     )
     outcome = policy_loss(logprobs, torch.zeros(4), tokens, spec=spec, num_tokens=4)
@@ -53,8 +54,8 @@ def loss_of(
     return outcome, logprobs.grad.tolist()
 
 
-# Ratios 1.1, 1.5, 0.5, 1.5 and advantages 2, 1, -3, -1. Inside of the band; good and already above it; bad and already
-# below it; bad and above, so still pushed down. Without shares the gradient -r·A is -2.2, none, none, 1.5.
+# Ratios 1.1, 1.5, 0.5, 1.5 and advantages 2, 1, -3, -1: inside the band; good and already above it; bad and already
+# below it; bad and above, so still pushed down. Before shares, the gradient -r·A is -2.2, 0, 0, 1.5.
 HAND_GRADIENTS: dict[AlgorithmName, list[float]] = {
     "grpo": [-2.2 / 6, 0.0, 0.0, 1.5 / 2],
     "dr_grpo": [-2.2 / 10, 0.0, 0.0, 1.5 / 10],
@@ -77,7 +78,7 @@ def test_the_gradient_of_four_tokens(name: AlgorithmName) -> None:
 
 
 def test_the_gradient_of_gspo_is_of_whole_answers() -> None:
-    """(1.1 · 1.5 · 0.5)^⅓ = 0.937926, shared by three tokens of one answer; the other's only token has 1.5."""
+    """The first answer's three tokens share (1.1 · 1.5 · 0.5)^⅓ = 0.937926; the other answer's token has 1.5."""
     spec = AlgorithmSpec(name="gspo", clip_low=0.2, clip_high=0.28, correction=UNCORRECTED)
     _, gradient = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 2.0, 2.0, -1.0])
     assert gradient == pytest.approx([-0.9378888 * 2 / 3 / 2] * 3 + [1.5 / 2], abs=1e-5)
@@ -86,7 +87,7 @@ def test_the_gradient_of_gspo_is_of_whole_answers() -> None:
     assert clipped == [0.0] * 4  # GSPO's own band is 3e-4 below and 4e-4 above
 
 
-def test_the_loss_of_four_tokens_and_what_it_counts() -> None:
+def test_loss_and_sums_of_four_tokens() -> None:
     spec = AlgorithmSpec(name="dapo", correction=UNCORRECTED)
     outcome, _ = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0], staleness=[0, 0, 1, 1])
     assert outcome.loss.item() == pytest.approx(-(1.1 * 2 + 1.28 - 0.8 * 3 - 1.5) / 4, abs=1e-6)
@@ -111,7 +112,7 @@ HAND_CORRECTIONS: dict[CorrectionName, tuple[CorrectionSpec, list[float]]] = {
 }
 
 
-def test_an_old_token_weighs_at_most_two_unless_the_job_says_otherwise_and_with_cispo_five() -> None:
+def test_default_weight_cap_is_two_and_five_for_cispo() -> None:
     ratios, advantages, staleness = [1.0, 0.5, 1.5, 9.0], [1.0, 1.0, 1.0, 1.0], [0, 4, 4, 8]
     _, gradient = loss_of(AlgorithmSpec(name="dapo"), ratios, advantages, staleness=staleness)
     assert gradient == pytest.approx([-weight / 4 for weight in (1.0, 0.5, 1.5, 2.0)], abs=1e-6)
@@ -127,7 +128,7 @@ def test_the_gradient_of_four_corrected_tokens(name: CorrectionName) -> None:
     assert gradient == pytest.approx([value / 4 for value in expected], abs=1e-6)
 
 
-def test_a3po_bounds_the_change_of_one_version_and_drops_what_is_beyond_its_cap() -> None:
+def test_a3po_clips_change_per_version_and_drops_above_cap() -> None:
     spec = AlgorithmSpec(name="dapo", correction=CorrectionSpec(name="a3po"))
     outcome, gradient = loss_of(spec, [1.44, 1.44, 0.81, 3.0], [1.0, 1.0, 1.0, -1.0], staleness=[1, 2, 2, 4])
     # 1.44 in one version is clipped, in two it is 1.2 each; 0.9 twice; 3^¾ is above the cap of 2.
@@ -169,9 +170,9 @@ def test_the_gradient_of_the_distance_to_a_reference(estimator: str, expected: l
 
 
 def test_the_gradient_of_the_distance_to_a_teacher() -> None:
-    """Without rewards, on tokens of the policy's own: c·(log π - log π_T)·∇log π, of each token for itself. Beside them
-    one advantage; an old token is weighed."""
-    teacher = BEHAVIOUR + torch.tensor([0.5, -0.5, 0.0, 30.0])  # no further than 20 is counted
+    """Without rewards, on fresh tokens: c·(log π - log π_T)·∇log π per token. With rewards, both are one advantage. An
+    old token is weighted."""
+    teacher = BEHAVIOUR + torch.tensor([0.5, -0.5, 0.0, 30.0])  # the gap is bounded at 20
     spec = AlgorithmSpec(name="dapo", teacher=TeacherSpec(source="demo", coefficient=0.2))
     outcome, gradient = loss_of(spec, [1.0] * 4, [0.0] * 4, teacher=teacher)
     assert gradient == pytest.approx([0.2 * gap / 4 for gap in (-0.5, 0.5, 0.0, -20.0)], abs=1e-6)
@@ -184,7 +185,7 @@ def test_the_gradient_of_the_distance_to_a_teacher() -> None:
 
 
 def test_a_teachers_advantage_is_clipped_with_the_rewards() -> None:
-    """From the step's beginning the ratio is 1.5, 1.5, 0.5, 0.5; the sum of both advantages says whether it is held."""
+    """The ratio to π_prox is 1.5, 1.5, 0.5, 0.5; the sign of the summed advantages decides whether it is clipped."""
     ratios, rewards = [1.5, 1.5, 0.5, 0.5], [1.0, -1.0, 1.0, -1.0]
     teacher = BEHAVIOUR + torch.tensor(ratios).log() + torch.tensor([-3.0, 3.0, -3.0, 3.0])
     spec = AlgorithmSpec(name="dapo", correction=UNCORRECTED, teacher=TeacherSpec(source="demo"))
@@ -210,10 +211,8 @@ def test_entropy_is_rewarded_by_its_mean_over_tokens() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "correction"), list(itertools.product(RECIPES, get_args(CorrectionName))))
-def test_absurd_logprobs_make_no_gradient_that_is_not_finite(
-    algorithm: AlgorithmName, correction: CorrectionName
-) -> None:
-    """The branch that is not chosen, or is multiplied by zero, must not be infinite either."""
+def test_extreme_logprobs_give_finite_loss_and_gradient(algorithm: AlgorithmName, correction: CorrectionName) -> None:
+    """A branch that is not selected, or is multiplied by zero, must be finite too."""
     logprobs = torch.tensor([0.0, -1e4, -1e-9, -1e4], requires_grad=True)
     tokens = LossTokens(
         behaviour_logprobs_N=torch.tensor([-1e4, 0.0, -math.inf, -1e4]),
@@ -238,8 +237,8 @@ def test_absurd_logprobs_make_no_gradient_that_is_not_finite(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_parts_of_a_step_add_up_to_the_step(name: AlgorithmName) -> None:
-    """A part holds whole answers."""
+def test_losses_of_micro_batches_add_up_to_the_step(name: AlgorithmName) -> None:
+    """Each part holds whole answers."""
     torch.manual_seed(0)
     logprobs, behaviour, advantages = -torch.rand(9), -torch.rand(9), torch.randn(9)
     lengths, spec = [4, 5], AlgorithmSpec(name=name)
@@ -262,8 +261,8 @@ def test_parts_of_a_step_add_up_to_the_step(name: AlgorithmName) -> None:
         torch.testing.assert_close(sum(each.sums[counted] for each in parts), value)
 
 
-def test_the_critics_loss_takes_the_worse_of_value_and_clipped_value() -> None:
-    """Errors 1, 4, 0, 1; of values moved by at most 0.2: 1, 1.44, 0.09, 1. The third is clipped: no gradient."""
+def test_critic_loss_takes_worse_of_value_and_clipped_value() -> None:
+    """Squared errors 1, 4, 0, 1; of values clipped to moves of 0.2: 1, 1.44, 0.09, 1. The third has no gradient."""
     values = torch.tensor([1.0, 2.0, 3.0, 0.0], requires_grad=True)
     returns = torch.tensor([2.0, 0.0, 3.0, 1.0])
     outcome = value_loss(values, torch.tensor([1.0, 1.0, 3.5, 0.0]), returns, clip=0.2, num_tokens=4)
@@ -275,8 +274,8 @@ def test_the_critics_loss_takes_the_worse_of_value_and_clipped_value() -> None:
 # Advantages -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_explains_the_variance_does_not_drown_in_the_size_of_the_returns() -> None:
-    """Returns near 1 that differ by a ten-thousandth: in float32, rounding of the squares' sum would be as much."""
+def test_explained_variance_is_exact_for_large_returns() -> None:
+    """Returns near 1 that differ by 1e-4: in float32, rounding of the sum of squares would be as large."""
     returns = 1.0 + 1e-4 * torch.arange(300.0) / 300
     sums = value_loss(torch.zeros(300), torch.zeros(300), returns, clip=0.2, num_tokens=300).sums
     variance = sums["return_squared"] / 300 - (sums["return"] / 300) ** 2
@@ -296,7 +295,7 @@ def test_advantages_are_within_the_group() -> None:
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1e9])
 @pytest.mark.parametrize("kind", ["group_std", "group_mean", "leave_one_out"])
-def test_a_group_of_equal_rewards_says_exactly_nothing(reward: float, kind: str) -> None:
+def test_group_of_equal_rewards_has_zero_advantages(reward: float, kind: str) -> None:
     rewards, groups = torch.tensor([reward] * 7 + [0.0, 1.0, 3.0]), torch.tensor([1] * 7 + [2, 2, 3])
     advantages = group_advantages(rewards, groups, kind).tolist()  # type: ignore[arg-type]
     assert advantages[:7] == [0.0] * 7 and advantages[9] == 0.0
@@ -311,20 +310,20 @@ def test_advantages_of_a_group_add_up_to_zero(rows: list[tuple[float, int]]) -> 
 
 
 def test_gae_of_three_tokens_and_one() -> None:
-    """Surprises -0.14, -0.22, 0.8; each passes on 0.9 · 0.8 of what follows. Trajectories do not see one another."""
+    """Surprises -0.14, -0.22, 0.8; each adds 0.9 · 0.8 of the next advantage. Trajectories are independent."""
     rewards = torch.tensor([0.0, 0.0, 1.0, 2.0])
     values = torch.tensor([0.5, 0.4, 0.2, 0.5])
     advantages = generalised_advantages(rewards, values, [3, 1], gamma=0.9, gae_lambda=0.8)
     assert advantages.tolist() == pytest.approx([-0.14 + 0.72 * 0.356, -0.22 + 0.72 * 0.8, 0.8, 1.5])
     undecayed = generalised_advantages(rewards, values, [3, 1], gamma=1.0, gae_lambda=1.0)
-    assert undecayed.tolist() == pytest.approx([0.5, 0.6, 0.8, 1.5])  # what was got, less what was expected
+    assert undecayed.tolist() == pytest.approx([0.5, 0.6, 0.8, 1.5])  # return less value
 
 
 def advantages_of(
     name: AlgorithmName, *, costs: list[float], values: Tensor | None = None
 ) -> tuple[list[float], Tensor | None]:
     lengths = [3, 1, 0]
-    found = find_advantages(
+    advantages = find_advantages(
         AlgorithmSpec(name=name),
         rewards=[1.0, 0.0, 7.0],
         groups=[0, 0, 0],
@@ -332,12 +331,13 @@ def advantages_of(
         costs_M=torch.tensor(costs, dtype=torch.float64),
         values_M=values,
     )
-    values_M = found.values if found.of_tokens else found.values.repeat_interleave(torch.tensor(lengths))
-    return values_M.tolist(), found.returns_M
+    values = advantages.values
+    values_M = values if advantages.of_tokens else values.repeat_interleave(torch.tensor(lengths))
+    return values_M.tolist(), advantages.returns_M
 
 
-def test_costs_come_off_the_reward_of_the_token_or_of_its_trajectory() -> None:
-    """Of the third trajectory nothing was written by the model: it has no tokens, but it is one of the group."""
+def test_costs_reduce_reward_of_token_or_trajectory() -> None:
+    """The third trajectory has no written tokens, but it counts as a member of the group."""
     group, _ = advantages_of("dr_grpo", costs=[0.1, 0.2, 0.3, 0.4])
     mean = (0.4 - 0.4 + 7.0) / 3
     assert group == pytest.approx([0.4 - mean] * 3 + [-0.4 - mean])

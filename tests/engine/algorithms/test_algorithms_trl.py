@@ -1,4 +1,4 @@
-"""The same losses and gradients as TRL's GRPOTrainer computes, where TRL has the algorithm."""
+"""Losses and gradients equal those of TRL's GRPOTrainer, for the algorithms that TRL has."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ from tests.engine.algorithms.trl_loss import trl_loss, trl_weights
 
 pytestmark = pytest.mark.long
 
-# B answers, T tokens of the longest, N = 14 that were written
+# B answers, T tokens of the longest, N = 14 written tokens
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
 LENGTHS = MASK_BT.sum(1).tolist()
 MAX_NEW_TOKENS = 9
 
 
 def drawn(seed: int, spread: float = 0.4) -> dict[str, Tensor]:
-    """Log-probs of four policies that are not far from one another, and an advantage for each answer."""
+    """Log-probs of four similar policies, and an advantage for each answer."""
     chance = torch.Generator().manual_seed(seed)
     base = -3 * torch.rand(MASK_BT.shape, generator=chance) - 0.1
     near = [base + spread * torch.randn(MASK_BT.shape, generator=chance) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_an_algorithms_loss_and_gradient_are_those_of_trl(name: AlgorithmName, k
         assert gradient.abs().max() > 0.01
 
 
-# Not gspo: TRL takes the gradient of the mean ratio, by which the weight of one token reaches all of its answer.
+# Not gspo: TRL takes the gradient of the mean ratio, so the weight of one token reaches its whole answer.
 @pytest.mark.parametrize("name", ["grpo", "dapo"])
 @pytest.mark.parametrize("correction", ["truncated", "masked", "icepop"])
 def test_a_corrections_loss_and_gradient_are_those_of_trl(name: AlgorithmName, correction: CorrectionName) -> None:

@@ -1,4 +1,4 @@
-"""Advantages of packed tokens, against the recurrence written out over padded rows.
+"""Advantages of packed tokens equal the recurrence computed over padded rows.
 
 N trajectories    M tokens of all of them    L tokens of the longest
 """
@@ -46,7 +46,7 @@ def test_packed_advantages_equal_padded_ones(gamma: float, lam: float, lengths: 
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most numbers that any operation returned."""
+    """Records the size of the largest tensor that any operation returned."""
 
     num_numbers = 0
 

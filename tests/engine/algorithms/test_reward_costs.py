@@ -29,7 +29,7 @@ def advantages_of(name: AlgorithmName, rewards: list[float], costs_M: Tensor | N
 @pytest.mark.parametrize("rewards", [EQUAL, MIXED], ids=["equal", "mixed"])
 @pytest.mark.parametrize("name", OF_GROUPS)
 def test_costs_keep_their_scale_beside_a_baseline(name: AlgorithmName, rewards: list[float]) -> None:
-    """Less the mean cost of the group, or of its other samples; never over a deviation."""
+    """Costs are centred on the mean of the group, or of its other samples, and never divided by a deviation."""
     costs_N = COSTS.view(8, 100).sum(1)
     centred_N = (costs_N - costs_N.mean()) * (8 / 7 if RECIPES[name].advantage == "leave_one_out" else 1)
     apart = advantages_of(name, rewards, COSTS).values - advantages_of(name, rewards, None).values
@@ -50,7 +50,7 @@ def test_costs_of_a_lone_sample_are_its_baseline(name: AlgorithmName) -> None:
 @pytest.mark.parametrize("rewards", [EQUAL, MIXED], ids=["equal", "mixed"])
 @pytest.mark.parametrize("name", OF_STEPS)
 def test_whitening_is_of_rewards_less_costs(name: AlgorithmName, rewards: list[float]) -> None:
-    """As both papers have it: a step of equal rewards learns from its costs at full scale."""
+    """As in both papers: a step of equal rewards learns from its costs at full scale."""
     values_M = advantages_of(name, rewards, COSTS).values
     assert values_M.mean().item() == pytest.approx(0, abs=1e-9)
     assert values_M.std(correction=0).item() == pytest.approx(1, abs=0.05)

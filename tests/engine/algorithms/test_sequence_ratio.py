@@ -1,7 +1,7 @@
-"""A ratio of whole trajectories beside weights and advantages of single tokens, against numbers worked out by hand.
+"""A ratio of whole trajectories with weights and advantages of single tokens, against hand-computed numbers.
 
-One trajectory of four tokens. The trained policy gave all of them e^-1; their writer gave the last one e^-4, so its
-weight is e^3 and the trajectory's ratio to the writer e^(3/4).
+One trajectory of four tokens. The trained policy gives each a probability of e^-1; the writer gave the last one e^-4,
+so its weight is e^3 and the trajectory's ratio to the writer is e^(3/4).
 """
 
 import math
@@ -49,14 +49,14 @@ def gradient_of(
     return [-4.0 * each for each in logprobs.grad.tolist()]
 
 
-# Ratio r of the trajectory, weights w of its tokens: token t has the gradient r · w[t].
+# Token t has the gradient r · w[t]: the trajectory's ratio times the token's weight.
 CORRECTED: dict[CorrectionName, list[float]] = {
     "none": [math.exp(0.75)] * 4,
     "truncated": [1.0, 1.0, 1.0, 2.0],
     "masked": [1.0, 1.0, 1.0, 0.0],
     "icepop": [1.0, 1.0, 1.0, 0.0],
     "decoupled": [1.0, 1.0, 1.0, 0.0],
-    # Half of the way to the writer is each version's: r = e^(1.5 / 4), and e^1.5 is above the cap.
+    # Each of two versions made half of the change: r = e^(1.5 / 4), and the last weight e^1.5 is above the cap.
     "a3po": [math.exp(0.375)] * 3 + [0.0],
 }
 
@@ -68,7 +68,7 @@ def test_correction_weighs_its_own_token_only(correction: CorrectionName) -> Non
 
 @pytest.mark.parametrize(("correction", "last"), [("truncated", 2.0), ("masked", 0.0), ("decoupled", 0.0)])
 def test_moved_policy_has_ratio_to_step_begin(correction: CorrectionName, last: float) -> None:
-    """The first token has moved by e^0.4 within the step: r = e^(0.4 / 4), and the weights are those it began with."""
+    """The first token has moved by e^0.4 within the step: r = e^(0.4 / 4), with the weights of its beginning."""
     gradient = gradient_of(correction, behaviour=[-1.4, -1.0, -1.0, -4.0], step_begin=[-1.4, -1.0, -1.0, -1.0])
     assert gradient == pytest.approx([math.exp(0.1) * weight for weight in (1.0, 1.0, 1.0, last)], abs=1e-5)
 
@@ -82,5 +82,5 @@ def test_advantage_of_a_token_stays_with_that_token() -> None:
 
 
 def test_gspo_with_aipo_would_be_grpo_with_aipo() -> None:
-    """The reason why a spec that asks for it is refused, and what the refusal offers instead."""
+    """This is why such a spec is refused; the refusal offers GRPO instead."""
     assert gradient_of("aipo") == gradient_of("aipo", name="grpo")

@@ -1,4 +1,4 @@
-"""TRL's own loss: `GRPOTrainer._compute_loss` on a stand-in for its trainer that hands it log-probs, without a model.
+"""TRL's own loss: `GRPOTrainer._compute_loss` with a stub trainer that supplies log-probs, without a model.
 
 B answers    T tokens of the longest
 """
@@ -40,7 +40,7 @@ def trl_loss(
         args=SimpleNamespace(use_bias_correction_kl=False, delta=None, steps_per_generation=1),
         loss_type=loss_type,
         epsilon_low=low,
-        epsilon_high=1.0 + high if loss_type == "cispo" else high,  # TRL has the largest weight itself there
+        epsilon_high=1.0 + high if loss_type == "cispo" else high,  # TRL's setting is the largest weight itself
         use_vllm=weights_BT is not None,
         vllm_importance_sampling_correction=True,
         model=SimpleNamespace(training=True),
@@ -70,7 +70,7 @@ def trl_loss(
 
 
 def trl_weights(spec: AlgorithmSpec, log_ratio_BT: Tensor) -> Tensor:
-    """TRL computes its weights while it generates; here they are put together as it does, by mode and bounds."""
+    """TRL's importance weights, which its generation step computes: by mode and bounds."""
     ratio_BT, correction = log_ratio_BT.exp(), spec.correction
     if correction.name == "truncated":  # token_truncate
         return torch.clamp(ratio_BT, max=correction.cap)

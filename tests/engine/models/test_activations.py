@@ -1,4 +1,4 @@
-"""What layers leave for the backward pass, at the true width of an 8B model: counted on tensors that take no memory."""
+"""Bytes that layers save for the backward pass at the width of an 8B model, counted on fake tensors without memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,12 +59,12 @@ def bytes_left(num_layers: int, how: Activations, compute_dtype: str) -> int:
 
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
-def test_a_layer_that_is_computed_again_leaves_its_input_and_nothing_else(compute_dtype: str) -> None:
+def test_recomputed_layer_saves_only_its_input(compute_dtype: str) -> None:
     one, two = (bytes_left(num_layers, "recomputed", compute_dtype) for num_layers in (1, 2))
     assert two - one == NUM_TOKENS * 4_096 * 4
 
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
-def test_a_layer_that_is_kept_leaves_more_than_ten_times_as_much(compute_dtype: str) -> None:
+def test_kept_layer_saves_over_ten_times_as_much(compute_dtype: str) -> None:
     one, two = (bytes_left(num_layers, "kept", compute_dtype) for num_layers in (1, 2))
     assert two - one > 10 * NUM_TOKENS * 4_096 * 4

@@ -1,4 +1,4 @@
-"""One call for all sequences, as on a GPU: what it is given, on tensors that only say they are there."""
+"""One kernel call for all sequences, as on a GPU: its arguments, on a substitute kernel or fake tensors."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,11 +24,11 @@ def packed(sequences: list[list[int]], *, padding: int, shareable: list[int] | N
 
 
 def sequence_by_sequence(
-    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, starts: Tensor, *others: object, **asked: Any
+    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, starts: Tensor, *others: object, **options: Any
 ) -> Tensor:
-    """What `varlen_attn` is documented to do."""
-    assert asked["enable_gqa"] == (q_FHE.shape[1] != k_FKE.shape[1])
-    before, after = asked["window_size"]
+    """A reference implementation of `varlen_attn`, by its documentation."""
+    assert options["enable_gqa"] == (q_FHE.shape[1] != k_FKE.shape[1])
+    before, after = options["window_size"]
     bounds = starts.tolist()
     mixed = []
     for start, end in pairwise(bounds):
@@ -41,8 +41,8 @@ def sequence_by_sequence(
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=12), st.integers(1, 10))
-def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple[int, int]], window: int) -> None:
-    """`drawn`: of each sequence the length of its prompt, which others share, and of its answer."""
+def test_one_kernel_call_equals_attention_by_rectangles(drawn: list[tuple[int, int]], window: int) -> None:
+    """`drawn`: the lengths of each sequence's prompt, which others share, and of its answer."""
     sequences = [[prompt] * prompt + [9] * rest for prompt, rest in drawn]
     prompts = [prompt for prompt, _ in drawn]
     tokens, loose = (packed(sequences, padding=padding, shareable=prompts) for padding in (0, 16))
@@ -58,19 +58,19 @@ def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple
             torch.testing.assert_close(attend(layer, q_THE, k_TKE, v_TKE), expected)
 
 
-def test_sequences_of_many_lengths_have_no_padding_for_a_kernel_that_needs_none() -> None:
+def test_packing_without_padding_yields_kernel_offsets() -> None:
     sequences = [[1] * length for length in (3, 4, 4, 9)]
     assert packed(sequences, padding=16).starts is None
     starts = packed(sequences, padding=0).starts
     assert starts is not None and starts.tolist() == [0, 3, 7, 11, 20] and starts.dtype == torch.int32
 
 
-def test_torchs_own_kernel_takes_what_it_is_given() -> None:
-    """On a GPU that only says it is there: names, types and shapes are checked, nothing is computed."""
+def test_torch_kernel_accepts_the_arguments() -> None:
+    """On fake GPU tensors: checks names, types and shapes, and computes nothing."""
     tokens = packed([[1] * 3, [2] * 5], padding=0)
     with FakeTensorMode(allow_non_fake_inputs=True):
         parts = [torch.empty(8, heads, 8, dtype=torch.bfloat16, device="cuda") for heads in (4, 2, 2)]
-        there = PackedTokens(
+        on_gpu = PackedTokens(
             ids_T=tokens.ids_T,
             positions_T=tokens.positions_T,
             rectangles=tokens.rectangles,
@@ -79,5 +79,5 @@ def test_torchs_own_kernel_takes_what_it_is_given() -> None:
             starts=torch.empty(3, dtype=torch.int32, device="cuda"),
             places=tokens.places,
         )
-        mixed_TA = PackedAttention(there)(0, *parts)
+        mixed_TA = PackedAttention(on_gpu)(0, *parts)
     assert mixed_TA.shape == (8, 32) and mixed_TA.dtype == torch.bfloat16 and mixed_TA.device.type == "cuda"

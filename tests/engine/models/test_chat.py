@@ -1,4 +1,4 @@
-"""Chat templates: as transformers renders them, and no further."""
+"""Chat templates render as in transformers, without its clock."""
 
 import json
 from pathlib import Path
@@ -36,18 +36,18 @@ def test_a_published_template_is_rendered_as_transformers_does(tmp_path: Path, n
         assert template.rendered(messages, tools or ()) == expected
 
 
-def test_the_folders_own_words_are_given_and_its_file_has_the_last_word(tmp_path: Path) -> None:
+def test_template_file_takes_precedence_over_config(tmp_path: Path) -> None:
     config = {"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    told = [{"role": "user", "content": "hello"}]
+    messages = [{"role": "user", "content": "hello"}]
     first = ChatTemplate.of_folder(tmp_path, {})
-    assert first is not None and first.rendered(told) == "<s>hello"
+    assert first is not None and first.rendered(messages) == "<s>hello"
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}!")
     second = ChatTemplate.of_folder(tmp_path, {})
-    assert second is not None and second.rendered(told) == "hello!"
+    assert second is not None and second.rendered(messages) == "hello!"
 
 
-def test_of_several_templates_the_one_for_tools_is_taken_where_there_are_tools(tmp_path: Path) -> None:
+def test_tool_template_is_used_when_tools_are_given(tmp_path: Path) -> None:
     several = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }} tools"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
     template = ChatTemplate.of_folder(tmp_path, {})
@@ -60,23 +60,23 @@ def test_a_folder_without_a_template_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("{% if %}", "the chat template cannot be read: "),
-        ("{{ raise_exception('roles must alternate') }}", "the chat template does not take it: roles must alternate"),
-        ("{{ messages[7].content }}", "the chat template does not take it: "),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "the chat template does not take it: "),
+        ("{{ raise_exception('roles must alternate') }}", "the chat template rejects it: roles must alternate"),
+        ("{{ messages[7].content }}", "the chat template rejects it: "),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "the chat template rejects it: "),
     ],
 )
-def test_what_a_template_does_not_take_is_told_in_its_own_words(tmp_path: Path, source: str, told: str) -> None:
+def test_template_error_is_raised_with_its_own_message(tmp_path: Path, source: str, message: str) -> None:
     (tmp_path / "chat_template.jinja").write_text(source)
-    with pytest.raises(ValueError, match="^" + told):
+    with pytest.raises(ValueError, match="^" + message):
         template = ChatTemplate.of_folder(tmp_path, {})
         assert template is not None
         template.rendered([{"role": "user", "content": "hello"}])
 
 
-def test_there_is_no_clock_so_that_a_prompt_is_the_same_on_every_day(tmp_path: Path) -> None:
+def test_template_has_no_clock(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ 'today' if strftime_now is defined else 'some day' }}")
     template = ChatTemplate.of_folder(tmp_path, {})
     assert template is not None and template.rendered([]) == "some day"

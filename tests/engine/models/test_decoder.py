@@ -1,4 +1,4 @@
-"""The decoder is the Llama of `transformers`, and its folders are theirs."""
+"""The decoder computes what `transformers` computes, and reads and writes the same folders."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ SEQUENCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16, 17], [4, 30, 31]]
 
 
 def logits_of(model: Decoder, sequences: list[list[int]]) -> list[torch.Tensor]:
-    """All packed together, then taken apart again."""
+    """Logits of each sequence, computed packed together."""
     packed = pack(sequences, lay_out([len(each) for each in sequences], max_tokens=1_000), "cpu")
     with torch.no_grad():
         all_logits = model.logits(model(packed.ids_T, packed.positions_T, PackedAttention(packed)))
@@ -63,7 +63,7 @@ def test_a_padded_row_changes_nothing_for_its_neighbours(make_llama: MakeLlama) 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_saved_loads_bit_for_bit_here_and_there(
+def test_saved_weights_load_bit_for_bit_here_and_in_transformers(
     make_llama: MakeLlama, tmp_path: Path, tied: bool, dtype: str
 ) -> None:
     folder = make_llama(tied=tied, dtype=dtype)
@@ -74,15 +74,13 @@ def test_what_is_saved_loads_bit_for_bit_here_and_there(
     assert stored.keys() == original.keys()
     assert ("lm_head.weight" in stored) is not tied
     assert all(torch.equal(stored[name], original[name]) for name in original)
-    loaded_there = reference(tmp_path).state_dict()
-    assert all(torch.equal(loaded_there[name], tensor) for name, tensor in stored.items())
+    theirs = reference(tmp_path).state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in stored.items())
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("layout", ["llama3", "yarn", "qwen2", "qwen3", "qwen3_moe"])
-def test_the_other_layouts_are_those_of_transformers_and_go_back_bit_for_bit(
-    tmp_path: Path, layout: Layout, tied: bool
-) -> None:
+def test_other_layouts_match_transformers_and_save_bit_for_bit(tmp_path: Path, layout: Layout, tied: bool) -> None:
     theirs = make_model(tmp_path, layout=layout, tied=tied)
     model = load_decoder(tmp_path, device="cpu")
     long = [5 + i % 50 for i in range(200)]
@@ -155,7 +153,7 @@ def test_names_a_missing_tensor_and_one_of_another_shape(make_llama: MakeLlama, 
 
 
 @pytest.mark.parametrize("source", ["", "gpt-17", "/nowhere/at/all"])
-def test_an_unknown_source_is_told_what_would_be_accepted(source: str) -> None:
+def test_error_of_unknown_source_lists_accepted_sources(source: str) -> None:
     with pytest.raises(ValueError, match=r"'demo', or a folder with config\.json and model\.safetensors"):
         resolve_model(source)
 
@@ -168,7 +166,7 @@ def test_log_probs_are_of_the_distribution_at_that_temperature() -> None:
     torch.testing.assert_close(entropy_N, -(expected_NV * expected_NV.log()).sum(-1))
 
 
-def test_the_demo_tokenizer_goes_there_and_back_without_its_end_token() -> None:
+def test_demo_tokenizer_round_trips_without_end_token() -> None:
     tokenizer = Tokenizer.from_folder(resolve_model("demo"))
     text = "3 + 8 + 5 ="
     ids = tokenizer.encode(text)
@@ -177,7 +175,7 @@ def test_the_demo_tokenizer_goes_there_and_back_without_its_end_token() -> None:
     assert 0 <= max(ids) < tokenizer.vocab_size
 
 
-def test_the_generation_config_has_the_last_word_on_end_tokens(make_llama: MakeLlama, tmp_path: Path) -> None:
+def test_generation_config_takes_precedence_for_end_tokens(make_llama: MakeLlama, tmp_path: Path) -> None:
     for name in COMPANION_FILES:
         if (make_llama() / name).is_file():
             shutil.copy(make_llama() / name, tmp_path)

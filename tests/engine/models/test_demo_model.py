@@ -1,4 +1,4 @@
-"""The demo model as committed: it loads like any other, reads its text back exactly, and can be made again."""
+"""The committed demo model loads like any other, round-trips its texts exactly, and can be rebuilt."""
 
 import hashlib
 import json
@@ -15,16 +15,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.environments.port import Turn
 from engine.environments.running_sums import MAX_TERMS, MIN_TERMS, RunningSums, answer_text, prompt_text, running_sums
-from engine.models.make_demo import Schooling, pretrain, save_demo
+from engine.models.make_demo import Pretraining, pretrain, save_demo
 
 FOLDER = Path(__file__).parents[3] / "engine" / "models" / "demo"
-TINY = Schooling(right_steps=2, mixture_steps=1, batch_tokens=256)
+TINY = Pretraining(right_steps=2, mixture_steps=1, batch_tokens=256)
 many_terms = st.lists(st.integers(1, 9), min_size=MIN_TERMS, max_size=MAX_TERMS)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """The seed's promise holds for one thread; and threads only get in each other's way on a model this small."""
+    """A seed is reproducible on one thread only; and a model this small is slower on several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -71,24 +71,24 @@ def test_the_longest_prompt_and_the_longest_answer_fit(tokenizer: Any, model: An
     recipe = json.loads((FOLDER / "recipe.json").read_text())
     longest = [9] * MAX_TERMS
     assert len(tokenizer.encode(answer_text(running_sums(longest)))) <= recipe["max_new_tokens"]
-    asked = len(tokenizer.encode(prompt_text(longest))) + recipe["max_new_tokens"]
-    assert asked <= model.config.max_position_embeddings
+    num_tokens = len(tokenizer.encode(prompt_text(longest))) + recipe["max_new_tokens"]
+    assert num_tokens <= model.config.max_position_embeddings
 
 
 def test_at_first_it_is_sometimes_right_and_mostly_not(tokenizer: Any, model: Any) -> None:
-    """Reinforcement needs both: a group of samples that are all wrong, or all right, teaches nothing.
+    """A group of samples that are all wrong, or all right, gives no gradient.
 
-    Only one answer is right, so its probability is the expected reward, without the luck of sampling.
+    Only one answer is right, so its probability is the expected reward, without sampling noise.
     """
     environment = RunningSums(seed=0)
     chances: list[float] = []
     for ordinal in range(128):
         prompt = environment.prompt("held_out", ordinal)
         answer = answer_text(running_sums([int(term) for term in str(prompt.facts["terms"]).split()]))
-        asked, said = tokenizer.encode(prompt.text), tokenizer.encode(answer)
+        prompt_ids, answer_ids = tokenizer.encode(prompt.text), tokenizer.encode(answer)
         with torch.inference_mode():
-            log_probs = model(torch.tensor([asked + said])).logits[0, len(asked) - 1 : -1].log_softmax(-1)
-        chances.append(math.exp(log_probs[range(len(said)), said].sum().item()))
+            logits = model(torch.tensor([prompt_ids + answer_ids])).logits[0, len(prompt_ids) - 1 : -1]
+        chances.append(math.exp(logits.log_softmax(-1)[range(len(answer_ids)), answer_ids].sum().item()))
     assert 0.15 <= sum(chances) / len(chances) <= 0.35
 
 
@@ -109,7 +109,7 @@ def digest(model: Any) -> str:
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for _, tensor in state)).hexdigest()
 
 
-def test_a_seed_makes_the_same_weights_twice_and_another_seed_others(tmp_path: Path) -> None:
+def test_same_seed_gives_same_weights_other_seed_others(tmp_path: Path) -> None:
     first, again, other = (pretrain(seed, TINY, report=lambda _: None) for seed in (0, 0, 1))
     assert digest(first) == digest(again) != digest(other)
     save_demo(first, tmp_path)

@@ -1,4 +1,4 @@
-"""A folder of a model's true shape and random weights is one that everybody can read."""
+"""A folder with a model's shape and random weights loads here and in transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("random")
-    make_random(made, SMALL)
-    return made
+    folder = tmp_path_factory.mktemp("random")
+    make_random(folder, SMALL)
+    return folder
 
 
 def test_decoder_and_transformers_read_the_same_weights(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A mixture is transformers' Qwen3-MoE, whoever chooses the experts and however products are grouped."""
+"""A mixture computes what transformers' Qwen3-MoE computes, for any choice of experts and grouping of products."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ def noting(choose: Choose) -> tuple[Choose, list[Tensor]]:
 
 @pytest.mark.long_except("all", "every second", "but the second")
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_and_gradients_are_those_of_transformers_alone_and_packed(tmp_path: Path, kind: str) -> None:
+def test_logits_and_gradients_match_transformers(tmp_path: Path, kind: str) -> None:
     theirs = save_mixture(tmp_path, **KINDS[kind])
     for together in ([SEQUENCES], [[each] for each in SEQUENCES]):
         model = load_decoder(tmp_path, device="cpu")
@@ -108,18 +108,18 @@ def public_gradients(model: Decoder) -> dict[str, Tensor]:
 
 
 def public_gradients_of_transformers(model: Any) -> dict[str, Tensor]:
-    """Their experts are one tensor."""
-    found: dict[str, Tensor] = {}
+    """Gradients by published names; transformers holds all experts in one tensor."""
+    gradients: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         prefix, _, kind = name.rpartition(".")
         for expert, gradient in enumerate(parameter.grad if ".experts." in name else ()):
             kinds = {kind: gradient}
             if kind == "gate_up_proj":
                 kinds = dict(zip(("gate_proj", "up_proj"), gradient.chunk(2), strict=True))
-            found |= {f"{prefix}.{expert}.{each}.weight": part for each, part in kinds.items()}
+            gradients |= {f"{prefix}.{expert}.{each}.weight": part for each, part in kinds.items()}
         if ".experts." not in name:
-            found[name] = parameter.grad
-    return found
+            gradients[name] = parameter.grad
+    return gradients
 
 
 @pytest.mark.long_except("all", "every second", "but the second")
@@ -137,8 +137,8 @@ def test_what_is_saved_loads_into_transformers(tmp_path: Path, kind: str) -> Non
     assert all(torch.equal(again[name], values) for name, values in theirs.state_dict().items())
 
 
-def test_grouped_and_looped_products_are_the_same_with_their_gradients() -> None:
-    """Two of five experts met nobody."""
+def test_grouped_and_looped_products_have_equal_gradients() -> None:
+    """Two of the five experts have no tokens."""
     generator = torch.Generator().manual_seed(0)
     ends_X = torch.tensor([3, 3, 7, 12, 12])
     ends: list[list[Tensor]] = []
@@ -156,7 +156,7 @@ def test_grouped_and_looped_products_are_the_same_with_their_gradients() -> None
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("width", "expert_width"), [(32, 16), (36, 16), (32, 12)])
-def test_the_host_is_asked_where_products_are_looped(
+def test_asks_the_host_matches_looped_products(
     dtype: torch.dtype, width: int, expert_width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looped: list[None] = []
@@ -175,7 +175,7 @@ def test_the_host_is_asked_where_products_are_looped(
     assert not asks_the_host(None, width, dtype)
 
 
-def test_a_mixture_in_bfloat16_is_near_one_in_float32_whose_choice_it_repeats(tmp_path: Path) -> None:
+def test_bfloat16_is_near_float32_with_replayed_choice(tmp_path: Path) -> None:
     save_mixture(tmp_path, norm_topk_prob=True)
     tokens, model = packed(SEQUENCES), load_decoder(tmp_path, device="cpu")
     choose, noted = noting(freely)
@@ -188,8 +188,8 @@ def test_a_mixture_in_bfloat16_is_near_one_in_float32_whose_choice_it_repeats(tm
     assert all(each.grad is not None for each in model.parameters())
 
 
-def test_bfloat16_chooses_other_experts_than_float32_and_the_same_when_they_are_repeated(tmp_path: Path) -> None:
-    """Of 64 experts and 1,500 tokens in three layers some are nearer to one another than bfloat16 tells apart."""
+def test_bfloat16_chooses_float32_experts_only_when_replayed(tmp_path: Path) -> None:
+    """With 64 experts and 1,500 tokens in three layers, some scores differ by less than bfloat16 resolves."""
     save_mixture(tmp_path, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=8, max_position_embeddings=512)
     sequences = [torch.randint(0, 40, (500,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
     tokens, model = packed(sequences), load_decoder(tmp_path, device="cpu")
@@ -206,7 +206,7 @@ def test_bfloat16_chooses_other_experts_than_float32_and_the_same_when_they_are_
     assert torch.equal(chosen(Replayed(exact_TWk), low=True), exact_TWk)
 
 
-def test_a_choice_that_is_repeated_has_the_gradients_of_one_that_was_made(tmp_path: Path) -> None:
+def test_replayed_choice_has_gradients_of_original_choice(tmp_path: Path) -> None:
     save_mixture(tmp_path)
     tokens, ends = packed(SEQUENCES), []
     choose, noted = noting(freely)
@@ -218,8 +218,8 @@ def test_a_choice_that_is_repeated_has_the_gradients_of_one_that_was_made(tmp_pa
     assert ends[0]["model.layers.0.mlp.gate.weight"].abs().max() > 0
 
 
-def test_other_experts_than_the_routers_own_are_met_where_they_were_noted(tmp_path: Path) -> None:
-    """Only the tokens that something is known of: the others are as they would have been."""
+def test_replayed_routes_override_the_router_where_known(tmp_path: Path) -> None:
+    """Tokens with unknown routes keep their output."""
     save_mixture(tmp_path, num_hidden_layers=1)
     tokens, model = packed([[5, 6, 7, 8]]), load_decoder(tmp_path, device="cpu")
     layout = RouteFormat.of(model.config.mixture)
@@ -227,8 +227,8 @@ def test_other_experts_than_the_routers_own_are_met_where_they_were_noted(tmp_pa
     free_TV = logits_of(model, tokens, choose).detach()
     others_TWk = (noted[0].unsqueeze(1) + 1) % layout.num_experts
     others_TWk[1:3] = layout.unknown
-    told_TV = logits_of(model, tokens, Replayed(others_TWk.to(layout.dtype))).detach()
-    changed_T = (told_TV - free_TV).abs().amax(dim=-1) > 1e-3
+    replayed_TV = logits_of(model, tokens, Replayed(others_TWk.to(layout.dtype))).detach()
+    changed_T = (replayed_TV - free_TV).abs().amax(dim=-1) > 1e-3
     assert changed_T.tolist() == [True, False, False, True]
 
 
@@ -260,7 +260,7 @@ def test_a_router_computes_in_float32_whatever_the_rest_does(tmp_path: Path) -> 
     assert set(seen) == {torch.float32}
 
 
-def test_counts_what_a_token_meets(tmp_path: Path) -> None:
+def test_counts_active_parameters(tmp_path: Path) -> None:
     theirs = save_mixture(tmp_path, mlp_only_layers=[1])
     model = load_decoder(tmp_path, device="cpu")
     assert model.num_parameters == sum(each.numel() for each in theirs.parameters())
@@ -268,7 +268,7 @@ def test_counts_what_a_token_meets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"num_experts": 0}, "num_experts must be from 1 to 32767 for this decoder, got 0"),
         ({"num_experts": 40_000}, "num_experts must be from 1 to 32767 for this decoder, got 40000"),
@@ -278,12 +278,12 @@ def test_counts_what_a_token_meets(tmp_path: Path) -> None:
         ({"n_shared_experts": 1}, "n_shared_experts must be 0 for this decoder, got 1"),
     ],
 )
-def test_a_mixture_that_cannot_be_honoured_is_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_a_mixture_that_cannot_be_honoured_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     save_mixture(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["num_experts"] = config.pop("num_local_experts")  # as published folders have it
+    config["num_experts"] = config.pop("num_local_experts")  # the name in published folders
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         read_config(tmp_path)
 
 
@@ -307,6 +307,6 @@ def test_routes_are_read_as_they_were_written(tmp_path: Path, num_experts: int, 
 def test_routes_to_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     save_mixture(tmp_path)
     layout = RouteFormat.of(read_config(tmp_path).mixture)
-    with pytest.raises(ValueError, match="experts from 0 to 5, got 6"):
+    with pytest.raises(ValueError, match="experts must be from 0 to 5, got 6"):
         layout.checked(layout.packed(torch.full((2, 3, 2), 6)))
     layout.checked(layout.packed(torch.full((2, 3, 2), layout.unknown)))

@@ -1,4 +1,4 @@
-"""Rectangles: every sequence once, little padding, never beyond the bound."""
+"""Rectangles hold every sequence once, with little padding and within the token limit."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_every_sequence_is_in_exactly_one_row_wide_enough(lengths: list[int], ma
         assert one.num_tokens <= max_tokens or len(one.members) == 1
 
 
-def test_padding_is_only_for_attention_and_positions_count_from_zero() -> None:
+def test_only_attention_sees_padding_positions_start_at_zero() -> None:
     sequences = [[7, 8, 9], [5, 6]]
     packed = pack(sequences, lay_out([3, 2], max_tokens=100), "cpu")
     assert packed.ids_T.tolist() == [5, 6, 7, 8, 9]
@@ -28,14 +28,14 @@ def test_padding_is_only_for_attention_and_positions_count_from_zero() -> None:
     assert packed.gather_T is not None and packed.gather_T.tolist() == [0, 1, 3, 4, 5]
 
 
-def test_what_fits_without_padding_is_not_moved() -> None:
+def test_equal_lengths_need_no_index() -> None:
     packed = pack([[1, 2], [3, 4]], lay_out([2, 2], max_tokens=100), "cpu")
     assert packed.spread_F is None and packed.gather_T is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=20))
-def test_a_beginning_is_read_in_once_and_every_sequence_finds_all_its_tokens(drawn: list[tuple[int, int, int]]) -> None:
-    """`drawn`: of each sequence how long its prompt is, how many tokens follow, and what they are."""
+def test_shared_prefix_is_packed_once_and_places_are_complete(drawn: list[tuple[int, int, int]]) -> None:
+    """`drawn`: the length of each sequence's prompt, the number of tokens that follow, and their id."""
     sequences = [[prompt] * prompt + [10 + own] * rest for prompt, rest, own in drawn]
     rectangles = lay_out([len(each) for each in sequences], max_tokens=30)
     packed = pack(sequences, rectangles, "cpu", shareable=[prompt for prompt, _, _ in drawn])

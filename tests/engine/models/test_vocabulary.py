@@ -1,4 +1,4 @@
-"""A teacher is asked only about tokens that it knows: refused by its files, before anything is loaded."""
+"""A teacher whose vocabulary does not match the model's is refused by its files, before anything is loaded."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def other(folder: Path, **changed: Any) -> Path:
 
 
 def with_words(folder: Path, swap: tuple[str, str]) -> Path:
-    """Two words have changed places."""
+    """Swaps the ids of two words."""
     text = (other(folder) / "tokenizer.json").read_text()
     raw = json.loads(text)
     words = raw["model"]["vocab"]
@@ -33,25 +33,23 @@ def with_words(folder: Path, swap: tuple[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("changed", [{}, {"vocab_size": 256, "hidden_size": 4_096, "num_hidden_layers": 40}])
-def test_a_teacher_with_the_models_words_may_have_any_shape_and_a_padded_table(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
+def test_teacher_may_have_another_shape_and_padded_table(tmp_path: Path, changed: dict[str, Any]) -> None:
     refuse_other_words(DEMO_FOLDER, other(tmp_path, **changed))
 
 
 @pytest.mark.parametrize(("field", "value"), [("vocab_size", 130), ("max_position_embeddings", 255)])
-def test_one_that_knows_fewer_tokens_or_shorter_texts_is_refused(tmp_path: Path, field: str, value: int) -> None:
+def test_teacher_with_fewer_tokens_or_shorter_context_is_refused(tmp_path: Path, field: str, value: int) -> None:
     with pytest.raises(ValueError, match=rf"^algorithm\.teacher\.source: .*{field} must be at least .*got {value}"):
         refuse_other_words(DEMO_FOLDER, other(tmp_path, **{field: value}))
 
 
-def test_one_that_means_another_word_by_a_token_is_refused_with_that_token(tmp_path: Path) -> None:
+def test_teacher_with_swapped_words_is_refused_by_token(tmp_path: Path) -> None:
     words = json.loads((DEMO_FOLDER / "tokenizer.json").read_text())["model"]["vocab"]
     first, second = sorted(words, key=lambda word: int(words[word]))[5:7]
-    told = rf"token {words[first]} is '.+' to the model and '.+' to {tmp_path.name}"
-    with pytest.raises(ValueError, match=told) as refused:
+    message = rf"token {words[first]} is '.+' in the model and '.+' in {tmp_path.name}"
+    with pytest.raises(ValueError, match=message) as refusal:
         refuse_other_words(DEMO_FOLDER, with_words(tmp_path, (first, second)))
-    assert repr(first) in str(refused.value) and repr(second) in str(refused.value)
+    assert repr(first) in str(refusal.value) and repr(second) in str(refusal.value)
 
 
 def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -59,7 +57,7 @@ def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
         refuse_other_words(DEMO_FOLDER, tmp_path / "absent")
 
 
-def test_it_is_asked_of_every_job_that_trains_with_one(tmp_path: Path) -> None:
+def test_every_training_job_with_a_teacher_is_checked(tmp_path: Path) -> None:
     def spec(**parts: Any) -> JobSpec:
         return JobSpec.model_validate({"name": "x", "algorithm": {"teacher": {"source": str(tmp_path)}}, **parts})
 

@@ -1,4 +1,4 @@
-"""Windows are read off a config.json as transformers' own classes read them."""
+"""Windows are read from config.json as transformers' classes read them."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ SOME = ["sliding_attention", "full_attention"]
 
 
 def raw(family: str, **changed: Any) -> dict[str, Any]:
-    told: dict[str, Any] = configuration(family).to_dict()
-    told.pop("layer_types", None)
-    return {name: value for name, value in (told | changed).items() if value != "absent"}
+    config: dict[str, Any] = configuration(family).to_dict()
+    config.pop("layer_types", None)
+    return {name: value for name, value in (config | changed).items() if value != "absent"}
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def raw(family: str, **changed: Any) -> dict[str, Any]:
 def test_windows_are_those_of_transformers(
     family: str, changed: dict[str, Any], expected: tuple[int | None, ...]
 ) -> None:
-    told = raw(family, **changed)
-    assert read_windows(told) == expected
-    assert (expected or (None, None)) == FamilyConfig.of(told).windows
+    config = raw(family, **changed)
+    assert read_windows(config) == expected
+    assert (expected or (None, None)) == FamilyConfig.of(config).windows
 
 
 @pytest.mark.parametrize(
-    ("family", "changed", "told"),
+    ("family", "changed", "message"),
     [
         ("llama", {"use_sliding_window": True}, "use_sliding_window must be False for llama models"),
         (
@@ -54,6 +54,6 @@ def test_windows_are_those_of_transformers(
         ("mistral", {"sliding_window": True}, "sliding_window must be 1 or more, got True"),
     ],
 )
-def test_what_is_no_window_is_refused(family: str, changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_window_is_refused(family: str, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_windows({"model_type": family, "num_hidden_layers": 2} | changed)

@@ -33,11 +33,11 @@ def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment
     ("template", "parts", "told"),
     [
         ("{% for %}", {}, "the chat template cannot be read"),
-        ("{{ messages[0].name.first }}", {}, "the chat template does not take it"),
+        ("{{ messages[0].name.first }}", {}, "the chat template rejects it"),
         (
             "{% if messages[-1].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}",
             {"environment": {"name": "tools"}},
-            "the chat template does not take it: no tools",
+            "the chat template rejects it: no tools",
         ),
         (None, {"model": {"chat": "template"}}, r"^model\.chat: .* has no chat template"),
         (None, {"model": {"chat_options": {"enable_thinking": False}}}, r"^model\.chat: .* has no chat template"),
@@ -78,7 +78,7 @@ def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_re
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(ValueError) as caught:
         check_model(job, data_folder=data, interrupted=never)
-    wrong = "the chat template does not take it: no system"
+    wrong = "the chat template rejects it: no system"
     assert str(caught.value).splitlines() == [f"chats.jsonl:3: {wrong}", f"chats.jsonl:7: {wrong}"]
     (folder / "chat_template.jinja").write_text("ask")
     refuse_model(job, data_folder=data)
@@ -177,7 +177,7 @@ def test_a_template_is_shown_the_message_that_explains_the_tools_too(tmp_path: P
     )
     rows = [{"prompt": [{"role": "user", "content": f"{at}?"}]} for at in range(40)]
     refuse_model(spec(folder, **asked_of(folder, data, rows)), data_folder=data)
-    with pytest.raises(ValueError, match=r"^asked\.jsonl:1: the chat template does not take it: no system"):
+    with pytest.raises(ValueError, match=r"^asked\.jsonl:1: the chat template rejects it: no system"):
         refuse_model(spec(folder, **asked_of(folder, data, rows, name="tools")), data_folder=data)
 
 
@@ -192,7 +192,7 @@ def test_what_takes_all_memory_is_refused() -> None:
 def test_a_template_that_repeats_itself_without_end_is_refused_for_the_memory_that_it_takes(tmp_path: Path) -> None:
     folder = whole(tmp_path, "qwen3")
     (folder / "chat_template.jinja").write_text("{{ 'x' * 10 ** 11 }}")
-    with pytest.raises(ValueError, match="the chat template does not take it: MemoryError"):
+    with pytest.raises(ValueError, match="the chat template rejects it: MemoryError"):
         check_model(spec(folder), interrupted=never)
 
 

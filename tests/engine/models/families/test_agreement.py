@@ -1,4 +1,4 @@
-"""A folder whose configuration, tokenizer and weights do not agree is refused, and told which of them says what."""
+"""A folder whose configuration, tokenizer and weights disagree is refused with an error that names the values."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Spoil = Callable[[Path], None]
 
 
 def save_tokenizer(folder: Path, *, words: int = 38) -> None:
-    """Of the first ids of a vocabulary of 40, as published models leave some rows unused."""
+    """Saves a tokenizer of the first ids of a vocabulary of 40: published models leave some rows unused too."""
     tokenizer = Tokenizer(WordLevel({f"w{number}": number for number in range(words)}, unk_token="w1"))
     tokenizer.add_special_tokens([AddedToken("w3")])
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -79,14 +79,14 @@ def test_the_demo_model_agrees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (settings(model_type="gemma3"), r"model_type must be one of glm4, llama.*got 'gemma3'"),
-        (settings(num_hidden_layers=3), r"config\.json asks for tensors that no file has: model\.layers\.2\."),
-        (settings(num_hidden_layers=1), r"the files have tensors that config\.json does not ask for: model\.layers\.1"),
+        (settings(num_hidden_layers=3), r"lack tensors that config\.json requires: model\.layers\.2\."),
+        (settings(num_hidden_layers=1), r"have tensors that config\.json does not use: model\.layers\.1"),
         (
             settings(intermediate_size=64),
-            r"gate_up_proj\.weight has shape \(96, 32\), config\.json asks for \(128, 32\)",
+            r"gate_up_proj\.weight has shape \(96, 32\), config\.json requires \(128, 32\)",
         ),
         (settings(vocab_size=37), r"ids must be below config\.json's vocab_size, 37, got 37"),
         (settings(eos_token_id=39), r"eos_token_id must be the id of a token of tokenizer\.json, got 39"),
@@ -100,26 +100,26 @@ def test_the_demo_model_agrees() -> None:
             r"rope_parameters.*got dynamic",
         ),
         (settings(dtype="float8_e4m3fn"), r"dtype must be one of float32"),
-        (tensors(lambda each: each.update(scale=torch.ones(1))), r"does not ask for: scale"),
+        (tensors(lambda each: each.update(scale=torch.ones(1))), r"does not use: scale"),
         (
             tensors(lambda each: each.update({"model.norm.weight": torch.ones(32).to(torch.float8_e4m3fn)})),
             r"model\.norm\.weight must be one of F32, BF16, F16, got F8_E4M3",
         ),
         (index, r"names model-00002-of-00002\.safetensors, which is not in"),
-        (cut, r"model\.safetensors: not a whole safetensors file"),
-        (other_end, r"eos_token must be one of the tokens that end a text .* 3; got 'w7', which is 7"),
+        (cut, r"model\.safetensors: not a complete safetensors file"),
+        (other_end, r"eos_token must be one of the end tokens of .* 3; got 'w7', which is 7"),
         (no_tokenizer, r"a model needs a tokenizer\.json"),
     ],
 )
-def test_what_disagrees_is_refused(tmp_path: Path, spoil: Spoil, told: str) -> None:
+def test_disagreement_is_refused(tmp_path: Path, spoil: Spoil, message: str) -> None:
     folder = whole(tmp_path, "phi3")
     check_folder(folder)
     spoil(folder)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         check_folder(folder)
 
 
-def test_a_part_of_the_heads_turn_only_where_the_family_knows_it(tmp_path: Path) -> None:
+def test_partial_rotary_factor_is_refused_for_mistral(tmp_path: Path) -> None:
     folder = whole(tmp_path, "mistral")
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     settings(rope_parameters=rope)(folder)

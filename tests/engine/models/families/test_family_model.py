@@ -1,4 +1,4 @@
-"""A family's layers over packed tokens compute what transformers computes of one sequence at a time."""
+"""A family's layers over packed tokens compute what transformers computes for one sequence at a time."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Activations
-from engine.models.families.attention import attend_as_asked
+from engine.models.families.attention import attend_packed
 from engine.models.families.family_model import FamilyModel
 from engine.models.families.settings import FamilyConfig
 from engine.models.families.trained_model import TrainedModel, load_model, load_weights, public_tensors, public_views
@@ -30,18 +30,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def make_tiny(tmp_path_factory: pytest.TempPathFactory) -> MakeTiny:
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def make(variant: str) -> Path:
-        if variant not in made:
-            made[variant] = save_tiny(tmp_path_factory.mktemp(variant), variant)
-        return made[variant]
+        if variant not in folders:
+            folders[variant] = save_tiny(tmp_path_factory.mktemp(variant), variant)
+        return folders[variant]
 
     return make
 
 
 def family_model(folder: Path) -> FamilyModel:
-    """By transformers' layers, also where the decoder would do."""
+    """The model in transformers' layers, even if the decoder supports the family."""
     model = FamilyModel(FamilyConfig.read(folder), torch.float32, device=torch.device("cpu"))
     model.with_memory(torch.device("cpu"))
     load_weights(model, folder)
@@ -55,7 +55,7 @@ def attention_of(folder: Path) -> nn.Module:
 
 
 def packed_pass(model: TrainedModel) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits of every token but repeated ones, in the order of the sequences; gradients of a loss of all of them."""
+    """Logits of all tokens in the order of the sequences; public gradients of a loss over all of them."""
     rectangles = lay_out([len(each) for each in SEQUENCES], max_tokens=60)
     tokens = pack(SEQUENCES, rectangles, "cpu", shareable=SHARED)
     hidden_TD = model(tokens.ids_T, tokens.positions_T, PackedAttention(tokens, model.config.windows))
@@ -67,11 +67,11 @@ def packed_pass(model: TrainedModel) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def plain_pass(folder: Path) -> tuple[Tensor, dict[str, Tensor]]:
-    """transformers alone, eagerly, one sequence after the other."""
+    """The same by transformers' eager attention, one sequence after the other."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    model.get_input_embeddings().padding_idx = None  # what is called padding is a word here like any other
+    model.get_input_embeddings().padding_idx = None  # the padding id is an ordinary word in these sequences
     rows = torch.cat([model(torch.tensor([each])).logits[0] for each in SEQUENCES])
     loss_of(rows).backward()  # type: ignore[no-untyped-call]
     return rows.detach(), {name: each.grad for name, each in model.named_parameters()}
@@ -83,7 +83,7 @@ def loss_of(logits_RV: Tensor) -> Tensor:
 
 
 def assert_same(mine: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, dict[str, Tensor]]) -> None:
-    """But for rounding, of which a gradient has so much as its largest numbers."""
+    """Equal within rounding, which in a gradient is relative to its largest number."""
     torch.testing.assert_close(mine[0], theirs[0], rtol=1e-4, atol=2e-5)
     assert mine[1].keys() == theirs[1].keys()
     for name, gradient in theirs[1].items():
@@ -100,7 +100,7 @@ def assert_same(mine: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, di
 )
 @pytest.mark.parametrize("activations", ["kept", "recomputed", "offloaded"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_packed_sequences_are_computed_as_transformers_computes_each_alone(
+def test_packed_sequences_match_transformers_one_by_one(
     make_tiny: MakeTiny, variant: str, activations: Activations
 ) -> None:
     model = family_model(make_tiny(variant))
@@ -116,7 +116,7 @@ def test_agrees_with_the_decoder_on_families_that_both_know(make_tiny: MakeTiny,
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "windows" in variant])
 def test_a_window_changes_what_is_computed(make_tiny: MakeTiny, variant: str) -> None:
-    """So that the comparison above says something of windows."""
+    """Otherwise the comparison above would not test windows."""
     model = family_model(make_tiny(variant))
     rectangles = lay_out([len(each) for each in SEQUENCES], max_tokens=60)
     tokens = pack(SEQUENCES, rectangles, "cpu")
@@ -172,15 +172,15 @@ def test_a_keyword_that_is_not_honoured_is_refused_by_name(make_tiny: MakeTiny, 
     q, kv = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 3, 8)
     given = {"attention_mask": None, "attend": lambda *parts: parts[1].flatten(1), keyword: value}
     with pytest.raises(ValueError, match=rf"attention: {keyword} must be"):
-        attend_as_asked(module, q, kv, kv, given.pop("attention_mask"), **given)
+        attend_packed(module, q, kv, kv, given.pop("attention_mask"), **given)
 
 
 @pytest.mark.parametrize("scaling", [None, 8**-0.5, 0.1])
 def test_a_scaling_of_its_own_is_honoured(make_tiny: MakeTiny, scaling: float | None) -> None:
-    """Granite's, for one."""
+    """Granite has one, for example."""
     module = attention_of(make_tiny("mistral"))
     tokens = pack([[1] * 6], lay_out([6], max_tokens=6), "cpu")
     q, k, v = (torch.randn(1, heads, 6, 8, generator=torch.Generator().manual_seed(heads)) for heads in (4, 2, 2))
-    mixed, _ = attend_as_asked(module, q, k, v, None, attend=PackedAttention(tokens), scaling=scaling)
+    mixed, _ = attend_packed(module, q, k, v, None, attend=PackedAttention(tokens), scaling=scaling)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=scaling)
     torch.testing.assert_close(mixed, expected.transpose(1, 2))

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 BOTH: Final = ("llama", "qwen2", "qwen2-windows", "qwen3", "qwen3-windows", "qwen3-yarn", "mistral", "mistral-windows")
-"""Those that the decoder honours too."""
+"""Variants that the decoder supports too."""
 WINDOW: Final = 5
 
 COMMON: Final[dict[str, Any]] = {
@@ -23,7 +23,7 @@ COMMON: Final[dict[str, Any]] = {
     "pad_token_id": 0,
 }
 
-# What is a family's own, and what its published models have: windows in some, tied tables in some.
+# Settings of a family or of its published models, such as windows or tied tables.
 VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "llama": {"head_dim": 8},
     "llama-biases": {"attention_bias": True, "mlp_bias": True},
@@ -53,7 +53,7 @@ def configuration(variant: str, **changed: Any) -> Any:
     from transformers import CONFIG_MAPPING
 
     settings = COMMON | VARIANTS[variant] | changed
-    if "head_dim" in settings:  # of a width that all heads share
+    if "head_dim" in settings:  # given for COMMON's width, and scaled with it
         settings["head_dim"] = settings["head_dim"] * settings["hidden_size"] // COMMON["hidden_size"]
     return CONFIG_MAPPING[variant.partition("-")[0]](**settings)
 
