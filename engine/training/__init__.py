@@ -1,1 +1,1 @@
-"""Training: the way from trajectories to a step, of one optimizer update or several, on one device or several."""
+"""Training: turns trajectories into steps of one or more optimizer updates, on one or more devices."""

@@ -1,14 +1,14 @@
-"""A batch as arrays: what a trainer is given, and what its ranks share without a copy.
+"""A batch as arrays: the trainer's input, which its ranks share without a copy.
 
-    ids_A         prompt a │ prompt b │ … │ response 0 │ response 1 │ …      a prompt of several samples is here once
+    ids_A         prompt a │ prompt b │ … │ response 0 │ response 1 │ …      a prompt of several samples is stored once
     logprobs_R                              response 0 │ response 1 │ …
 
     N trajectories    A tokens of all prompts and responses    R tokens of all responses    Q sequences (sequences.py)
 
 Invariants:
-- a trajectory's numbers and the places of its tokens are small, and every rank reads them; of the arrays of tokens a
-  rank reads only what it trains on, so that in shared memory no other page is its business;
-- a selection of trajectories has the same arrays of tokens.
+- a trajectory's numbers and the places of its tokens are small, and every rank reads them; of the token arrays a rank
+  reads only what it trains on, so that it touches no other pages of shared memory;
+- a selection of trajectories shares the token arrays.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ Number = TypeVar("Number", np.int32, np.float32, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTrajectory:
-    """One trajectory as numbers, for whoever has few of them."""
+    """One trajectory as tuples of numbers, for small batches."""
 
     group: int
     """Trajectories with the same number are samples of one prompt."""
@@ -34,30 +34,30 @@ class TrainingTrajectory:
     behaviour_logprobs: tuple[float, ...]
     reward: float
     trusted: bool = True
-    """False: nothing is learned from it, and no other trajectory is measured against it."""
+    """False: the trajectory is not trained on, and is left out of other trajectories' baselines."""
     written: tuple[bool, ...] = ()
-    """The response tokens that the model wrote: the others are a tool's words, which are read and not learned. Empty:
-    all. `behaviour_logprobs` of the others are 0."""
+    """True for response tokens that the model wrote; the others are a tool's, which are read but not trained on, with
+    `behaviour_logprobs` of 0. Empty: all written."""
     staleness: tuple[int, ...] = ()
-    """Of each response token: the version that is trained less the version that wrote it. Empty: all 0."""
+    """For each response token: the trained version less the version that wrote it. Empty: all 0."""
     cut: bool = False
-    """It reached the longest length allowed."""
+    """Whether it was cut off at the maximum length."""
     routes: bytes = b""
-    """The experts that its first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
+    """The experts of its first tokens, prompt included (engine/models/routes.py); empty for a dense model."""
     breaks: tuple[int, ...] = ()
-    """The places in the response at which later segments begin, which see nothing of what was before."""
+    """The places in the response at which later segments begin, which do not see earlier tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryArrays:
-    """One trajectory as arrays, which are not copied before the batch is put together."""
+    """One trajectory as arrays, which are copied only into the batch."""
 
     group: int
     prompt_ids: NDArray[np.int32]
     response_ids: NDArray[np.int32]
     behaviour_logprobs: NDArray[np.float32]
     written: Bools
-    """Empty: all."""
+    """Empty: all written."""
     staleness: NDArray[np.int32]
     """Empty: all 0."""
     reward: float
@@ -69,17 +69,17 @@ class TrajectoryArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenArrays:
-    """What there is of each token."""
+    """The batch's values per token."""
 
     ids_A: NDArray[np.int32]
     logprobs_R: NDArray[np.float32]
-    """Of the policy that wrote them."""
+    """By the policy that wrote the token."""
     staleness_R: NDArray[np.int32]
     written_R: Bools
     routes: NDArray[np.uint8]
-    """Of each trajectory, its prompt's included: samples of one prompt may have met different experts there."""
+    """Per trajectory, prompt included: samples of one prompt may have different experts there."""
     breaks: NDArray[np.int32]
-    """Of each trajectory: the places in its response at which later segments begin."""
+    """Per trajectory: the places in its response at which later segments begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,15 +92,15 @@ class TrainingBatch:
     trusted_N: Bools
     cut_N: Bools
     prompt_starts_N: Ints
-    """In A. Trajectories that begin at the same place have the same prompt."""
+    """Places in A; the same for trajectories with the same prompt."""
     prompt_lengths_N: Ints
     response_starts_N: Ints
-    """In R."""
+    """Places in R."""
     response_lengths_N: Ints
     num_written_N: Ints
     last_written_N: Ints
-    """The place in its response of the last written token: it predicts nothing, so neither it nor what follows is read.
-    0 where nothing was written."""
+    """The place in the response of the last written token: it predicts nothing, so the model reads neither it nor later
+    tokens. 0 if no token was written."""
     route_starts_N: Ints
     num_route_bytes_N: Ints
     break_starts_N: Ints
@@ -110,24 +110,24 @@ class TrainingBatch:
     def of(cls, trajectories: "Trajectories") -> "TrainingBatch":
         if isinstance(trajectories, TrainingBatch):
             return trajectories
-        return cls.joined(map(_arrays, trajectories))
+        return cls.joined(map(_to_arrays, trajectories))
 
     @classmethod
     def joined(cls, trajectories: Iterable[TrajectoryArrays]) -> "TrainingBatch":
         every = list(trajectories)
         _check_lengths(every)
         prompts = [each.prompt_ids for each in every]
-        kinds, kind_N = _distinct(prompts)
+        kinds, kind_N = _find_distinct(prompts)
         distinct = [prompts[index] for index in kinds]
-        prompt_lengths_N = _lengths(prompts)
-        response_lengths_N = _lengths([each.response_ids for each in every])
-        response_starts_N = _starts(response_lengths_N)
-        ids_A = _one_array([*distinct, *(each.response_ids for each in every)], np.int32)
+        prompt_lengths_N = _measure_lengths(prompts)
+        response_lengths_N = _measure_lengths([each.response_ids for each in every])
+        response_starts_N = _find_starts(response_lengths_N)
+        ids_A = _concatenate([*distinct, *(each.response_ids for each in every)], np.int32)
         num_written_N, last_written_N = response_lengths_N.copy(), response_lengths_N - 1
         written_R = np.ones(response_lengths_N.sum(), dtype=np.bool_)
         staleness_R = np.zeros(len(written_R), dtype=np.int32)
-        num_route_bytes_N = _lengths([each.routes for each in every])
-        num_breaks_N = _lengths([each.breaks for each in every])
+        num_route_bytes_N = _measure_lengths([each.routes for each in every])
+        num_breaks_N = _measure_lengths([each.breaks for each in every])
         for index, each in enumerate(every):
             own = slice(response_starts_N[index], response_starts_N[index] + response_lengths_N[index])
             if len(each.written):
@@ -139,11 +139,11 @@ class TrainingBatch:
         return cls(
             tokens=TokenArrays(
                 ids_A=ids_A,
-                logprobs_R=_one_array([each.behaviour_logprobs for each in every], np.float32),
+                logprobs_R=_concatenate([each.behaviour_logprobs for each in every], np.float32),
                 staleness_R=staleness_R,
                 written_R=written_R,
-                routes=_one_array([each.routes for each in every], np.uint8),
-                breaks=_one_array([each.breaks for each in every], np.int32),
+                routes=_concatenate([each.routes for each in every], np.uint8),
+                breaks=_concatenate([each.breaks for each in every], np.int32),
             ),
             lowest_id=int(ids_A.min(initial=0)),
             highest_id=int(ids_A.max(initial=0)),
@@ -151,15 +151,15 @@ class TrainingBatch:
             rewards_N=np.array([each.reward for each in every], dtype=np.float64),
             trusted_N=np.array([each.trusted for each in every], dtype=np.bool_),
             cut_N=np.array([each.cut for each in every], dtype=np.bool_),
-            prompt_starts_N=_starts(_lengths(distinct))[kind_N],
+            prompt_starts_N=_find_starts(_measure_lengths(distinct))[kind_N],
             prompt_lengths_N=prompt_lengths_N,
             response_starts_N=response_starts_N,
             response_lengths_N=response_lengths_N,
             num_written_N=num_written_N,
             last_written_N=last_written_N,
-            route_starts_N=_starts(num_route_bytes_N),
+            route_starts_N=_find_starts(num_route_bytes_N),
             num_route_bytes_N=num_route_bytes_N,
-            break_starts_N=_starts(num_breaks_N),
+            break_starts_N=_find_starts(num_breaks_N),
             num_breaks_N=num_breaks_N,
         )
 
@@ -172,7 +172,7 @@ class TrainingBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Of all trajectories, a prompt as often as it has samples."""
+        """All trajectories' tokens, with a prompt counted once per sample."""
         return int(self.prompt_lengths_N.sum() + self.response_lengths_N.sum())
 
     @property
@@ -201,7 +201,7 @@ Trajectories = TrainingBatch | Sequence[TrainingTrajectory]
 _OF_TRAJECTORIES = tuple(name for name in TrainingBatch.__dataclass_fields__ if name.endswith("_N"))
 
 
-def _arrays(trajectory: TrainingTrajectory) -> TrajectoryArrays:
+def _to_arrays(trajectory: TrainingTrajectory) -> TrajectoryArrays:
     return TrajectoryArrays(
         group=trajectory.group,
         prompt_ids=np.array(trajectory.prompt_ids, dtype=np.int32),
@@ -224,17 +224,17 @@ def _check_lengths(trajectories: Sequence[TrajectoryArrays]) -> None:
         num_tokens = len(each.response_ids)
         for what, num_given, may_be_empty in (
             ("log-prob", len(each.behaviour_logprobs), False),
-            ("mark whether it was written", len(each.written), True),
+            ("written mark", len(each.written), True),
             ("staleness", len(each.staleness), True),
         ):
             if num_given != num_tokens and (num_given or not may_be_empty):
                 raise ValueError(
-                    f"trajectory {index}: one {what} for each of {num_tokens} response tokens, got {num_given}"
+                    f"trajectory {index}: needs one {what} per response token ({num_tokens}), got {num_given}"
                 )
 
 
-def _distinct(arrays: Sequence[NDArray[np.int32]]) -> tuple[list[int], Ints]:
-    """(the first array of each kind, the kind of each array)."""
+def _find_distinct(arrays: Sequence[NDArray[np.int32]]) -> tuple[list[int], Ints]:
+    """(index of the first array of each kind, kind of each array)."""
     firsts, kinds, known = list[int](), list[int](), dict[bytes, int]()
     for index, array in enumerate(arrays):
         kind = known.setdefault(array.tobytes(), len(known))
@@ -244,14 +244,14 @@ def _distinct(arrays: Sequence[NDArray[np.int32]]) -> tuple[list[int], Ints]:
     return firsts, np.array(kinds, dtype=np.int64)
 
 
-def _lengths(arrays: Sequence[NDArray[Number]]) -> Ints:
+def _measure_lengths(arrays: Sequence[NDArray[Number]]) -> Ints:
     return np.array([len(each) for each in arrays], dtype=np.int64)
 
 
-def _starts(lengths: Ints) -> Ints:
-    """Of parts that lie one after the other."""
+def _find_starts(lengths: Ints) -> Ints:
+    """The starts of adjacent parts with these lengths."""
     return lengths.cumsum() - lengths
 
 
-def _one_array(parts: Sequence[NDArray[Number]], kind: type[Number]) -> NDArray[Number]:
+def _concatenate(parts: Sequence[NDArray[Number]], kind: type[Number]) -> NDArray[Number]:
     return np.concatenate(parts) if parts else np.empty(0, dtype=kind)

@@ -1,6 +1,6 @@
-"""What a model can be trained on: a batch whose tokens it knows, and whose sequences it has positions for.
+"""Checks that a model can be trained on a batch: it knows the tokens, and has positions for the sequences.
 
-Invariant: every rank comes to the same answer, and reads no array of tokens unless the batch is refused.
+Invariant: every rank comes to the same result, and reads token arrays only if the batch is refused.
 """
 
 import numpy as np
@@ -10,19 +10,19 @@ from engine.training.sequences import Sequences
 
 
 def check_batch(batch: TrainingBatch, *, vocab_size: int, max_positions: int) -> None:
-    """For a model. What it asks of tokens was found when the batch was put together: no rank reads them all."""
+    """Raises `ValueError`. Uses the token ids' bounds that the batch recorded, so that no rank reads all tokens."""
     if not len(batch):
-        raise ValueError("trajectories: a step needs at least one")
+        raise ValueError("a step needs at least one trajectory")
     unknown = np.flatnonzero(~np.isfinite(batch.rewards_N))
     if len(unknown):
         raise ValueError(f"trajectory {unknown[0]}: reward must be finite, got {batch.rewards_N[unknown[0]]}")
     _check_lengths(batch, max_positions)
     if batch.lowest_id < 0 or batch.highest_id >= vocab_size:
         raise ValueError(
-            f"trajectory {_with_unknown_ids(batch, vocab_size)}: token ids must be from 0 to {vocab_size - 1}"
+            f"trajectory {_find_unknown_ids(batch, vocab_size)}: token ids must be from 0 to {vocab_size - 1}"
         )
     if not batch.num_written:
-        raise ValueError("trajectories: a step needs at least one token that the model wrote")
+        raise ValueError("a step needs at least one token that the model wrote")
 
 
 def _check_lengths(batch: TrainingBatch, max_positions: int) -> None:
@@ -33,8 +33,8 @@ def _check_lengths(batch: TrainingBatch, max_positions: int) -> None:
         raise ValueError(f"trajectory {owner}: at most {max_positions} tokens fit this model, got {length}")
 
 
-def _with_unknown_ids(batch: TrainingBatch, vocab_size: int) -> int:
-    """The first one. Only a batch that is refused is read whole."""
+def _find_unknown_ids(batch: TrainingBatch, vocab_size: int) -> int:
+    """The first trajectory with an unknown token id. Reads the whole batch."""
     ids_A = batch.tokens.ids_A
     unknown_A = (ids_A < 0) | (ids_A >= vocab_size)
     parts = (

@@ -1,7 +1,7 @@
-"""Held weights, in place of a trainer in a job that only evaluates: in host memory, handed out as they are stored.
+"""Weights for a job that only evaluates, in place of a trainer: held in host memory, published as stored.
 
-Invariant: weights are handed out as the checkpoint's weights file holds them, bit for bit, whichever trainer wrote
-it: no optimizer, no critic and no adapter is needed to read it, nor read.
+Invariant: the published weights equal the checkpoint's weights file bit for bit, whichever trainer wrote it; optimizer,
+critic and adapter are not read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from engine.weights.snapshot import pack_weights
 
 class HeldWeights:
     def __init__(self, model_folder: Path) -> None:
-        """The model's own weights, until a checkpoint is loaded."""
+        """Holds the model's own weights until a checkpoint is loaded."""
         self._folder = model_folder
         self._read: TrainedModel | None = None
 
@@ -30,11 +30,11 @@ class HeldWeights:
         _, parts = read_manifest(folder)
         verify_parts(folder, {name: parts[name] for name in parts_here(folder, parts) if not holds_state(name)})
         if read_model_config(folder) != read_model_config(self._folder):
-            raise ValueError(f"{folder}: the checkpoint is of another model than this job's")
+            raise ValueError(f"{folder}: the checkpoint is of another model than the job's")
         self._folder, self._read = folder, None
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
-        """To `load`."""
+        """The files that `load` reads."""
         return [file for file in stored if not holds_state(file)]
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
@@ -42,7 +42,7 @@ class HeldWeights:
 
     @property
     def _model(self) -> TrainedModel:
-        """On the CPU, in the dtype that rollouts run in; read once it is known which weights they are."""
+        """The model on the CPU, in the dtype of rollouts; read on first use, so that `load` may come first."""
         if self._read is None:
             self._read = load_model(self._folder, device="cpu")
         return self._read

@@ -1,10 +1,10 @@
-"""The border to who holds the weights, and to a trainer: complete groups in, one step and its metrics out.
+"""Interfaces of trainers and weight holders: complete groups in, one step and its metrics out.
 
 Invariants:
-- a step makes as many optimizer updates as the settings ask for, each of which happens whole or not at all: a
-  non-finite loss or gradient leaves the weights as they were, is counted in the metric `train/skipped`, and the next
-  update is made; `train/updates` counts those that were made;
-- `snapshot()` is a copy: training on does not change it.
+- a step makes the number of optimizer updates in the settings, each of them atomic: a non-finite loss or gradient
+  leaves the weights as they were, is counted in `train/skipped`, and the step continues with the next update;
+  `train/updates` counts the applied updates;
+- `snapshot()` is a copy: further training does not change it.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,15 +27,15 @@ from engine.weights.spans import Spans
 class StepResult:
     metrics: dict[str, float]
     advantages: tuple[float, ...]
-    """One for each trajectory, in the order given."""
+    """One per trajectory, in the order given."""
     begun_logprobs: tuple[NDArray[np.float32], ...] = field(default=(), compare=False)
-    """Of each trajectory, its first written tokens' by the weights that the step began with; empty where not known."""
+    """Log-probs of each trajectory's first written tokens by the step's first weights; empty if unknown."""
 
 
 Allocate = Callable[[int], memoryview]
-"""A writable buffer of so many zero bytes."""
+"""Returns a writable buffer of that many zero bytes."""
 Write = Callable[[], Mapping[str, CheckpointPart]]
-"""The parts that this process has written, once all ranks have written theirs."""
+"""Returns the parts that this process has written, once all ranks have written theirs."""
 
 
 class Loadable(Protocol):
@@ -43,51 +43,51 @@ class Loadable(Protocol):
     def num_parameters(self) -> int: ...
 
     def load(self, folder: Path) -> None:
-        """From a checkpoint; then a trainer goes on as if it had never stopped."""
+        """Loads a checkpoint; a trainer then resumes as if it had never stopped."""
 
 
 class WeightHolder(Loadable, Protocol):
-    """A holder of weights: all that a job that only evaluates needs."""
+    """Holds and publishes weights, which suffices for a job that only evaluates."""
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
-        hashes: the copy and its sums are all that training waits for."""
+        """A copy of the weights in the dtype of rollouts. With `allocate`, into its memory and without hashes, so that
+        training waits only for the copy and its sums."""
 
 
 class Steps(Loadable, Protocol):
     def train_step(self, trajectories: Trajectories) -> StepResult: ...
 
     def get_ready_to_save(self) -> None:
-        """Takes the memory of the next copy beside what goes on, where it is not there yet."""
+        """Allocates the memory of the next copy in the background, if necessary."""
 
     def prepare_save(self, folder: Path) -> Write:
-        """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,
-        optimizer and random streams as safetensors and JSON) and may run on another thread while training goes on."""
+        """Copies a checkpoint's content; the returned call writes the copy (weights in the Hugging Face layout,
+        optimizer and random streams as safetensors and JSON) and may run on another thread during training."""
 
 
 class Trainer(WeightHolder, Steps, Protocol):
-    """One process that trains."""
+    """A trainer in one process."""
 
     def probe(self) -> Probe:
-        """Of the weights as they are, for the version that is published of them. Every rank makes this call."""
+        """A probe of the current weights, for the version published from them. Every rank makes this call."""
 
 
 class SharedTrainer(Trainer, Protocol):
-    """One rank of several. Its `snapshot` has its own values, and zeros for the others'."""
+    """One rank of several. Its `snapshot` has this rank's values, and zeros for the others'."""
 
     @property
     def published(self) -> "Share": ...
 
 
 class Share(Protocol):
-    """What one of several ranks writes of a version."""
+    """The share of a version that one of several ranks writes."""
 
     entries: tuple[TensorEntry, ...]
-    """The whole version's."""
+    """The whole version's entries."""
     low_rank: LowRank | None
-    """Of a version that is an adapter."""
+    """Set if the version is an adapter."""
     share: Spans
 
     def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
-        """Its bytes, as they are now, into memory of `spans`, to which they belong. Every rank makes this call. What
-        its values add to the sum of each tensor (engine/weights/sums.py)."""
+        """Writes this rank's current bytes into memory that covers `spans`, and returns what its values add to the sum
+        of each tensor (engine/weights/sums.py). Every rank makes this call."""

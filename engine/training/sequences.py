@@ -1,4 +1,4 @@
-"""The sequences of a batch: what attention sees. A trajectory is one, unless segments begin in it (its breaks).
+"""The sequences of a batch, which are attention's units: a trajectory is one, unless it has breaks into segments.
 
     response of trajectory n    a a a a │ h h h b b │ h h h h h c        two breaks: three sequences
 
@@ -7,12 +7,12 @@
     N trajectories    Q sequences, those of a trajectory one after the other    A, R tokens (batch.py)
     M written tokens of the step, in its trajectories' order
 
-A later segment begins with what its model was given to read there: nothing of it is written, and its first token takes
-the place of a prompt.
+A later segment begins with the rewritten history that the model read there: none of it is written by the model, and its
+first token takes the place of a prompt.
 
 Invariants:
-- every token of a response is in one sequence, so that each written token is trained once;
-- without a break, sequences are trajectories, with the same numbers.
+- every token of a response is in exactly one sequence, so that each written token is trained once;
+- without breaks, sequences are trajectories, with the same indexes.
 """
 
 from dataclasses import dataclass
@@ -26,34 +26,34 @@ from engine.training.batch import Ints, TrainingBatch
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sequences:
     owners_Q: Ints
-    """The trajectory of each."""
+    """The trajectory of each sequence."""
     is_first_Q: Ints
     """1 for the first sequence of a trajectory."""
     lengths_Q: Ints
-    """Of all tokens, also those after the last written one."""
+    """All tokens, also those after the last written one."""
     beginning_starts_Q: Ints
-    """In A. Sequences that begin at the same place begin alike."""
+    """Places in A; the same for sequences that share a prompt."""
     beginning_lengths_Q: Ints
     rest_starts_Q: Ints
-    """In R: what comes after the beginning."""
+    """The place in R of the first token after the beginning."""
     last_written_Q: Ints
-    """The place in the rest of the last written token: neither it nor what follows is read. 0 where nothing was."""
+    """The place in the rest of the last written token; the model reads neither it nor later tokens. 0 if none."""
     num_written_Q: Ints
     slot_starts_Q: Ints
-    """In M: the place of the first written token."""
+    """The place in M of the first written token."""
 
     @property
     def input_lengths_Q(self) -> Ints:
-        """The tokens of each that a model reads; none of one in which nothing was written."""
+        """How many tokens of each sequence the model reads; 0 for a sequence without written tokens."""
         return np.where(self.num_written_Q > 0, self.beginning_lengths_Q + self.last_written_Q, 0)
 
     @classmethod
     def of(cls, batch: TrainingBatch) -> Self:
-        whole = cls._of_whole(batch)
+        whole = cls._from_trajectories(batch)
         return cls._cut(batch, whole) if batch.num_breaks_N.any() else whole
 
     @classmethod
-    def _of_whole(cls, batch: TrainingBatch) -> Self:
+    def _from_trajectories(cls, batch: TrainingBatch) -> Self:
         num_written_N = batch.num_written_N
         return cls(
             owners_Q=np.arange(len(batch)),
@@ -69,7 +69,7 @@ class Sequences:
 
     @classmethod
     def _cut(cls, batch: TrainingBatch, whole: Self) -> Self:
-        """A row for each sequence, in the order of the fields."""
+        """Cuts trajectories at their breaks: one row per sequence, in the order of the fields."""
         rows: list[tuple[int, ...]] = []
         for owner in range(len(batch)):
             start = int(batch.response_starts_N[owner])

@@ -1,4 +1,4 @@
-"""Settings that every trainer takes from a job's spec, whichever trainer it is."""
+"""The settings that every trainer takes from a job's spec."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,9 +12,9 @@ class TrainerSettings:
     algorithm: AlgorithmSpec
     trainer: TrainerSpec
     num_steps: int
-    """Of the whole job; the learning rate's course leads over them."""
+    """The whole job's steps, over which the learning rate schedule runs."""
     temperature: float
-    """The one that responses are sampled with; their log-probs belong to it."""
+    """The sampling temperature; log-probs are computed at it."""
     max_new_tokens: int
     seed: int
     mini_batches: int = 1

@@ -1,12 +1,12 @@
-"""One process, one device: AdamW on the losses of engine/training/step/loss.py.
+"""Training in one process on one device: AdamW on the losses of engine/training/step/loss.py.
 
 Invariants:
-- an update happens whole or not at all: when a loss or a gradient is not finite, all weights (the critic's too),
-  moments and the learning rate stay as they were, and `train/skipped` counts it;
-- weights are held in float32, whatever rollouts run in: at RL learning rates most updates are below bfloat16's
+- an update is atomic: if a loss or a gradient is not finite, all weights (the critic's too), moments and the learning
+  rate stay as they were, and `train/skipped` counts the update;
+- weights are float32, whatever dtype rollouts run in: at RL learning rates most updates are below bfloat16's
   resolution and would be lost;
-- the reference is the model that the job began with, also after a resume; a teacher is what its folder has;
-- load continues a saved state bit for bit, on the same device and library versions.
+- the reference is the model that the job began with, also after a resume; the teacher is the model in its folder;
+- `load` resumes from a saved state bit for bit, on the same device and library versions.
 """
 
 import math
@@ -52,7 +52,7 @@ from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, computing_in, dtype_of_products, score_tokens
 from engine.weights.port import Probe, WeightVersion
 
-# It knows no other ranks, and enters no process group.
+# This trainer has no other ranks, and enters no process group.
 ALONE: Final = World.alone()
 
 
@@ -62,7 +62,7 @@ class OptimizedPart:
     optimizer: FusedAdamW
 
     def shares(self, *, is_filled: bool = True) -> PartShares:
-        """All of it. If not filled, only as large as it is."""
+        """The whole state. If not `is_filled`, only its shapes matter, not its values."""
         part = self.part
         places = places_of(part.parameters, part.views)
         values = {"master": {name: parameter.detach() for name, parameter in part.parameters.items()}}
@@ -78,7 +78,7 @@ class OptimizedPart:
         return PartShares(part=part, kinds=kinds)
 
     def take(self, shares: PartShares) -> None:
-        """`shares`: its own, filled since. What they have no view of is put back."""
+        """Takes moments from `shares`, which come from `shares()` and have been filled since."""
         for moment in MOMENTS:
             for name, share in shares.kinds[moment].items():
                 self.optimizer.take_moment(self.part.parameters[name], moment, share.values)
@@ -112,8 +112,8 @@ class TorchTrainer:
             models=StepModels(
                 policy=self._score_policy,
                 reference=self._score_reference if needs_reference(algorithm) else None,
-                teacher=None if self._teacher is None else self._ask(self._teacher),
-                critic=self._values if self._critic else None,
+                teacher=None if self._teacher is None else self._make_scorer(self._teacher),
+                critic=self._score_values if self._critic else None,
             ),
             device=device,
             num_weights=num_active_parameters,
@@ -125,7 +125,7 @@ class TorchTrainer:
                 products=dtype_of_products(settings.trainer.compute_dtype, self._device),
             ),
         )
-        self._saver = Saver(self._published_model(), ALONE, self._device)
+        self._saver = Saver(self._describe_published(), ALONE, self._device)
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
@@ -139,7 +139,7 @@ class TorchTrainer:
 
     @property
     def num_parameters(self) -> int:
-        """Of the published model."""
+        """The published model's."""
         return self._num_parameters
 
     # One step ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class TorchTrainer:
         share = share_of_rate(self._settings, self._progress.num_updates)
         updated = finite and all(map(math.isfinite, norms.values()))
         if updated:
-            self._apply(share)
+            self._apply_update(share)
         self._drop_gradients()
         self._progress = self._progress.after(updated=updated)
         return UpdateOutcome(
@@ -176,7 +176,7 @@ class TorchTrainer:
         with nullcontext() if self._adapter is None else self._adapter.base_only():
             return self._score(self._reference or self._model, batch)
 
-    def _ask(self, teacher: TrainedModel) -> Callable[[MicroBatch], TokenScores]:
+    def _make_scorer(self, teacher: TrainedModel) -> Callable[[MicroBatch], TokenScores]:
         return partial(self._score, teacher)
 
     def _score(self, model: TrainedModel, batch: MicroBatch) -> TokenScores:
@@ -189,7 +189,7 @@ class TorchTrainer:
             train_entropy=settings.algorithm.entropy_coefficient > 0.0,
         )
 
-    def _values(self, batch: MicroBatch) -> Tensor:
+    def _score_values(self, batch: MicroBatch) -> Tensor:
         assert self._critic is not None
         with computing_in(self._settings.trainer.compute_dtype, self._device):
             values_N: Tensor = self._critic(batch)
@@ -202,7 +202,7 @@ class TorchTrainer:
         for each in self._parts:
             each.optimizer.zero_grad()
 
-    def _apply(self, share: float) -> None:
+    def _apply_update(self, share: float) -> None:
         for each in self._parts:
             for group in each.optimizer.groups:
                 group.lr = group.full_lr * share
@@ -238,10 +238,10 @@ class TorchTrainer:
         self._progress = progress
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
-        """To `load`: of files and the names of the tensors in them."""
+        """The files that `load` reads, given each file's tensor names."""
         return files_with([part.shares() for part in self._parts], stored)
 
-    def _published_model(self) -> PublishedModel:
+    def _describe_published(self) -> PublishedModel:
         config, base = self._model.config, {} if self._adapter is None else self._adapter.base
         places = decoder_places(config, base or dict(self._model.named_parameters()))
         return PublishedModel(
@@ -253,7 +253,7 @@ class TorchTrainer:
         )
 
     def _load_reference(self, model_folder: Path) -> TrainedModel | None:
-        """None: it is this very model without its adapter."""
+        """None with an adapter: the reference is then the policy without its adapter."""
         return None if self._adapter is not None else self._load_frozen(model_folder)
 
     def _load_frozen(self, folder: Path) -> TrainedModel:

@@ -1,1 +1,1 @@
-"""Checkpoints: written whole or not at all, by every rank its own part, and the same from every trainer."""
+"""Checkpoints: atomic, written by every rank for its own part, in one format for all trainers."""

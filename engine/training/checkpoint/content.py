@@ -1,10 +1,10 @@
-"""The content of every trainer's checkpoint, so that one trainer goes on from another's.
+"""The content of a checkpoint, the same for every trainer, so that each can resume from another's.
 
-model.safetensors   config.json …       a Hugging Face folder: what is published, an adapter merged
-optimizer.safetensors   trainer.json    moments, exact weights and random streams; how far it is
-adapter/                                peft's own folder, of a job that trains an adapter
+model.safetensors   config.json …       a Hugging Face folder: the published weights, with the adapter merged
+optimizer.safetensors   trainer.json    moments, exact weights and random streams; the progress
+adapter/                                peft's own folder, if the job trains an adapter
 
-Of several ranks: `model-…` by an index of Hugging Face's, `state-…` with the values that each rank had.
+With several ranks: `model-…` with a Hugging Face index, and `state-…` with each rank's values.
 """
 
 import json
@@ -29,11 +29,11 @@ from engine.training.step.models import needs_critic
 
 OPTIMIZER_FILE: Final = "optimizer.safetensors"
 TRAINER_FILE: Final = "trainer.json"
-ADAPTER_FOLDER: Final = "adapter"  # apart: beside the merged weights, transformers would apply it to them again
+ADAPTER_FOLDER: Final = "adapter"  # a subfolder: next to the merged weights, transformers would apply it to them
 
 
 class SavingFailed(Exception):
-    """A rank could not write its part of a checkpoint; the one before it is as it was."""
+    """A rank could not write its part of a checkpoint; the previous checkpoint is unchanged."""
 
     retryable = True  # on a disk with room
 
@@ -47,7 +47,7 @@ def state_file(rank: int, num_ranks: int) -> str:
 
 
 def holds_state(name: str) -> bool:
-    """Of a checkpoint's part: it is for a trainer that goes on, and nothing of the model."""
+    """Whether a checkpoint's part is state for a resuming trainer, and not part of the model."""
     return name in (OPTIMIZER_FILE, TRAINER_FILE) or name.startswith(("state-", f"{ADAPTER_FOLDER}/"))
 
 
@@ -56,7 +56,7 @@ class TrainerProgress:
     """The content of `trainer.json`."""
 
     num_updates: int
-    """Updates that changed the weights, of which a step may make several; the learning rate follows it."""
+    """Updates that changed the weights, of which a step may make several; determines the learning rate."""
     num_skipped: int
     has_critic: bool
     lora_rank: int
@@ -79,63 +79,63 @@ class TrainerProgress:
 def read_progress(
     folder: Path, config: ModelConfig, *, current: TrainerProgress, world: World
 ) -> tuple[TrainerProgress, list[Path]]:
-    """Of a whole checkpoint that a trainer of this model, with the critic and adapter of `current`, can go on from; and
-    the files that its state is in. Collective."""
-    parts = _verified_in_turns(folder, world)
+    """The progress and state files of a verified checkpoint, if a trainer of this model, with the critic and adapter of
+    `current`, can resume from it. Raises otherwise. Collective."""
+    parts = _verify_in_turns(folder, world)
     if read_model_config(folder) != config:
         raise ValueError(
-            f"{folder}: the checkpoint is of another model than this trainer's: {_differences(folder, config)}"
+            f"{folder}: the checkpoint is of another model than this trainer's: {_list_differences(folder, config)}"
         )
     progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
     if replace(progress, num_updates=0, num_skipped=0) != replace(current, num_updates=0, num_skipped=0):
         raise ValueError(
             f"{folder}: the checkpoint was trained with another critic or adapter than this trainer's: "
-            f"{_told(progress)}, not {_told(current)}; go on from it with those, or begin from the folder as a model"
+            f"{_describe(progress)}, not {_describe(current)}; continue it with those, or use it as model.source"
         )
     return progress, [folder / name for name in parts if name.endswith(".safetensors") and "/" not in name]
 
 
-def _differences(folder: Path, config: ModelConfig) -> str:
-    found, asked = (
+def _list_differences(folder: Path, config: ModelConfig) -> str:
+    stored, own = (
         {field.name: getattr(each, field.name) for field in fields(each)}
         for each in (read_model_config(folder), config)
     )
-    names = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
-    return ", ".join(f"{name} {str(found.get(name))[:80]}, not {str(asked.get(name))[:80]}" for name in names)
+    names = [name for name in {**own, **stored} if stored.get(name) != own.get(name)]
+    return ", ".join(f"{name} {str(stored.get(name))[:80]}, not {str(own.get(name))[:80]}" for name in names)
 
 
-def _told(progress: TrainerProgress) -> str:
-    told = asdict(progress)
-    return ", ".join(f"{name} {told[name]}" for name in ("has_critic", "lora_rank", "lora_alpha"))
+def _describe(progress: TrainerProgress) -> str:
+    values = asdict(progress)
+    return ", ".join(f"{name} {values[name]}" for name in ("has_critic", "lora_rank", "lora_alpha"))
 
 
-def _verified_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
-    """What is here. Ranks that see one folder take turns at its files; what each finds holds for all."""
-    digest, failure, found = "", "", f"rank {world.index}'s"
+def _verify_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
+    """The parts in this folder. Ranks that see the same folder divide its files; a failure on one fails all."""
+    digest, failure, folder_id = "", "", f"rank {world.index}'s"
     parts: dict[str, CheckpointPart] = {}
     try:
         digest, parts = read_manifest(folder)
         elsewhere = folder / ELSEWHERE_FILE
-        found = (elsewhere.read_text() or found) if elsewhere.exists() else "everybody's"
+        folder_id = (elsewhere.read_text() or folder_id) if elsewhere.exists() else "everybody's"
     except CheckpointUnverified as error:
         failure = str(error)
-    every = _agreed(failure, [digest, found], world)
+    every = _exchange(failure, [digest, folder_id], world)
     if len({digest for digest, _ in every}) > 1:
-        raise CheckpointUnverified(f"{folder}: ranks read manifests of different checkpoints there")
-    sharing = [rank for rank, (_, each) in enumerate(every) if each == found]
+        raise CheckpointUnverified(f"{folder}: ranks read manifests of different checkpoints")
+    sharing = [rank for rank, (_, each) in enumerate(every) if each == folder_id]
     here = sorted(parts_here(folder, parts), key=lambda name: parts[name].num_bytes)
     own = here[sharing.index(world.index) :: len(sharing)]
     try:
         verify_parts(folder, {name: parts[name] for name in own})
     except CheckpointUnverified as error:
         failure = str(error)
-    _agreed(failure, [], world)
+    _exchange(failure, [], world)
     return {name: parts[name] for name in here}
 
 
-def _agreed(failure: str, told: Sequence[str], world: World) -> list[list[str]]:
-    """What each rank tells, unless one has failed."""
-    every: list[list[str]] = [json.loads(each) for each in world.exchange(json.dumps([failure, *told]).encode())]
+def _exchange(failure: str, values: Sequence[str], world: World) -> list[list[str]]:
+    """All ranks' values. Raises if one has failed."""
+    every: list[list[str]] = [json.loads(each) for each in world.exchange(json.dumps([failure, *values]).encode())]
     if failures := [f"rank {rank}: {each}" for rank, (each, *_) in enumerate(every) if each]:
         raise CheckpointUnverified("; ".join(failures))
     return [rest for _, *rest in every]

@@ -1,8 +1,8 @@
-"""All that a weights file leaves out and an exact resume needs: moments, exact weights, random streams.
+"""The state that an exact resume needs in addition to the weights file: moments, exact weights, random streams.
 
-Invariant: every value is stored under the public name of the weight that it belongs to (Hugging Face's, or peft's), so
-that the files do not depend on how the decoder fuses its matrices, nor on who trained it. Moments are stored in the
-dtype that they are kept in, those of 8 bits as bfloat16, and restored to the one that the job asks for.
+Invariant: every value is stored under the public name of its weight (Hugging Face's, or peft's), so that the files do
+not depend on how the decoder fuses its matrices, nor on the trainer. Moments are stored in the dtype in which the
+optimizer keeps them (8-bit ones as bfloat16), and restored to the job's dtype.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ def random_streams(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_streams(streams: Mapping[str, Tensor], device: torch.device) -> None:
-    """A checkpoint of another kind of device has no stream for this one, which then goes on as it is."""
+    """A checkpoint from another device type has no stream for this device, which then keeps its own."""
     torch.set_rng_state(streams["random/cpu"].cpu())
     if device.type == "cuda" and "random/cuda" in streams:
         torch.cuda.set_rng_state(streams["random/cuda"].cpu(), device)
@@ -31,13 +31,13 @@ def restore_random_streams(streams: Mapping[str, Tensor], device: torch.device) 
 def take_over_random_streams(
     stored: Mapping[str, Tensor], device: torch.device, send: Callable[[Tensor], Tensor]
 ) -> None:
-    """The streams that rank 0 has stored, by `send` on every rank; one that is not stored goes on as rank 0's."""
+    """Sends rank 0's stored streams to every rank; for a stream that is not stored, rank 0's current one."""
     own = random_streams(device)
     restore_random_streams({name: send(stored.get(name, stream).to(device)) for name, stream in own.items()}, device)
 
 
 def restore_shares(parts: Sequence[PartShares], stored: StoredState) -> None:
-    """Into what trains."""
+    """Fills the trained parts' shares from a checkpoint."""
     for each in parts:
         for kind in KINDS:
             for share in each.kinds[kind].values():

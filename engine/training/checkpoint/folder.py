@@ -1,15 +1,15 @@
-"""A checkpoint is a folder whose manifest was written last.
+"""Checkpoint folders: parts, and a manifest that is written last.
 
     model.safetensors   optimizer.safetensors   trainer.json   config.json …   then manifest.json
 
 Invariants:
-- a part is written under another name, synced, read back from the disk, renamed, and only then named in the manifest
-  with size and sha256; what its writer hashed must be what was read;
-- while a folder is being written it has no manifest, so a crash at any point leaves no folder that verifies;
-- nothing is loaded that was not read back before, by a rank that loads: whoever only decides which checkpoint it is
-  reads the manifest, and looks whether each part is there and has its size;
-- a folder of several hosts that do not share it, or of which a store has the rest, has the file `parts-elsewhere`
-  before it has a manifest: then what is here is what verifies.
+- a part is written under a temporary name, synced, read back from the disk, renamed, and only then listed in the
+  manifest with size and sha256; the writer's hash must equal the hash read back;
+- a folder has no manifest while it is being written, so a crash at any point leaves no folder that verifies;
+- a rank reads and hashes every part before it loads one. To choose a checkpoint, the manifest is read and each part's
+  presence and size are checked;
+- a folder whose other parts are on other hosts or in a store has the file `parts-elsewhere` before it has a manifest;
+  then only the parts present are verified.
 """
 
 import hashlib
@@ -34,30 +34,30 @@ ELSEWHERE_FILE: Final = "parts-elsewhere"
 
 _READ_BYTES: Final = 2**20
 _SYNC_BYTES: Final = 256 * 2**20
-# One takes 1.6 GB/s, of which a fast disk has several times as much.
+# One thread hashes 1.6 GB/s; a fast disk reads several times as much.
 _HASHERS: Final = 4
 
 WritePart = Callable[[Path], object]
-"""A writer that hashes what it writes answers with the `CheckpointPart`."""
+"""Writes a file. A writer that hashes while writing returns the `CheckpointPart`."""
 
 
 class CheckpointUnverified(Exception):
-    """The folder is not a whole checkpoint."""
+    """The folder is not a complete checkpoint."""
 
-    retryable = False  # the bytes do not repair themselves: choose an older checkpoint
+    retryable = False  # a retry reads the same bytes: choose an older checkpoint
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
 
 
 def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
-    """The manifest's sha256."""
+    """Returns the manifest's sha256."""
     begin_checkpoint(folder)
     return end_checkpoint(folder, {name: write_part(folder, name, write) for name, write in parts.items()})
 
 
 def begin_checkpoint(folder: Path) -> None:
-    """A checkpoint that was here before is gone from here on."""
+    """Invalidates any earlier checkpoint in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (MANIFEST_FILE, ELSEWHERE_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -71,19 +71,19 @@ def write_part(folder: Path, name: str, write: WritePart) -> CheckpointPart:
     try:
         written = write(partial)
         _sync(partial)
-        found = _describe([partial])[0].result()
-        if isinstance(written, CheckpointPart) and written != found:
-            raise CheckpointUnverified(f"{folder}: {name} was written and reads back as something else")
+        part = _describe([partial])[0].result()
+        if isinstance(written, CheckpointPart) and written != part:
+            raise CheckpointUnverified(f"{folder}: {name} reads back with other bytes than were written")
         partial.rename(file)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk, room for what comes next
+        partial.unlink(missing_ok=True)  # frees room on a full disk
         raise
     _sync(file.parent)
-    return found
+    return part
 
 
 def end_checkpoint(folder: Path, parts: Mapping[str, CheckpointPart]) -> str:
-    """The manifest's sha256."""
+    """Writes the manifest and returns its sha256."""
     if not all((folder / name).exists() for name in parts):
         note_elsewhere(folder)
     _sync(folder)
@@ -97,13 +97,13 @@ def end_checkpoint(folder: Path, parts: Mapping[str, CheckpointPart]) -> str:
 
 
 def note_elsewhere(folder: Path) -> None:
-    """Of this folder's parts some are. The file says which folder it is, to ranks that may see one or several."""
+    """Marks a folder that lacks parts. The file holds a random id, by which ranks see whether they share the folder."""
     with suppress(FileExistsError), (folder / ELSEWHERE_FILE).open("x") as stream:
         stream.write(uuid4().hex)
 
 
 def survey_checkpoint(folder: Path) -> str:
-    """The manifest's sha256, of a folder whose parts are there with their sizes. What is in them nobody has read."""
+    """Checks that the parts are present with their sizes, without reading them. Returns the manifest's sha256."""
     digest, parts = read_manifest(folder)
     for name in parts_here(folder, parts):
         try:
@@ -112,27 +112,27 @@ def survey_checkpoint(folder: Path) -> str:
             raise CheckpointUnverified(f"{folder}: {name} cannot be read: {error.strerror}") from error
         if num_bytes != parts[name].num_bytes:
             raise CheckpointUnverified(
-                f"{folder}: {name} has {num_bytes} bytes, the manifest says {parts[name].num_bytes}"
+                f"{folder}: {name} has {num_bytes} bytes, the manifest lists {parts[name].num_bytes}"
             )
     return digest
 
 
 def verify_checkpoint(folder: Path) -> str:
-    """The manifest's sha256, once every part has been read back."""
+    """Reads and checks every part. Returns the manifest's sha256."""
     digest, parts = read_manifest(folder)
     verify_parts(folder, {name: parts[name] for name in parts_here(folder, parts)})
     return digest
 
 
 def parts_here(folder: Path, parts: Iterable[str]) -> list[str]:
-    """All of them, unless other hosts have some."""
+    """The parts in this folder: all, unless others are elsewhere."""
     is_partial = (folder / ELSEWHERE_FILE).exists()
     return [name for name in parts if not is_partial or (folder / name).exists()]
 
 
 def read_manifest(folder: Path) -> tuple[str, dict[str, CheckpointPart]]:
-    """Its sha256, and the parts as it has them."""
-    content = _manifest_bytes(folder)
+    """Returns the manifest's sha256 and its parts."""
+    content = _read_manifest(folder)
     return hashlib.sha256(content).hexdigest(), dict(_parse(folder, content).parts)
 
 
@@ -140,22 +140,22 @@ def verify_parts(folder: Path, parts: Mapping[str, CheckpointPart]) -> None:
     described = _describe([folder / name for name in parts])
     for (name, part), describing in zip(parts.items(), described, strict=True):
         try:
-            found = describing.result()
+            actual = describing.result()
         except OSError as error:
             raise CheckpointUnverified(f"{folder}: {name} cannot be read: {error.strerror}") from error
-        if found != part:
+        if actual != part:
             raise CheckpointUnverified(
-                f"{folder}: {name} has {found.num_bytes} bytes with sha256 {found.sha256[:12]}…, the manifest says "
+                f"{folder}: {name} has {actual.num_bytes} bytes with sha256 {actual.sha256[:12]}…, the manifest lists "
                 f"{part.num_bytes} with {part.sha256[:12]}…"
             )
 
 
 def checkpoint_num_bytes(folder: Path) -> int:
-    """Of all parts, as the manifest has them."""
-    return sum(part.num_bytes for part in _parse(folder, _manifest_bytes(folder)).parts.values())
+    """The size of all parts by the manifest."""
+    return sum(part.num_bytes for part in _parse(folder, _read_manifest(folder)).parts.values())
 
 
-def _manifest_bytes(folder: Path) -> bytes:
+def _read_manifest(folder: Path) -> bytes:
     try:
         return (folder / MANIFEST_FILE).read_bytes()
     except OSError as error:
@@ -170,48 +170,48 @@ def _parse(folder: Path, content: bytes) -> CheckpointManifest:
 
 
 def _describe(files: Sequence[Path]) -> list[Future[CheckpointPart]]:
-    """What is in them, by several threads, since hashing lets the interpreter's lock go; this one gives the signs."""
-    told: SimpleQueue[int] = SimpleQueue()
+    """Hashes files on several threads, since hashing releases the interpreter's lock; this thread reports progress."""
+    progress: SimpleQueue[int] = SimpleQueue()
     with ThreadPoolExecutor(max_workers=_HASHERS, thread_name_prefix="checkpoint") as hashers:
-        described = [hashers.submit(_read, file, told) for file in files]
+        described = [hashers.submit(_hash, file, progress) for file in files]
         for each in described:
-            each.add_done_callback(lambda _: told.put(1))
+            each.add_done_callback(lambda _: progress.put(1))
         left = len(described)
         while left:
             with at_work("checkpoint"):
-                left -= told.get()
+                left -= progress.get()
     return described
 
 
-def _read(file: Path, told: SimpleQueue[int]) -> CheckpointPart:
-    """`told`: of every block that was read."""
+def _hash(file: Path, progress: SimpleQueue[int]) -> CheckpointPart:
+    """`progress`: gets an entry for every block read."""
     digest, num_bytes = hashlib.sha256(), 0
     with file.open("rb", buffering=0) as stream:
         while block := stream.read(_READ_BYTES):
             digest.update(block)
             num_bytes += len(block)
-            told.put(0)
+            progress.put(0)
     return CheckpointPart(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 
 def _sync(path: Path) -> None:
-    """Puts onto disk what was written to a file, or the names that a folder has."""
+    """Flushes a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         _sync_pieces(path, os.fstat(handle).st_size)
         with at_work("sync", constant_s=SLOWEST_SYNC_S):
             os.fsync(handle)
-        if path.is_file():  # from here on it is read from the disk, and memory is free for others
+        if path.is_file():  # drop the page cache: later reads come from the disk, and memory is freed
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(handle)
 
 
 def _sync_pieces(path: Path, num_bytes: int) -> None:
-    """What a file has, before its `fsync`: that is one call without progress."""
+    """Flushes a large file piece by piece before its `fsync`, which is one call without progress."""
     if num_bytes <= _SYNC_BYTES or not path.is_file():
         return
     with path.open("r+b") as file, mmap.mmap(file.fileno(), num_bytes) as pages:
         for start in range(0, num_bytes, _SYNC_BYTES):
-            with at_work("sync", constant_s=SLOWEST_SYNC_S), suppress(OSError):  # which `fsync` will meet as well
+            with at_work("sync", constant_s=SLOWEST_SYNC_S), suppress(OSError):  # `fsync` raises it too
                 pages.flush(start, min(_SYNC_BYTES, num_bytes - start))

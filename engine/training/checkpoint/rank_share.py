@@ -1,16 +1,16 @@
-"""The files of one rank, written from its copy.
+"""Writes the files of one rank from its copy.
 
     one process   model.safetensors                 optimizer.safetensors
     rank 1 of 4   model-00002-of-00004.safetensors  state-00002-of-00004.safetensors
-    rank 0        the small files, the adapter in peft's layout, the manifest
+    rank 0        also the small files, the adapter in peft's layout, the manifest
 
-The state is what each rank has. The weights of others (transformers, rollouts) are whole tensors: ranks take turns at
-them, each assembles its next one from everybody's copies, as rollouts get it, and writes it.
+A state file holds its rank's own values. The model files hold whole tensors for other readers (transformers,
+rollouts): ranks take turns, and each assembles its next tensor from all ranks' copies, as published, and writes it.
 
 Invariants:
-- no rank holds more than its own part and one tensor, in which an adapter is merged if there is one;
-- a rank that cannot write goes on taking its turns, so that nobody waits for it, and is named at the end;
-- the manifest comes last: when every rank has written its files and read them back.
+- no rank holds more than its own part and one tensor, with the adapter merged if there is one;
+- a rank that cannot write still takes part in all turns, so that no rank waits for it, and is named at the end;
+- the manifest comes last, after every rank has written its files and read them back.
 """
 
 import json
@@ -43,12 +43,12 @@ from engine.training.parts.lora import Adapter
 from engine.training.ranks.world import World
 
 Spans = Mapping[str, Sequence[range]]
-"""Of each parameter, every rank's."""
+"""Every rank's span of each parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """What others read: every parameter of the decoder, in the dtype that rollouts run in."""
+    """The model as other programs read it: every parameter of the decoder, in the dtype of rollouts."""
 
     companions: Mapping[str, bytes]
     dtype: torch.dtype
@@ -65,13 +65,13 @@ class PublishedModel:
         return [name, *([] if self.adapter is None else self.adapter.names_needed_for(name))]
 
     def owners(self, num_ranks: int) -> dict[str, int]:
-        """Whose turn each is: the next is that of the rank that has written least."""
+        """The rank that writes each parameter: the one that has written least so far."""
         written = [0] * num_ranks
-        found: dict[str, int] = {}
+        owners: dict[str, int] = {}
         for name, place in self.places.items():
-            found[name] = written.index(min(written))
-            written[found[name]] += place.shape.numel()
-        return found
+            owners[name] = written.index(min(written))
+            written[owners[name]] += place.shape.numel()
+        return owners
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,42 +86,42 @@ class RankShare:
     _failures: list[Exception] = field(default_factory=list)
 
     def write(self) -> Mapping[str, CheckpointPart]:
-        """The parts that this rank has written. Collective."""
-        with self._noted():
+        """Writes this rank's files and returns their parts. Collective."""
+        with self._catch_failure():
             self._begin()
-        spans = self._spans()  # nobody writes before rank 0 has taken away what was here
-        with self._noted():
+        spans = self._exchange_spans()  # no rank writes before rank 0 has deleted stale files
+        with self._catch_failure():
             self._write_model(spans)
         if self.published.adapter is not None:
-            with self._noted():
+            with self._catch_failure():
                 self._write_adapter(spans)
         if not self._failures:
-            with self._noted():
+            with self._catch_failure():
                 self._write_own()
         self._end()
         return self._written
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _catch_failure(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - told to every rank in `_end`
+        except Exception as error:  # noqa: BLE001 - reported to every rank in `_end`
             self._failures.append(error)
 
     def _begin(self) -> None:
         begin_checkpoint(self.folder)
         if self.world.index == 0:
-            for stale in self.folder.glob("*.safetensors*"):  # of another number of ranks, perhaps
+            for stale in self.folder.glob("*.safetensors*"):  # possibly of another number of ranks
                 stale.unlink()
 
-    def _spans(self) -> Spans:
+    def _exchange_spans(self) -> Spans:
         own = [[share.span.start, share.span.stop] for share in self._sources.values()]
         every = [json.loads(each) for each in self.world.exchange(json.dumps(own).encode())]
         return {name: [range(*spans) for spans in of_all] for name, *of_all in zip(self._sources, *every, strict=True)}
 
     @property
     def _sources(self) -> dict[str, Share]:
-        """What published weights are made of."""
+        """The values from which published weights are made."""
         return {**self.published.base, **self.parts[0].kinds["master"]}
 
     # Whole tensors -----------------------------------------------------------------------------------------------
@@ -135,19 +135,19 @@ class RankShare:
             for public, shape, _ in place.parts
         ]
         self._write_turns(
-            model_file(self.world.index, self.world.count), entries, self._published_values(spans, owners)
+            model_file(self.world.index, self.world.count), entries, self._assemble_published(spans, owners)
         )
 
-    def _published_values(self, spans: Spans, owners: Mapping[str, int]) -> Iterator[Tensor]:
+    def _assemble_published(self, spans: Spans, owners: Mapping[str, int]) -> Iterator[Tensor]:
         adapter, dtype = self.published.adapter, self.published.dtype
         for name, place in self.published.places.items():
             on = owners[name]
             if adapter is None:
-                whole = self._assembled(name, spans, on=on, dtype=dtype)
+                whole = self._assemble(name, spans, on=on, dtype=dtype)
             else:
-                needed = [self._assembled(each, spans, on=on) for each in self.published.needed_for(name)]
-                there = [each for each in needed if each is not None]
-                whole = adapter.merged_of(name, there).to(dtype) if there else None
+                needed = [self._assemble(each, spans, on=on) for each in self.published.needed_for(name)]
+                values = [each for each in needed if each is not None]
+                whole = adapter.merged_of(name, values).to(dtype) if values else None
             if whole is not None:
                 assert whole.numel() == place.shape.numel()
                 yield whole
@@ -155,11 +155,11 @@ class RankShare:
     def _write_adapter(self, spans: Spans) -> None:
         names = self.published.adapter_names
         entries = [Entry(name, torch.float32, tuple(self._sources[name].place.shape)) for name in names]
-        values = (self._assembled(name, spans, on=0) for name in names)
+        values = (self._assemble(name, spans, on=0) for name in names)
         turns = (whole for whole in values if whole is not None)
         self._write_turns(f"{ADAPTER_FOLDER}/adapter_model.safetensors", entries, turns, is_mine=self.world.index == 0)
 
-    def _assembled(self, name: str, spans: Spans, *, on: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
+    def _assemble(self, name: str, spans: Spans, *, on: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         source = self._sources[name]
         with at_work("gather"):
             whole = self.world.assemble(source.values.to("cpu", dtype), spans[name], on=on)
@@ -172,7 +172,7 @@ class RankShare:
             if is_mine:
                 self._write(name, lambda file: write_tensors(file, entries, turns))
         finally:
-            deque(turns, maxlen=0)  # the others' turns
+            deque(turns, maxlen=0)  # takes part in the other ranks' turns
 
     # This rank's own ---------------------------------------------------------------------------------------------
 
@@ -195,26 +195,26 @@ class RankShare:
             for kind in KINDS:
                 if under := each.part.stored_under(kind):
                     for share in each.kinds[kind].values():
-                        yield from _entries(under, share)
+                        yield from _make_entries(under, share)
 
     def _small_files(self) -> dict[str, bytes]:
         files = {**self.published.companions, TRAINER_FILE: json.dumps(asdict(self.progress), indent=2).encode()}
         if self.world.count > 1:
-            files[INDEX_FILE] = self._index()
+            files[INDEX_FILE] = self._make_index()
         if self.published.adapter is not None:
             files[f"{ADAPTER_FOLDER}/adapter_config.json"] = self.published.adapter.config
         return files
 
-    def _index(self) -> bytes:
-        """Which file has which tensor, as transformers looks it up."""
+    def _make_index(self) -> bytes:
+        """transformers' index of the file that holds each tensor."""
         places, owners = self.published.places, self.published.owners(self.world.count)
-        where = {
+        weight_map = {
             public: model_file(owners[name], self.world.count)
             for name, place in places.items()
             for public, _, _ in place.parts
         }
         total = sum(place.shape.numel() for place in places.values()) * self.published.dtype.itemsize
-        return json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2).encode()
+        return json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2).encode()
 
     def _write(self, name: str, write: WritePart) -> None:
         self._written[name] = write_part(self.folder, name, write)
@@ -224,17 +224,17 @@ class RankShare:
     def _end(self) -> None:
         if self.world.count == 1 and self._failures:
             raise self._failures[0]
-        told = {
+        outcome = {
             "failure": f"{type(self._failures[0]).__name__}: {self._failures[0]}" if self._failures else "",
             "parts": {name: part.model_dump() for name, part in self._written.items()},
         }
-        every = [json.loads(each) for each in self.world.exchange(json.dumps(told).encode())]
+        every = [json.loads(each) for each in self.world.exchange(json.dumps(outcome).encode())]
         if failed := [f"rank {rank}: {each['failure']}" for rank, each in enumerate(every) if each["failure"]]:
             raise SavingFailed(f"{self.folder.name} was not written: {'; '.join(failed)}") from (
                 self._failures[0] if self._failures else None
             )
         if self.world.index == 0:
-            with self._noted():
+            with self._catch_failure():
                 parts = {name: part for each in every for name, part in each["parts"].items()}
                 end_checkpoint(self.folder, {name: CheckpointPart.model_validate(part) for name, part in parts.items()})
         (of_first, *_) = self.world.exchange(str(self._failures[0]).encode() if self._failures else b"")
@@ -242,7 +242,7 @@ class RankShare:
             raise SavingFailed(f"{self.folder.name} was not written: rank 0: {of_first.decode()}")
 
 
-def _entries(under: str, share: Share) -> Iterator[tuple[Entry, Tensor]]:
+def _make_entries(under: str, share: Share) -> Iterator[tuple[Entry, Tensor]]:
     for piece in share.pieces:
         values = share.values[piece.first : piece.first + len(piece.span)]
         yield Entry(under + piece.stored_name, values.dtype, piece.stored_shape), values

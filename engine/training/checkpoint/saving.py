@@ -1,8 +1,8 @@
-"""Saving: a copy of what a rank has, which is all that training stands still for, and the act that writes it.
+"""Saving: copies a rank's state, during which training waits, and returns the function that writes the copy.
 
 Invariants:
-- what is written is what was prepared, whatever training made of it since;
-- host memory for the copy is taken once and kept; a second one is not prepared before the first is written.
+- the written state is the prepared one, however training has continued;
+- host memory for the copy is allocated once and kept; a second copy is not made before the first is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from engine.training.ranks.world import World
 
 
 class Saver:
-    """A trainer's. Collective, as the ranks of a host count each other."""
+    """Saves a trainer's checkpoints. The constructor is collective: the ranks of a host count each other."""
 
     def __init__(self, published: PublishedModel, world: World, device: torch.device) -> None:
         self._published, self._world = published, world
@@ -34,8 +34,8 @@ class Saver:
         self._num_prepared = 0
 
     def get_ready(self, parts: Sequence[PartShares]) -> None:
-        """For `prepare` of as much: the memory for the first copy, beside the step that it will be of."""
-        self._staging.get_ready(_values_of(parts), num_sharing=self._num_sharing)
+        """Allocates the memory for the first `prepare` of as much, in parallel with the step before it."""
+        self._staging.get_ready(_name_values(parts), num_sharing=self._num_sharing)
 
     def wait_until_ready(self) -> None:
         self._staging.wait_until_ready()
@@ -43,14 +43,14 @@ class Saver:
     def prepare(
         self, folder: Path, parts: Sequence[PartShares], streams: Mapping[str, Tensor], progress: TrainerProgress
     ) -> Write:
-        """Waits until what was prepared before is written, if that has begun. The act is collective."""
+        """Copies the state, once a write in progress has ended. The returned write is collective."""
         with self._in_use:
             self._num_prepared += 1
             share = RankShare(
                 folder=folder,
                 published=self._published,
                 world=self._world,
-                parts=self._copies(parts, beside=folder.parent),
+                parts=self._copy(parts, folder=folder.parent),
                 streams=dict(streams),
                 progress=progress,
             )
@@ -61,8 +61,8 @@ class Saver:
             assert number == self._num_prepared, "another checkpoint was prepared before this one was written"
             return share.write()
 
-    def _copies(self, parts: Sequence[PartShares], *, beside: Path) -> list[PartShares]:
-        copies = self._staging.hold(_values_of(parts), beside=beside, num_sharing=self._num_sharing)
+    def _copy(self, parts: Sequence[PartShares], *, folder: Path) -> list[PartShares]:
+        copies = self._staging.hold(_name_values(parts), folder=folder, num_sharing=self._num_sharing)
         held = iter(copies.values())
         return [
             replace(
@@ -76,7 +76,7 @@ class Saver:
         ]
 
 
-def _values_of(parts: Sequence[PartShares]) -> dict[str, Tensor]:
+def _name_values(parts: Sequence[PartShares]) -> dict[str, Tensor]:
     return {
         f"{each.part.prefix}{kind}/{name}": share.values
         for each in parts

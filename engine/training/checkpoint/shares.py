@@ -1,14 +1,14 @@
-"""Shares: the values that one rank has of a parameter, by the names that the world knows.
+"""Shares: the values that one rank holds of a parameter, by public names.
 
     a parameter, flat   ┌ q_proj ─────┬ k_proj ──┬ v_proj ──┐
     rank 1 of 2                    └──── its span ──────────┘   = q_proj[896:1024/1024], k_proj, v_proj
 
-A tensor that a rank has whole is stored under its own name, in its own shape. Of one that ranks divide, each stores
-what it has under `NAME[START:STOP/TOTAL]`, flat: values, not rows, since DeepSpeed divides in the middle of a row.
+A tensor that a rank holds whole is stored under its own name, in its own shape. For a sharded tensor, each rank stores
+its values under `NAME[START:STOP/TOTAL]`, flat: values, not rows, since DeepSpeed shards in the middle of a row.
 
 Invariants:
-- the shares of all ranks are the whole parameter, and no value of it twice;
-- a share is not a copy: it trains on.
+- the shares of all ranks cover the whole parameter without overlap;
+- a share is a view, not a copy: training changes it.
 """
 
 import re
@@ -30,7 +30,7 @@ _DIVIDED: Final = re.compile(r"(.+)\[(\d+):(\d+)/(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Values of a public tensor that stand together in a parameter."""
+    """Values of a public tensor that are contiguous in a parameter."""
 
     name: str
     shape: torch.Size
@@ -38,7 +38,7 @@ class Piece:
     span: range
     """The values, counted in the public tensor."""
     first: int
-    """Their beginning, counted from the first value that was asked for."""
+    """Their start, counted from the start of the share."""
 
     @property
     def stored_name(self) -> str:
@@ -58,11 +58,11 @@ def pieces_of(place: Place, span: range) -> Iterator[Piece]:
 
 
 def read_name(stored_name: str) -> tuple[str, range | None, int]:
-    """The tensor's, the values that are stored, of how many; None: all."""
-    found = _DIVIDED.fullmatch(stored_name)
-    if found is None:
+    """Returns the tensor's name, the range of stored values (None: all), and the total number of values."""
+    match = _DIVIDED.fullmatch(stored_name)
+    if match is None:
         return stored_name, None, 0
-    name, start, stop, total = found.groups()
+    name, start, stop, total = match.groups()
     return name, range(int(start), int(stop)), int(total)
 
 
@@ -70,9 +70,9 @@ def read_name(stored_name: str) -> tuple[str, range | None, int]:
 class Share:
     place: Place
     span: range
-    """Of the parameter's values, counted flat."""
+    """The range in the parameter's flat values."""
     values: Tensor
-    """As many, flat."""
+    """The values of the span, flat."""
 
     @classmethod
     def whole(cls, place: Place, values: Tensor) -> "Share":
@@ -84,7 +84,7 @@ class Share:
 
 
 def files_with(parts: Iterable["PartShares"], stored: Mapping[str, Iterable[str]]) -> list[str]:
-    """Of files and the names in them, those with values of these shares."""
+    """The files that hold values of these shares, given each file's tensor names."""
     wanted: defaultdict[str, list[range]] = defaultdict(list)
     for each in parts:
         for kind, shares in each.kinds.items():
@@ -109,4 +109,4 @@ class PartShares:
 
     part: TrainedPart
     kinds: Mapping[str, Mapping[str, Share]]
-    """By KINDS, then by parameter."""
+    """By kind (KINDS), then by parameter."""

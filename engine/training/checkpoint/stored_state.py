@@ -1,7 +1,7 @@
-"""Values of parameters, read from a checkpoint's files and nothing else of these files: any number of ranks, whichever
-way they divide, goes on from any other.
+"""Reads ranges of values from a checkpoint's files, and only these, so that any number of ranks with any sharding can
+resume from any other.
 
-Invariant: a value that no file has, and a tensor of another shape than the model asks for, is a ValueError.
+Invariant: a value that is in no file, and a tensor whose shape differs from the model's, raise ValueError.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from engine.signs import at_work
 from engine.training.checkpoint.shares import Piece, Share, read_name
 from engine.training.parts.layout import Place
 
-# 16 MB of float32: what is read between two signs of life.
+# 16 MB of float32: read between two progress reports.
 _BLOCK_NUMEL: Final = 1 << 22
 
 
@@ -33,7 +33,7 @@ class _Stored:
     file: Any
 
     def read(self, span: range) -> Tensor:
-        """Some of its span's values, flat."""
+        """The values of `span`, a part of the stored span, flat."""
         part = self.file.get_slice(self.key)
         start, stop = span.start - self.span.start, span.stop - self.span.start
         width = torch.Size(self.shape[1:]).numel()
@@ -62,7 +62,7 @@ class StoredState:
         self._open.close()
 
     def tensors(self, under: str) -> dict[str, Tensor]:
-        """Those that are stored whole, by their names."""
+        """The tensors that are stored whole under a prefix, by name."""
         return {
             name: each.file.get_tensor(each.key)
             for name, (each, *_) in self._stored.items()
@@ -71,9 +71,9 @@ class StoredState:
 
     @torch.no_grad()
     def fill(self, share: Share, *, under: str) -> None:
-        """`under`: what stands before the names in these files."""
+        """`under`: the prefix of the names in these files."""
         for piece in share.pieces:
-            for span, values in self._blocks(piece, under + piece.name):
+            for span, values in self._read_blocks(piece, under + piece.name):
                 first = piece.first + span.start - piece.span.start
                 share.values[first : first + len(span)].copy_(values)
 
@@ -82,12 +82,12 @@ class StoredState:
         self.fill(share, under=under)
         return share.values.view(place.shape)
 
-    def _blocks(self, piece: Piece, name: str) -> Iterator[tuple[range, Tensor]]:
+    def _read_blocks(self, piece: Piece, name: str) -> Iterator[tuple[range, Tensor]]:
         stored, at, total = self._stored.get(name, []), piece.span.start, piece.shape.numel()
         for each in sorted(stored, key=lambda each: each.span.start):
             if each.total != total or (each.key == name and each.shape != tuple(piece.shape)):
                 raise ValueError(
-                    f"{self._folder}: {each.key} has {each.total} values, config.json asks for {tuple(piece.shape)}"
+                    f"{self._folder}: {each.key} has {each.total} values, config.json requires {tuple(piece.shape)}"
                 )
             while each.span.start <= at < min(each.span.stop, piece.span.stop):
                 span = range(at, min(at + _BLOCK_NUMEL, each.span.stop, piece.span.stop))
@@ -95,7 +95,7 @@ class StoredState:
                     yield span, each.read(span)
                 at = span.stop
         if at < piece.span.stop:
-            raise ValueError(f"{self._folder}: values {at} to {piece.span.stop} of {name} are in none of its files")
+            raise ValueError(f"{self._folder}: no file has the values {at} to {piece.span.stop} of {name}")
 
     @property
     def _folder(self) -> Path:

@@ -1,9 +1,8 @@
-"""Safetensors files written as their tensors come: nothing is gathered first, and hashes are of what was written.
+"""Writes safetensors files as a stream of tensors, which are not collected first, and hashes the written bytes.
 
 Invariants:
-- no more than one block is written without a sign of life, however large the file;
-- the size of a tensor's numbers never grows from one to the next, so that each begins where its numbers can be read in
-  place.
+- progress is reported for every block, however large the file;
+- itemsizes never grow from one tensor to the next, so that every tensor is aligned to its numbers.
 """
 
 import hashlib
@@ -43,30 +42,30 @@ class Entry:
 
 
 def write_tensors(file: Path, entries: Sequence[Entry], contents: Iterable[Tensor]) -> CheckpointPart:
-    """`contents`: on the host, of one or several entries each, in their order."""
+    """`contents`: tensors on the host, each with the values of one or several entries, in their order."""
     sizes = [entry.dtype.itemsize for entry in entries]
     assert sizes == sorted(sizes, reverse=True), "a tensor would begin in the middle of a number"
     digest, num_bytes = hashlib.sha256(), 0
     with file.open("wb") as stream:
-        for block in _blocks(entries, contents):
+        for block in _split_blocks(entries, contents):
             with at_work("write"):
                 digest.update(block)
                 stream.write(block)
             num_bytes += len(block)
-    expected = len(_header(entries)) + sum(entry.num_bytes for entry in entries)
-    assert num_bytes == expected, f"{file.name}: {num_bytes} bytes came of {expected}"
+    expected = len(_make_header(entries)) + sum(entry.num_bytes for entry in entries)
+    assert num_bytes == expected, f"{file.name}: {num_bytes} of {expected} bytes written"
     return CheckpointPart(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 
 def write_named(file: Path, tensors: Mapping[str, Tensor]) -> CheckpointPart:
-    """Each under its name, those of the largest numbers first."""
+    """Writes tensors under their names, those with the largest itemsize first."""
     ordered = sorted(tensors.items(), key=lambda named: -named[1].element_size())
     entries = [Entry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in ordered]
     return write_tensors(file, entries, (tensor for _, tensor in ordered))
 
 
-def _blocks(entries: Sequence[Entry], contents: Iterable[Tensor]) -> Iterator[memoryview]:
-    yield memoryview(_header(entries))
+def _split_blocks(entries: Sequence[Entry], contents: Iterable[Tensor]) -> Iterator[memoryview]:
+    yield memoryview(_make_header(entries))
     for tensor in contents:
         if tensor.numel():
             content: memoryview = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
@@ -74,7 +73,7 @@ def _blocks(entries: Sequence[Entry], contents: Iterable[Tensor]) -> Iterator[me
                 yield content[start : start + BLOCK_BYTES]
 
 
-def _header(entries: Sequence[Entry]) -> bytes:
+def _make_header(entries: Sequence[Entry]) -> bytes:
     described: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for entry in entries:

@@ -1,1 +1,1 @@
-"""Several processes by torch's FSDP2."""
+"""Training in several processes by torch's FSDP2."""

@@ -1,13 +1,12 @@
-"""One step by several processes with a device each: the losses of engine/training/step/loss.py, torch's FSDP2.
+"""Training in several processes with one device each: the losses of engine/training/step/loss.py, torch's FSDP2.
 
 Invariants:
-- every rank runs the same calls with the same batch; what a caller may use is returned by rank 0, the others return
-  something empty;
-- an update happens whole, of policy and critic and on all ranks, or not at all: losses and lengths of gradients have
-  the same bits on each, and decide;
-- each rank reads and writes its own rows: of the job's model, of a checkpoint, and of a version that is handed over;
-- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend goes on from it. With the
-  same ones it goes on bit for bit.
+- every rank makes the same calls with the same batch; rank 0 returns the result, the others something empty;
+- an update happens for policy and critic on all ranks, or not at all: losses and gradient norms decide, which have the
+  same bits on each rank;
+- each rank reads and writes its own rows of the job's model, of a checkpoint and of a published version;
+- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend can resume from it. With the
+  same ones the resume is bit for bit.
 """
 
 import math
@@ -53,7 +52,7 @@ from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import Probe, WeightVersion
 
-# Of the trainers that are alone in their process.
+# The world of trainers that have no other ranks.
 ALONE: Final = World.alone()
 
 
@@ -67,13 +66,13 @@ class FsdpTrainer:
         self._modules: dict[str, nn.Module] = {}
         world.enter(device)
         try:
-            self._sharers = self._shared_by(settings.trainer.sequence_parallel)
+            self._sharers = self._make_sharers(settings.trainer.sequence_parallel)
             self._sharding = Sharding(
                 world, self._device, dtype_of_products(settings.trainer.compute_dtype, self._device)
             )
             with StoredState(weight_files(model_folder)) as stored:
                 models = self._divide(stored)
-            self._saver = self._saver_of()
+            self._saver = self._make_saver()
             self._check_dtypes()
         except BaseException:
             self.close()
@@ -94,19 +93,19 @@ class FsdpTrainer:
             share=itself if self._sharers is None else self._sharers.share,
         )
 
-    def _shared_by(self, num_sharers: int) -> Sharers | None:
+    def _make_sharers(self, num_sharers: int) -> Sharers | None:
         refuse_heads(self._config, num_sharers=num_sharers)
         return Sharers(self._world, num_sharers=num_sharers) if num_sharers > 1 else None
 
     def _divide(self, stored: StoredState) -> StepModels:
         algorithm = self._settings.algorithm
-        policy = self._policy(stored)
-        critic = self._critic(stored) if needs_critic(algorithm) else None
-        reference = self._reference(stored, policy) if needs_reference(algorithm) else None
-        teacher = self._teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
+        policy = self._make_policy(stored)
+        critic = self._make_critic(stored) if needs_critic(algorithm) else None
+        reference = self._make_reference(stored, policy) if needs_reference(algorithm) else None
+        teacher = self._make_teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
         return StepModels(policy=policy, reference=reference, teacher=teacher, critic=critic)
 
-    def _policy(self, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
+    def _make_policy(self, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
         settings, sharding = self._settings, self._sharding
         self._model = self._modules["policy"] = self._empty_model()
         self._num_parameters = self._model.num_parameters
@@ -126,7 +125,7 @@ class FsdpTrainer:
         self._parts.append(ShardedPart(part, settings.optimizer, sharding))
         return scores_of(whole_pass)
 
-    def _critic(self, stored: StoredState) -> Callable[[MicroBatch], Tensor]:
+    def _make_critic(self, stored: StoredState) -> Callable[[MicroBatch], Tensor]:
         settings, sharding = self._settings, self._sharding
         critic = self._modules["critic"] = Critic(self._empty_model())
         whole_pass = CriticPass(critic, settings)
@@ -137,13 +136,13 @@ class FsdpTrainer:
         self._parts.append(ShardedPart(critic_part(critic, settings.algorithm), settings.optimizer, sharding))
         return whole_pass
 
-    def _reference(
+    def _make_reference(
         self, stored: StoredState, policy: Callable[[MicroBatch], TokenScores]
     ) -> Callable[[MicroBatch], TokenScores]:
         adapter = self._adapter
         if adapter is None:
             model = self._modules["reference"] = self._empty_model()
-            return self._frozen(model, stored)
+            return self._make_frozen(model, stored)
 
         def base_scores(batch: MicroBatch) -> TokenScores:
             with adapter.base_only():
@@ -151,15 +150,15 @@ class FsdpTrainer:
 
         return base_scores
 
-    def _teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
+    def _make_teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
         config = read_model_config(folder)
         refuse_heads(config, num_sharers=self._settings.trainer.sequence_parallel)
-        # As it is stored: nothing is ever added to it, and a gather casts it to the same bits as it would float32.
+        # In its stored dtype: it is never updated, and a gather casts it to the same bits as it would from float32.
         model = self._sharding.empty_model(config, config.dtype)
         with StoredState(weight_files(folder)) as stored:
-            return self._frozen(model, stored)
+            return self._make_frozen(model, stored)
 
-    def _frozen(self, model: TrainedModel, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
+    def _make_frozen(self, model: TrainedModel, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
         whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
         self._sharding.divide(whole_pass, model)
         parameters = dict(model.named_parameters())
@@ -179,7 +178,7 @@ class FsdpTrainer:
 
     @property
     def num_parameters(self) -> int:
-        """Of the published model."""
+        """The published model's."""
         return self._num_parameters
 
     # One step ----------------------------------------------------------------------------------------------------
@@ -215,7 +214,7 @@ class FsdpTrainer:
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """Of several ranks: this one's values in it, and zeros for the others'."""
+        """With several ranks: this rank's values, and zeros for the others'."""
         return self.published.pack(weights, allocate)
 
     def probe(self) -> Probe:
@@ -225,7 +224,7 @@ class FsdpTrainer:
         self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])
 
     def prepare_save(self, folder: Path) -> Write:
-        """Copied here; the call writes this rank's part, together with the others'."""
+        """Copies the state; the returned call writes this rank's part, together with the other ranks."""
         shares = [part.shares() for part in self._parts]
         return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
@@ -243,10 +242,10 @@ class FsdpTrainer:
         self._progress = progress
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
-        """To `load`: of files and the names of the tensors in them, those with something of this rank's."""
+        """The files that `load` reads on this rank, given each file's tensor names."""
         return files_with([part.shares() for part in self._parts], stored)
 
-    def _saver_of(self) -> Saver:
+    def _make_saver(self) -> Saver:
         base = {} if self._adapter is None else {name: own_part(each) for name, each in self._adapter.base.items()}
         published = PublishedModel(
             companions=companion_files(self._folder),

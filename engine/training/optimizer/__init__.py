@@ -1,1 +1,1 @@
-"""The optimizer: AdamW, whoever divides its parameters."""
+"""The optimizer: AdamW, for whole and for sharded parameters."""

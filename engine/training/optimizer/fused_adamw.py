@@ -1,18 +1,18 @@
 """AdamW by torch's fused kernel, without the class `torch.optim.AdamW`.
 
-That class imports torch's compiler, and with it sympy, only to tell it to keep out: seconds of the start of every
-trainer, and memory for as long as it lives. Nothing here is ever compiled.
+That class imports torch's compiler, and with it sympy, only to exclude itself from compilation: this costs every
+trainer seconds at start, and memory for its lifetime. Nothing here is compiled.
 
-Moments may be kept apart from where they are computed: in bfloat16 or 8 bits, in the host's memory, or both. A step
-then takes each parameter piece by piece, and only a piece's moments are float32 and on the parameter's device. Those of
-matrices may be 8 bits, row by row; those of vectors are few, and stay float32 then.
+Moments may be stored apart: in bfloat16 or 8 bits, in host memory, or both. A step then takes each parameter piece by
+piece, and only the current piece's moments are float32 and on the parameter's device. With 8 bits, moments of matrices
+are stored row by row; those of vectors are few and stay float32.
 
 Invariants:
-- parameters and moments are bit for bit those of `torch.optim.AdamW(fused=True)`, those in the host's memory too;
-- bfloat16 is what is kept and never what is computed in. It has 8 bits, and an update takes a thousandth off the second
-  moment (β₂ = 0.999): rounded to the nearest, it would never fall again. Rounded by chance it is right on average. So
-  are 8-bit floats, which have three bits of these;
-- that chance follows from the update's number and the order of the parameters, so nothing of it has to be saved.
+- parameters and moments are bit for bit those of `torch.optim.AdamW(fused=True)`, also with moments in host memory;
+- bfloat16 is a storage format, never used for computing. It has 8 significant bits, and an update takes a thousandth
+  off the second moment (β₂ = 0.999): rounded to nearest, the moment would never fall. Stochastic rounding is right on
+  average. So it is for 8-bit floats, which keep three bits after the point;
+- the rounding noise follows from the update's number and the order of the parameters, so no state of it is saved.
 """
 
 from collections import defaultdict
@@ -32,11 +32,11 @@ from engine.training.parts.trained import MOMENTS, TrainedPart
 Moments = dict[str, Tensor]
 """`step`, `exp_avg`, `exp_avg_sq`; empty before the first update."""
 
-# 16 MB of float32, a handful of which exist at a time: little beside any model that needs it, and on a GPU enough for a
-# kernel to take longer than its launch.
+# 16 MB of float32, a handful of which exist at a time: little compared with the models that need it, and on a GPU
+# enough for a kernel to take longer than its launch.
 PIECE_NUMEL: Final = 1 << 22
 
-# float8: of vectors.
+# With float8, the dtype of vectors' moments.
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.float32}
 FIRST: Final = MOMENTS[0]
 
@@ -46,7 +46,7 @@ class ParameterGroup:
     parameters: list[nn.Parameter]
     weight_decay: float
     full_lr: float
-    """The rate that the warm-up rises to."""
+    """The rate at the end of the warm-up."""
     lr: float = 0.0
 
 
@@ -55,11 +55,11 @@ class KeptApart:
     dtype: torch.dtype
     in_host_memory: bool
     small: bool = False
-    """Of matrices, in 8 bits."""
+    """Whether moments of matrices are stored in 8 bits."""
 
     @classmethod
     def asked_for(cls, spec: OptimizerSpec) -> Self | None:
-        """None: moments stay what they are computed in, beside their parameters."""
+        """None: moments stay in float32, on their parameters' device."""
         if spec.moments == "float32" and not spec.offload:
             return None
         return cls(dtype=_DTYPES[spec.moments], in_host_memory=spec.offload, small=spec.moments == "float8")
@@ -75,7 +75,7 @@ class KeptApart:
     def zeros_for(self, parameter: nn.Parameter) -> Tensor:
         if not self.in_host_memory:
             return torch.zeros(parameter.shape, dtype=self.dtype, device=parameter.device)
-        # Pinned: a GPU reads it without a detour.
+        # Pinned, so that a GPU copies it directly.
         return torch.zeros(parameter.shape, dtype=self.dtype, device="cpu", pin_memory=parameter.is_cuda)
 
 
@@ -87,7 +87,7 @@ class FusedAdamW:
     kept: KeptApart | None = None
     state: defaultdict[nn.Parameter, Moments] = field(default_factory=lambda: defaultdict(dict))
     small: dict[nn.Parameter, dict[str, SmallFloats]] = field(default_factory=dict)
-    """The moments of matrices, where these are kept in 8 bits; their state has the step alone."""
+    """The moments of matrices that are stored in 8 bits; their `state` holds only the step."""
 
     @classmethod
     def of(cls, part: TrainedPart, spec: OptimizerSpec) -> Self:
@@ -98,7 +98,7 @@ class FusedAdamW:
         return cls(groups=groups, betas=spec.betas, eps=spec.eps, kept=KeptApart.asked_for(spec))
 
     def zero_grad(self) -> None:
-        for _, parameter in self._parameters():
+        for _, parameter in self._iterate_parameters():
             parameter.grad = None
 
     @torch.no_grad()
@@ -107,9 +107,9 @@ class FusedAdamW:
             for group in self.groups:
                 self._step_at_once(group)
             return
-        moved = [(group, each, each.grad) for group, each in self._parameters() if each.grad is not None]
+        moved = [(group, each, each.grad) for group, each in self._iterate_parameters() if each.grad is not None]
         if moved:
-            chance = self._chance_at(moved[0][1])
+            chance = self._seed_chance(moved[0][1])
             for group, parameter, gradient in moved:
                 if self._is_small(parameter):
                     self._step_in_rows(group, parameter, gradient, chance)
@@ -122,25 +122,25 @@ class FusedAdamW:
         return self.state[parameter]
 
     def moment_of(self, parameter: nn.Parameter, moment: str, *, is_filled: bool = True) -> Tensor:
-        """What is kept, or, of 8 bits, the same numbers as bfloat16 in the host's memory, unless that is not filled."""
+        """The stored moment; an 8-bit one as bfloat16 in host memory, left empty unless `is_filled`."""
         state = self.state_of(parameter)
         if not self._is_small(parameter):
             return state[moment]
         kept = self.small[parameter][moment]
-        found = torch.empty(parameter.shape, dtype=torch.bfloat16)
-        for rows in _pieces_of_rows(parameter) if is_filled else ():
-            found[rows].copy_(kept.read(rows, parameter.device))
-        return found
+        values = torch.empty(parameter.shape, dtype=torch.bfloat16)
+        for rows in _split_rows(parameter) if is_filled else ():
+            values[rows].copy_(kept.read(rows, parameter.device))
+        return values
 
     @torch.no_grad()
     def take_moment(self, parameter: nn.Parameter, moment: str, values: Tensor) -> None:
-        """`values`: as many, perhaps those that are kept themselves. What was kept in 8 bits comes back to the bit."""
+        """`values`: of the same size, possibly the stored tensor itself. Values from 8 bits are restored exactly."""
         state, values = self.state_of(parameter), values.view(parameter.shape)
         if not self._is_small(parameter):
             state[moment].copy_(values)
             return
-        chance = torch.Generator(parameter.device).manual_seed(0)  # for what was kept in more bits
-        for rows in _pieces_of_rows(parameter):
+        chance = torch.Generator(parameter.device).manual_seed(0)  # for values that were stored in more bits
+        for rows in _split_rows(parameter):
             self.small[parameter][moment].write(rows, values[rows].to(parameter.device, torch.float32), chance)
 
     def _is_small(self, parameter: nn.Parameter) -> bool:
@@ -159,7 +159,7 @@ class FusedAdamW:
                 else self.kept.zeros_for(parameter)
             )
 
-    def _chance_at(self, parameter: nn.Parameter) -> torch.Generator:
+    def _seed_chance(self, parameter: nn.Parameter) -> torch.Generator:
         num_updates = int(self.state_of(parameter)["step"].item())
         return torch.Generator(parameter.device).manual_seed(num_updates)
 
@@ -181,7 +181,7 @@ class FusedAdamW:
         state = self.state_of(parameter)
         whole = (parameter.detach().view(-1), gradient.reshape(-1), *(state[moment].view(-1) for moment in MOMENTS))
         for weights, slope, *kept in zip(*(torch.split(each, PIECE_NUMEL) for each in whole), strict=True):
-            # What is kept as it is computed is no copy, and written back onto itself.
+            # A float32 moment on this device is no copy, and is written onto itself.
             moments = [each.to(weights.device, torch.float32) for each in kept]
             self._move(group, [weights], [slope], [[moment] for moment in moments], [state["step"].clone()])
             for each, moment in zip(kept, moments, strict=True):
@@ -194,7 +194,7 @@ class FusedAdamW:
         assert parameter.dtype == torch.float32, "pieces of moments are float32, as the weights that they move"
         state = self.state_of(parameter)
         kept = self.small[parameter]
-        for rows in _pieces_of_rows(parameter):
+        for rows in _split_rows(parameter):
             moments = {moment: kept[moment].read(rows, parameter.device) for moment in MOMENTS}
             pieces = [[each] for each in moments.values()]
             self._move(group, [parameter.detach()[rows]], [gradient[rows]], pieces, [state["step"].clone()])
@@ -210,7 +210,7 @@ class FusedAdamW:
         moments: list[list[Tensor]],
         steps: list[Tensor],
     ) -> None:
-        """All of it in place: parameters, moments, and steps by one."""
+        """Updates parameters and moments in place, and increments the steps."""
         exp_avgs, exp_avg_sqs = moments
         adamw(
             parameters,
@@ -229,11 +229,11 @@ class FusedAdamW:
             maximize=False,
         )
 
-    def _parameters(self) -> Iterable[tuple[ParameterGroup, nn.Parameter]]:
+    def _iterate_parameters(self) -> Iterable[tuple[ParameterGroup, nn.Parameter]]:
         return ((group, parameter) for group in self.groups for parameter in group.parameters)
 
 
-def _pieces_of_rows(parameter: nn.Parameter) -> Iterator[slice]:
+def _split_rows(parameter: nn.Parameter) -> Iterator[slice]:
     num_rows, num_columns = parameter.shape
     step = max(PIECE_NUMEL // max(num_columns, 1), 1)
     return (slice(start, start + step) for start in range(0, num_rows, step))

@@ -1,21 +1,21 @@
-"""Moments in 8 bits: floats of three bits behind the point, whose exponents count down from their block's largest.
+"""Moments in 8 bits: floats with three bits after the point, whose exponents count down from their block's largest.
 
     float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
-    rounded   s eeeeeeee mmm                        by chance, as in stochastic_rounding.py
+    rounded   s eeeeeeee mmm                        stochastically, as in stochastic_rounding.py
     kept      s      eee e mmm                      signed: 15 powers of two below the block's largest
                    eeeee mmm                        never negative: 31 of them
-    a block   eeeeeeee                              its largest exponent, a byte for 256 numbers
+    a block   eeeeeeee                              its largest exponent, one byte for 256 numbers
 
-What is rounded does not depend on the block: only what is so small that its exponent does not fit does. A first moment
-becomes 0 or the smallest float then, by chance and true on average. A second moment becomes the smallest one: it
-divides, so that an update is too short there; as 0, it would be without bounds.
+Rounding does not depend on the block, except for numbers so small that their exponent does not fit. Such a first moment
+becomes 0 or the smallest float at random, right on average. Such a second moment becomes the smallest float: it is a
+divisor, so the update is too short; a 0 would make it unbounded.
 
     R rows    C columns    B blocks of a row    K numbers of a block
 
 Invariants:
-- a block lies within a row: whoever divides a matrix by rows, or names some of its rows, divides no block;
-- what is kept is a bfloat16 too, to the bit, and rounded again it stays as it is: a checkpoint holds bfloat16, and who
-  goes on from it, on any number of ranks, has the same blocks of the same numbers. There is one zero.
+- a block lies within a row, so sharding by rows and splitting a fused matrix by rows split no block;
+- every stored number is exactly a bfloat16, and rounding it again does not change it: a checkpoint holds bfloat16, and
+  a resume on any number of ranks has the same blocks of the same numbers. There is one zero.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class SmallFloats:
         )
 
     def read(self, rows: slice, device: torch.device) -> Tensor:
-        """As float32."""
+        """Returns the rows as float32."""
         return decoded(self.codes_RC[rows].to(device), self.tops_RB[rows].to(device), signed=self.signed)
 
     def write(self, rows: slice, values_RC: Tensor, chance: torch.Generator) -> None:
@@ -64,12 +64,12 @@ class SmallFloats:
 
 
 def encoded(values_RC: Tensor, noise_RC: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
-    """Codes and blocks' exponents. `noise_RC`: from 0 to `NUM_NOISES` - 1."""
-    values_RBK, noise_RBK = _blocks(values_RC), _blocks(noise_RC)
+    """Returns codes and the blocks' exponents. `noise_RC`: from 0 to `NUM_NOISES` - 1."""
+    values_RBK, noise_RBK = _split_blocks(values_RC), _split_blocks(noise_RC)
     sizes_RBK = values_RBK.abs()
     rounded_RBK = (sizes_RBK.view(torch.int32) + noise_RBK).bitwise_right_shift_(CUT_BITS)
     tops_RB = rounded_RBK.amax(-1) >> KEPT_BITS
-    below_RB1 = _below(tops_RB, signed=signed)
+    below_RB1 = _find_base(tops_RB, signed=signed)
     is_any_RBK = rounded_RBK > 0
     codes_RBK = rounded_RBK.sub_(below_RB1)
     if signed:
@@ -85,22 +85,22 @@ def encoded(values_RC: Tensor, noise_RC: Tensor, *, signed: bool) -> tuple[Tenso
 
 
 def decoded(codes_RC: Tensor, tops_RB: Tensor, *, signed: bool) -> Tensor:
-    codes_RBK = _blocks(codes_RC).to(torch.int32)
+    codes_RBK = _split_blocks(codes_RC).to(torch.int32)
     own_RBK = codes_RBK & ~_NEGATIVE if signed else codes_RBK
-    bits_RBK = (own_RBK + _below(tops_RB.to(torch.int32), signed=signed)).mul_(own_RBK > 0)
+    bits_RBK = (own_RBK + _find_base(tops_RB.to(torch.int32), signed=signed)).mul_(own_RBK > 0)
     bits_RBK.bitwise_left_shift_(CUT_BITS)
     if signed:
         bits_RBK.bitwise_or_((codes_RBK & _NEGATIVE).bitwise_left_shift_(24))
     return bits_RBK.view(torch.float32).flatten(1)[:, : codes_RC.shape[1]]
 
 
-def _below(tops_RB: Tensor, *, signed: bool) -> Tensor:
-    """Of each block: what its codes count from, which is the code of zero."""
+def _find_base(tops_RB: Tensor, *, signed: bool) -> Tensor:
+    """The value that each block's codes count from, which is the code of zero."""
     return ((tops_RB - (15 if signed else 31)) << KEPT_BITS).unsqueeze(-1)
 
 
-def _blocks(x_RC: Tensor) -> Tensor:
-    """The last block of a row may have fewer numbers, and then has zeros."""
+def _split_blocks(x_RC: Tensor) -> Tensor:
+    """Splits rows into blocks; pads the last block of a row with zeros."""
     num_rows, num_columns = x_RC.shape
     missing = -num_columns % BLOCK
     padded = functional.pad(x_RC, (0, missing)) if missing else x_RC

@@ -1,7 +1,7 @@
-"""float32 to bfloat16, up or down by chance, so that the mean of many roundings is the number itself.
+"""Stochastic rounding of float32 to bfloat16: up or down at random, so that the expected value is the number itself.
 
-A bfloat16 is a float32's upper half. Noise that is spread evenly over the lower half carries into the upper one as
-often as the lower half says; then the lower half is cut off.
+A bfloat16 is the upper half of a float32. Uniform noise added to the lower half carries into the upper half with a
+probability proportional to the lower half's value; then the lower half is cut off.
 
     0x3f80_4000  +  0x0000 … 0xffff  →  0x3f80 three times of four, 0x3f81 once
 """

@@ -1,1 +1,1 @@
-"""Parts: what is trained, and the places of public names in it."""
+"""Trained parts, and the places of public tensors in their parameters."""

@@ -1,14 +1,13 @@
-"""The places of a public layout's tensors (Hugging Face's, peft's) among parameters that fuse several of them.
+"""The places of public tensors (Hugging Face's, peft's) in parameters that fuse several of them.
 
-    qkv  row 0   ┌ q_proj ┐ rank 0        of 4 ranks, each holds as many rows; the last ones may hold fewer, or none
+    qkv  row 0   ┌ q_proj ┐ rank 0        each of 4 ranks holds as many rows; the last ones may hold fewer, or none
                  │        │ rank 1
                  ├ k_proj ┤ rank 2        = rows of k_proj and rows of v_proj
                  └ v_proj ┘ rank 3
 
 Invariants:
-- places are read off the views themselves, of tensors that have a shape and nothing else; so they are known of a
-  parameter whose values are divided among ranks, too;
-- a public tensor is whole rows of its parameter, and every row of a parameter is one public tensor's.
+- places are read from views of meta tensors, so they are known for sharded parameters too;
+- a public tensor is a range of whole rows of its parameter, and every row belongs to one public tensor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,7 @@ Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The public tensors in a parameter."""
+    """A parameter's shape, and the public tensors in it."""
 
     shape: torch.Size
     parts: tuple[tuple[str, torch.Size, int], ...]
@@ -38,7 +37,7 @@ class Place:
 
 
 def rows_of(rank: int, num_ranks: int, num_rows: int) -> range:
-    """A rank's rows as torch divides: equal chunks, of which the last ones may be shorter or empty."""
+    """A rank's rows as torch shards them: equal chunks, of which the last ones may be shorter or empty."""
     chunk = -(-num_rows // num_ranks)
     start = min(rank * chunk, num_rows)
     return range(start, min(start + chunk, num_rows))
@@ -59,7 +58,7 @@ def decoder_places(config: ModelConfig, parameters: Mapping[str, nn.Parameter]) 
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's of a parameter or its gradient, and no copy of it: rows under FSDP, DeepSpeed's part, or all."""
+    """This rank's values of a parameter or gradient, without a copy: FSDP's rows, DeepSpeed's partition, or all."""
     if hasattr(tensor, "ds_tensor"):
         part: Tensor = tensor.ds_tensor
         return part
@@ -70,11 +69,11 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
-    """The shape of a parameter before it was divided among ranks."""
+    """The shape of a parameter before sharding."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def whole_values(parameter: nn.Parameter) -> Tensor:
-    """All values of a parameter that FSDP has divided. Collective."""
+    """All values of a parameter that FSDP has sharded. Collective."""
     whole: Tensor = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return whole.detach()

@@ -1,14 +1,14 @@
-"""What a process writes of a version: its values, converted straight into their places among the version's bytes.
+"""A process's share of a published version: its values, converted straight into their places among the version's bytes.
 
     qkv  held by rank 0 │ held by rank 1         values as torch holds them, float32
            │       │         │     │
            ▼       ▼         ▼     ▼             converted on the way, copied once
-    ┌ q_proj ──────┬─ k_proj ┬───┬ v_proj ┐      bytes of the version, in the dtype that rollouts run in
+    ┌ q_proj ──────┬─ k_proj ┬───┬ v_proj ┐      bytes of the version, in the dtype of rollouts
 
 Invariants:
-- places follow from shapes alone, so each of several ranks knows its own without a word to the others;
-- what the ranks write does not overlap, and together it is every byte; the gap behind a tensor, which stays zero, is
-  of whoever has the tensor's end.
+- places follow from shapes alone, so each rank knows its own without communication;
+- the ranks' bytes do not overlap and cover the version; the gap after a tensor, which stays zero, belongs to the rank
+  that has the tensor's end.
 """
 
 import math
@@ -31,7 +31,7 @@ from engine.weights.spans import Spans
 from engine.weights.sums import added, fetched, sum_of_range
 
 Held = Callable[[Place], range]
-"""The values of a parameter that a process has, counted in it when it is flat."""
+"""The range of a parameter's flat values that a process holds."""
 
 
 def everything(place: Place) -> range:
@@ -48,19 +48,19 @@ def held_rows(rows: Callable[[Place], range]) -> Held:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Values that stand together in a parameter and in the version."""
+    """Values that are contiguous in a parameter and in the version."""
 
     values: slice
-    """Of those that are held."""
+    """Among the held values."""
     start: int
-    """Their first byte in the version."""
+    """The first byte in the version."""
     num_bytes: int
     room: int
-    """With the gap behind them, if they end their tensor."""
+    """Bytes including the gap after the tensor, if the run ends its tensor."""
     tensor: int
-    """Its number in the version."""
+    """The tensor's number in the version."""
     place: int
-    """The first value's, in its tensor."""
+    """The first value's place in its tensor."""
 
 
 class Published:
@@ -74,12 +74,12 @@ class Published:
         held: Held = everything,
         low_rank: LowRank | None = None,
     ) -> None:
-        """`values_of`: a parameter's values that are held, flat, as they are then."""
+        """`values_of`: the current values of a parameter that this process holds, flat."""
         with torch.device("meta"):
             empty = {name: torch.empty(whole_shape(each), dtype=dtype) for name, each in parameters.items()}
         self.entries = lay_out(views(empty))
         self.low_rank = low_rank
-        """Of an adapter's version."""
+        """Set for an adapter's version."""
         self._dtype, self._values_of = dtype, values_of
         places = places_of(parameters, views)
         numbered = {entry.name: (number, entry) for number, entry in enumerate(self.entries)}
@@ -89,11 +89,11 @@ class Published:
 
     @torch.no_grad()
     def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
-        """`memory`: of `spans`, to which the own ones belong. The sums of what was written, of each tensor (sums.py),
-        which are taken of the values, not of their copies."""
+        """`memory`: covers `spans`, which include this process's. Returns each tensor's sum of the written values
+        (sums.py), computed from the values, not from their copies."""
         tensors, sums = [], []
         for parameter, runs in self._runs.items():
-            values = self._values_of(parameter)  # also without a run: ranks may have to ask together
+            values = self._values_of(parameter)  # also without a run, since reading may be collective
             for run in runs:
                 target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
                 with at_work("copy"):
@@ -108,11 +108,11 @@ class Published:
         return added([of_version])
 
     def _narrow(self, values: Tensor) -> Tensor:
-        """Of a GPU's: a copy to the host would carry them as they are, and round them there."""
+        """Rounds a GPU's values before the copy, which would otherwise move float32 and round on the host."""
         return values if values.device.type == "cpu" else values.to(self._dtype)
 
     def pack(self, weights: WeightsId, allocate: Allocate | None) -> WeightVersion:
-        """A whole version. Of several ranks: this one's values in it, and zeros for the others', without sums."""
+        """A whole version. With several ranks: this rank's values, and zeros for the others', without sums."""
         whole = Spans.joined([(0, bytes_of(self.entries))])
 
         def fill(buffer: memoryview) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ def published(
     *,
     held: Held = everything,
 ) -> Published:
-    """Of a model by Hugging Face's names, in the dtype that rollouts run in; or of its adapter, alone and as it is.
-    `values_of`: those of a parameter that are held, flat."""
+    """A model's version by Hugging Face names in the dtype of rollouts; with an adapter, the adapter alone in float32.
+    `values_of`: a parameter's held values, flat."""
     named = dict(model.named_parameters()) if adapter is None else adapter.parameters
     views: Views = dict if adapter is not None else partial(public_views, model.config)
     places = places_of(named, views)
@@ -150,7 +150,7 @@ def published(
 
 
 def _runs(place: Place, entries: Mapping[str, tuple[int, TensorEntry]], held: Held, value_bytes: int) -> Iterator[_Run]:
-    """`entries`: with their numbers."""
+    """The runs of one parameter. `entries`: by public name, with their numbers."""
     own = held(place)
     for public, shape, offset in place.parts:
         first, last = max(own.start, offset), min(own.stop, offset + shape.numel())

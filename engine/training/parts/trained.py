@@ -1,8 +1,8 @@
-"""Parts that are trained together, with their parameters' public names: the policy or its adapter, and the critic.
+"""The trained parts, with their parameters' public names: the policy or its adapter, and the critic.
 
 Invariants:
-- matrices decay, norms and biases do not: pulling a scale towards zero only shrinks the layer's signal;
-- each part has its own moments, its own learning rate and its own bound on the length of its gradient.
+- only matrices decay, not norms and biases: pulling a scale towards zero only shrinks the layer's signal;
+- each part has its own moments, its own learning rate and its own bound on the gradient's norm.
 """
 
 from collections.abc import Mapping
@@ -24,20 +24,20 @@ MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedPart:
     prefix: str
-    """Of its names in a checkpoint and among metrics: "" for the policy."""
+    """The prefix of its names in checkpoints and metrics: "" for the policy."""
     parameters: Mapping[str, nn.Parameter]
     views: Views
     stored_exactly: bool
-    """The weights file has these very numbers."""
+    """Whether the weights file holds exactly these numbers."""
     learning_rate: float
-    """The rate that the warm-up rises to."""
+    """The rate at the end of the warm-up."""
 
     def stored_under(self, kind: str) -> str:
-        """What stands before the names of its weights ("master") or a moment in a checkpoint's files."""
+        """The prefix of names in a checkpoint's files, for its weights ("master") or a moment."""
         return "" if kind == "master" and self.stored_exactly else f"{self.prefix}{kind}/"
 
     def decay_groups(self, weight_decay: float) -> list[tuple[list[nn.Parameter], float]]:
-        """(parameters, their decay); none is empty."""
+        """Non-empty groups of (parameters, their decay)."""
         every = list(self.parameters.values())
         groups: list[tuple[list[nn.Parameter], float]] = []
         for is_matrix, decay in ((True, weight_decay), (False, 0.0)):
@@ -58,7 +58,7 @@ def policy_part(model: TrainedModel, adapter: Adapter | None, spec: OptimizerSpe
 
 
 def critic_part(critic: Critic, spec: AlgorithmSpec) -> TrainedPart:
-    config = replace(critic.trunk.config, tied=True)  # of a head of its own it has nothing
+    config = replace(critic.trunk.config, tied=True)  # it has no head
 
     def views(own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         trunk = {name.removeprefix("trunk."): tensor for name, tensor in own.items()}

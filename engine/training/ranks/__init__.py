@@ -1,1 +1,1 @@
-"""Ranks: this process among those that train one model."""
+"""Ranks: the processes that train one model together."""

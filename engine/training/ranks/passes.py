@@ -1,6 +1,6 @@
-"""A model's whole work on a micro-batch as one module, for trainers whose weights are whole only during a forward pass.
+"""A model's work on a micro-batch as one module, for trainers whose weights are whole only during a forward pass.
 
-Invariant: all that touches a model's weights is inside of one forward, the head over the vocabulary too.
+Invariant: everything that reads a model's weights is inside one forward call, including the head over the vocabulary.
 """
 
 from collections.abc import Callable

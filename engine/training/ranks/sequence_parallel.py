@@ -1,20 +1,20 @@
-"""Sequences shared by several ranks, which all have the model: each computes a slice of a micro-batch's tokens, and in
-attention all of its tokens for a part of the heads (DeepSpeed-Ulysses, arXiv 2309.14509).
+"""Sequence parallelism: ranks with the same model share sequences. Each computes a slice of a micro-batch's tokens, and
+in attention all tokens for a part of the heads (DeepSpeed-Ulysses, arXiv 2309.14509).
 
     layers      rank 0: tokens 0 … L-1    rank 1: tokens L … 2L-1    …
-                      every rank gives every other one that one's heads of its own tokens
+                      all-to-all: each rank sends every other rank that rank's heads of its own tokens
     attention   rank 0: all tokens, heads 0 … H/P-1    rank 1: all tokens, the next H/P heads    …
-                      and gets all heads of its own tokens back
+                      all-to-all: each rank receives all heads of its own tokens
 
     P ranks that share    L tokens of a slice, the last one padded    T tokens of the micro-batch
     H query heads    K key/value heads    E width of a head    A = H·E
 
 Invariants:
 - each written token is a target on exactly one of the ranks that share it; losses and gradients add up over all ranks,
-  as those of other micro-batches do;
-- a rank in whose slice nothing is written computes its slice all the same, since the others attend to it, and marks its
-  part idle;
-- where there are fewer key/value heads than ranks, each goes to all ranks whose query heads read it.
+  as over micro-batches;
+- a rank without written tokens in its slice still computes the slice, since the others attend to it, and marks its part
+  idle;
+- with fewer key/value heads than ranks, each head goes to all ranks whose query heads read it.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from engine.training.step.micro_batch import MicroBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMicroBatch(MicroBatch):
-    """A rank's slice: places in `predicting_N` are counted in it."""
+    """A rank's slice of a micro-batch; `predicting_N` are places in the slice."""
 
     ids_L: Tensor
     positions_L: Tensor
@@ -62,20 +62,20 @@ class SharedMicroBatch(MicroBatch):
         return replayed(self.routes_LWk)
 
     def attention(self, windows: Sequence[int | None]) -> Attend:
-        # super() without arguments does not know a class that was made again for its slots.
+        # super() without arguments fails in a dataclass with slots, which is a copy of the class.
         return self.sharers.around(MicroBatch.attention(self, windows), num_tokens=len(self.tokens.ids_T))
 
 
 class Sharers:
-    """The ranks that share sequences with this one, and those that read other sequences."""
+    """Groups of ranks that share sequences, of which this rank is in one."""
 
     def __init__(self, world: World, *, num_sharers: int) -> None:
-        """`world`: one that has been entered. Collective."""
+        """`world`: must have been entered. Collective."""
         self._world, self._num_sharers = world, num_sharers
         self._place = world.index % num_sharers
-        self._group = _group_of(world, num_sharers)
+        self._group = _make_group(world, num_sharers)
 
-    # As ranks of a step: those that share sequences are one of them -------------------------------------------------
+    # The step's ranks: each group that shares sequences is one ------------------------------------------------------
 
     @property
     def index(self) -> int:
@@ -92,15 +92,15 @@ class Sharers:
         return self._world.max(tensor)
 
     def share(self, batch: MicroBatch) -> MicroBatch:
-        """This rank's slice of it."""
+        """This rank's slice of the micro-batch."""
         ids_T, positions_T = batch.tokens.ids_T, batch.tokens.positions_T
-        length = self._length(len(ids_T))
+        length = self._slice_length(len(ids_T))
         start = self._place * length
         own_N = (batch.predicting_N >= start) & (batch.predicting_N < start + length)
         is_empty = not own_N.any()
         if is_empty:
             own_N = torch.zeros_like(own_N)
-            own_N[0] = True  # something to compute with, which counts for nothing
+            own_N[0] = True  # a placeholder target, which an idle part does not count
         shared = {
             name: getattr(batch, name)[own_N]
             for name in ("targets_N", "behaviour_logprobs_N", "staleness_N", "slots_N", "trajectories_N", "rows_N")
@@ -124,10 +124,10 @@ class Sharers:
     # Attention -----------------------------------------------------------------------------------------------------
 
     def around(self, attend: Attend, *, num_tokens: int) -> Attend:
-        length = self._length(num_tokens)
+        length = self._slice_length(num_tokens)
 
         def attend_to_all(layer: int, q_LHE: Tensor, k_LKE: Tensor, v_LKE: Tensor) -> Tensor:
-            whole = (self._all_tokens(part)[:num_tokens] for part in (q_LHE, k_LKE, v_LKE))
+            whole = (self._gather_tokens(part)[:num_tokens] for part in (q_LHE, k_LKE, v_LKE))
             mixed_Ta = attend(layer, *whole)
             padded = functional.pad(mixed_Ta, (0, 0, 0, self._num_sharers * length - num_tokens))
             mixed_PLa = _exchange(padded.view(self._num_sharers, length, -1), self._group)
@@ -135,20 +135,20 @@ class Sharers:
 
         return attend_to_all
 
-    def _all_tokens(self, x_LKE: Tensor) -> Tensor:
-        """Of this rank's heads."""
+    def _gather_tokens(self, x_LKE: Tensor) -> Tensor:
+        """All tokens of this rank's heads."""
         if x_LKE.shape[1] < self._num_sharers:
             x_LKE = x_LKE.repeat_interleave(self._num_sharers // x_LKE.shape[1], dim=1)
         length, head_dim = len(x_LKE), x_LKE.shape[2]
         for_each = x_LKE.view(length, self._num_sharers, -1, head_dim).transpose(0, 1)
         return _exchange(for_each, self._group).reshape(self._num_sharers * length, -1, head_dim)
 
-    def _length(self, num_tokens: int) -> int:
+    def _slice_length(self, num_tokens: int) -> int:
         return -(-num_tokens // self._num_sharers)
 
 
 def refuse_heads(config: ModelConfig, *, num_sharers: int) -> None:
-    """Raises `ValueError` of a model whose heads cannot be dealt."""
+    """Raises `ValueError` if the model's heads cannot be divided among so many ranks."""
     heads, kv_heads = config.num_heads, config.num_kv_heads
     if heads % num_sharers:
         raise ValueError(f"trainer.sequence_parallel must divide the model's {heads} heads, got {num_sharers}")
@@ -160,16 +160,16 @@ def refuse_heads(config: ModelConfig, *, num_sharers: int) -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """Part p goes to rank p, whose part of this rank comes back in its place. Its gradient is the same exchange."""
+    """All-to-all: sends part p to rank p and receives rank p's part in its place. Its gradient is the same exchange."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        return _exchanged(parts, group)
+        return _run_all_to_all(parts, group)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
-        return _exchanged(gradients, ctx.group), None
+        return _run_all_to_all(gradients, ctx.group), None
 
 
 def _exchange(parts: Tensor, group: ProcessGroup) -> Tensor:
@@ -177,25 +177,25 @@ def _exchange(parts: Tensor, group: ProcessGroup) -> Tensor:
     return received
 
 
-def _exchanged(parts: Tensor, group: ProcessGroup) -> Tensor:
+def _run_all_to_all(parts: Tensor, group: ProcessGroup) -> Tensor:
     parts = parts.contiguous()
     received = torch.empty_like(parts)
     torch_distributed.all_to_all_single(received, parts, group=group)
     return received
 
 
-def _group_of(world: World, num_sharers: int) -> ProcessGroup:
-    """Every rank makes every group, in the same order."""
+def _make_group(world: World, num_sharers: int) -> ProcessGroup:
+    """This rank's group. Every rank makes every group, in the same order."""
     own = None
     for first in range(0, world.count, num_sharers):
-        made = torch_distributed.new_group(list(range(first, first + num_sharers)))
+        group = torch_distributed.new_group(list(range(first, first + num_sharers)))
         if world.index in range(first, first + num_sharers):
-            own = made
+            own = group
     assert isinstance(own, ProcessGroup)
     return own
 
 
 def _slice(values_T: Tensor, start: int, length: int) -> Tensor:
-    """Zeros behind the last token."""
-    found = values_T[start : start + length]
-    return functional.pad(found, (*[0] * (2 * found.dim() - 1), length - len(found)))
+    """The slice, padded with zeros after the last token."""
+    values_L = values_T[start : start + length]
+    return functional.pad(values_L, (*[0] * (2 * values_L.dim() - 1), length - len(values_L)))

@@ -1,12 +1,12 @@
-"""This process's place among the ranks of a trainer of several devices.
+"""The ranks of a trainer with several devices, as seen by one process.
 
 Invariants:
-- a process is in one world at a time; its trainers share it, and the last that leaves takes the process group down. A
-  group that somebody else started is never used: entering then is a ValueError;
+- a process is in one world at a time; its trainers share the world, and the last one to leave destroys the process
+  group. A group started by other code is never used: entering then is a ValueError;
 - every collective of the group ends within `timeout_s`: with the peers' data or with an exception;
-- `assemble` and `exchange` have connections of their own, and may go on beside everything else, on one thread. They
-  last as long as the slowest rank's disk; a rank that dies ends them. Who waits in `exchange` gives signs of life when
-  another rank has told one, and not otherwise.
+- `assemble` and `exchange` have their own connections, and may run on one thread in parallel with training. They take
+  as long as the slowest rank's disk; a rank that dies ends them. A rank that waits in `exchange` reports progress only
+  when another rank has reported some.
 """
 
 import atexit
@@ -27,11 +27,11 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore, Work  # t
 
 from engine.signs import Signs, still_here
 
-# A rank may wait this long for the others: longer than one share of a large step takes, since
-# all start a call together; short enough for a frozen host to be a failed attempt and not a lost night.
+# How long a rank waits for the others: longer than one share of a large step takes, since all ranks
+# start a call together; short enough for a frozen host to fail the attempt early.
 COLLECTIVE_TIMEOUT_S: Final = 600.0
 
-# Who waits so long for another rank ends with it: their owner is rank 0's process, which somebody watches.
+# In effect no timeout: rank 0's process owns the others and is watched, so they end with it.
 AS_LONG_AS_IT_TAKES: Final = timedelta(days=7)
 
 LOOK_UP_EVERY_S: Final = 0.02
@@ -39,7 +39,7 @@ _SIGNS: Final = "signs"
 
 
 class World:
-    """The ranks of one trainer: one alone, or one process that opens a rendezvous and others that join it."""
+    """The ranks of one trainer: a single one, or one process that opens a rendezvous and others that join it."""
 
     def __init__(self, *, rank: int, num_ranks: int, store: Store, address: str, timeout_s: float) -> None:
         self.index, self.count, self.address = rank, num_ranks, address
@@ -47,7 +47,7 @@ class World:
         self._store = store
         self._num_members = 0
         self._num_groups = 0
-        self._beside: Any = None
+        self._side_group: Any = None
         self._meanwhile = ExitStack()
 
     @classmethod
@@ -56,7 +56,7 @@ class World:
 
     @classmethod
     def open(cls, *, num_ranks: int, host: str, timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Self:
-        """Rank 0, which the others find at `address`."""
+        """Rank 0, which the others join at `address`."""
         store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
         return cls(rank=0, num_ranks=num_ranks, store=store, address=f"{host}:{store.port}", timeout_s=timeout_s)
 
@@ -67,16 +67,16 @@ class World:
         return cls(rank=rank, num_ranks=num_ranks, store=store, address=address, timeout_s=timeout_s)
 
     def enter(self, device: str, meanwhile: AbstractContextManager[None] | None = None) -> None:
-        """One more trainer of this world; the first one meets the other ranks here. `meanwhile`: a context
-        that holds from then until the last one has left; the first one's counts."""
+        """Adds a trainer to this world; the first one connects to the other ranks. `meanwhile`: a context
+        that the first trainer opens and the last one to leave closes."""
         if not self._num_members:
             if torch_distributed.is_initialized():
-                raise ValueError("trainer.backend: a process group that is not this trainer's runs in this process")
+                raise ValueError("trainer.backend: another process group already runs in this process")
             _collect_at_exit()
             report = sys.excepthook
             torch_distributed.init_process_group(
                 "nccl" if device.startswith("cuda") else "gloo",
-                # A store remembers the keys of a group that has gone; each group has its own.
+                # A store keeps the keys of an ended group, so each group has its own prefix.
                 store=PrefixStore(f"group-{self._num_groups}", self._store),
                 rank=self.index,
                 world_size=self.count,
@@ -84,8 +84,8 @@ class World:
                 device_id=torch.device("cuda", torch.cuda.current_device()) if device.startswith("cuda") else None,
             )
             if self.count > 1:
-                self._beside = torch_distributed.new_group(backend="gloo", timeout=AS_LONG_AS_IT_TAKES)
-            sys.excepthook = report  # torch wraps it once more for every group
+                self._side_group = torch_distributed.new_group(backend="gloo", timeout=AS_LONG_AS_IT_TAKES)
+            sys.excepthook = report  # torch wraps the hook again for every group
             self._num_groups += 1
             if meanwhile is not None:
                 self._meanwhile.enter_context(meanwhile)
@@ -95,12 +95,12 @@ class World:
         self._num_members -= 1
         if not self._num_members:
             self._meanwhile.close()
-            self._beside = None
+            self._side_group = None
             if torch_distributed.is_initialized():
                 torch_distributed.destroy_process_group()
 
     def abandon(self, device: str) -> None:
-        """For a rank that can make no trainer: the others, who wait for it where they meet, lose it there at once."""
+        """For a rank that cannot make a trainer: enters and leaves, so that the others fail at once."""
         if not self._num_groups:
             self.enter(device)
             self.leave()
@@ -108,7 +108,7 @@ class World:
     # Ranks -------------------------------------------------------------------------------------------------------
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The same bits on each rank."""
+        """The sum over ranks, with the same bits on each."""
         total = tensor.clone()
         torch_distributed.all_reduce(total)
         return total
@@ -119,35 +119,35 @@ class World:
         return largest
 
     def send(self, tensor: Tensor) -> Tensor:
-        """Rank 0's, into everybody's."""
+        """Broadcasts rank 0's tensor into every rank's."""
         torch_distributed.broadcast(tensor, 0)
         return tensor
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Everybody's, of one shape, on rank 0; on the others nothing."""
+        """All ranks' tensors, of one shape, on rank 0; an empty list on the others."""
         every = [torch.empty_like(tensor) for _ in range(self.count)] if self.index == 0 else None
         torch_distributed.gather(tensor, every, 0)
         return every or []
 
     def scatter(self, tensors: Sequence[Tensor], into: Tensor) -> Tensor:
-        """Each its own from rank 0, which has one of one shape for each; what the others give is not looked at."""
+        """Sends each rank its tensor from rank 0, which has one per rank, of one shape; other ranks' are ignored."""
         torch_distributed.scatter(into, list(tensors) if self.index == 0 else None, 0)
         return into
 
     def count_on_this_host(self) -> int:
-        """Ranks. Collective."""
+        """The number of ranks on this host. Collective."""
         host = socket.gethostname().encode()
         return self.exchange(host).count(host)
 
-    # Beside training ---------------------------------------------------------------------------------------------
+    # In parallel with training -----------------------------------------------------------------------------------
 
     def assemble(self, own: Tensor, spans: Sequence[range], *, on: int) -> Tensor | None:
-        """The values that each rank has a span of, put together on one. On the host, flat."""
+        """Assembles the ranks' spans of a parameter on rank `on`: flat, in host memory. None on the others."""
         if self.count == 1:
             return own
         if self.index != on:
             if len(own):
-                torch_distributed.send(own.contiguous().view(torch.uint8), on, group=self._beside)
+                torch_distributed.send(own.contiguous().view(torch.uint8), on, group=self._side_group)
             return None
         whole = torch.empty(sum(map(len, spans)), dtype=own.dtype)
         for rank, span in enumerate(spans):
@@ -155,78 +155,78 @@ class World:
             if rank == on:
                 part.copy_(own)
             elif len(span):
-                torch_distributed.recv(part.view(torch.uint8), rank, group=self._beside)
+                torch_distributed.recv(part.view(torch.uint8), rank, group=self._side_group)
         return whole
 
-    def exchange(self, told: bytes) -> list[bytes]:
-        """What each rank tells, on every rank."""
+    def exchange(self, own: bytes) -> list[bytes]:
+        """All ranks' messages, on every rank."""
         if self.count == 1:
-            return [told]
-        sizes = [int(size.item()) for size in self._from_each(torch.tensor([len(told)]))]
+            return [own]
+        sizes = [int(size.item()) for size in self._gather_all(torch.tensor([len(own)]))]
         padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-        padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8) if told else padded[:0]
-        every = self._from_each(padded)
+        padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8) if own else padded[:0]
+        every = self._gather_all(padded)
         return [each[:size].numpy().tobytes() for each, size in zip(every, sizes, strict=True)]
 
-    def _from_each(self, tensor: Tensor) -> list[Tensor]:
+    def _gather_all(self, tensor: Tensor) -> list[Tensor]:
         every = [torch.empty_like(tensor) for _ in range(self.count)]
-        work: Work = torch_distributed.all_gather(every, tensor, group=self._beside, async_op=True)
-        heard = self.num_signs()
+        work: Work = torch_distributed.all_gather(every, tensor, group=self._side_group, async_op=True)
+        num_before = self.num_signs()
         while not work.is_completed():
             time.sleep(LOOK_UP_EVERY_S)
-            if (told := self.num_signs()) != heard:
+            if (num_signs := self.num_signs()) != num_before:
                 still_here()
-            heard = told
+            num_before = num_signs
         work.wait()
         return every
 
     def num_signs(self) -> int:
-        """All that ranks have told so far."""
-        told: int = self._signs_store.add(_SIGNS, 0)
-        return told
+        """How many signs of progress all ranks have reported so far."""
+        num_signs: int = self._signs_store.add(_SIGNS, 0)
+        return num_signs
 
     @cached_property
     def _signs_store(self) -> Store:
-        """A connection of its own: on the other one, a rank that waits for a key holds up every other call."""
+        """A separate connection: on the other one, a rank that waits for a key blocks every other call."""
         if not self.address:
             return self._store
         host, _, port = self.address.rpartition(":")
         return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=self.timeout_s))
 
     def signs(self) -> Signs:
-        """For the thread of a rank that others wait for."""
-        return _ToldSigns(self._signs_store)
+        """Progress that is reported to other ranks, for the thread that they wait for."""
+        return _SharedSigns(self._signs_store)
 
 
-class _ToldSigns(Signs):
+class _SharedSigns(Signs):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def sign(self) -> None:
-        """Also from threads that a library works on, for every few kilobytes; nobody hears more than looks up."""
+        """Reports at most once per LOOK_UP_EVERY_S: libraries call this from their threads for every few kilobytes."""
         super().sign()
-        if time.monotonic() - self._told_at >= LOOK_UP_EVERY_S:
-            self._tell()
+        if time.monotonic() - self._reported_at >= LOOK_UP_EVERY_S:
+            self._report()
 
     def end(self) -> None:
         super().end()
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
-        self._told_at = time.monotonic()
+    def _report(self) -> None:
+        self._reported_at = time.monotonic()
         self._store.add(_SIGNS, 1)
 
 
 @cache
 def _collect_at_exit() -> None:
-    """A group ends with its last name, and its threads with it; those that outlive Python abort the process."""
+    """A group's threads end when the group is collected; threads that outlive Python abort the process."""
     atexit.register(gc.collect)
 
 
 def hang_up() -> None:
-    """Closes this process's connections, so that nobody waits for it: after a failure, for good."""
+    """Closes this process's connections after a failure, so that no rank waits for it. Final."""
     if not torch_distributed.is_initialized():
         return
     if torch_distributed.get_backend() == "nccl":

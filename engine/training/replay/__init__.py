@@ -1,1 +1,1 @@
-"""A step recorded and trained again, to the bit: `python -m engine replay-step`."""
+"""Records a step and trains it again, bit for bit: `python -m engine replay-step`."""

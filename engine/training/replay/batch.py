@@ -1,6 +1,6 @@
-"""A batch as the tensors of one file: its own arrays.
+"""A batch's arrays as the tensors of one file.
 
-Invariant: what is read is what was written, to the last bit of a reward or log-prob.
+Invariant: a batch round-trips exactly, to the last bit of a reward or log-prob.
 """
 
 from dataclasses import fields
@@ -15,7 +15,7 @@ _OF_TRAJECTORIES = tuple(each.name for each in fields(TrainingBatch) if each.nam
 
 
 def as_tensors(trajectories: Trajectories) -> dict[str, Tensor]:
-    """Copies: the arrays may be somebody's memory that may not be written."""
+    """Copies the arrays, which may be read-only memory of another owner."""
     batch = TrainingBatch.of(trajectories)
     arrays = {name: getattr(batch.tokens, name) for name in _OF_TOKENS}
     arrays |= {name: getattr(batch, name) for name in _OF_TRAJECTORIES}

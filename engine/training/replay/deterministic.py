@@ -1,7 +1,7 @@
 """Deterministic GPU kernels for a recorded step, so that the same step can be trained again bit for bit.
 
-Invariant: an operation that has no deterministic kernel still runs, and its name is recorded: a replay that diverges
-then says which operation may be the reason.
+Invariant: an operation without a deterministic kernel still runs, and its name is recorded, so that a replay that
+diverges can name the possible reason.
 """
 
 import os
@@ -19,14 +19,14 @@ _OPERATION: Final = re.compile(r"^(?P<name>\S+)(?: backward)?(?: \w+)* does not 
 
 
 def fix_workspace() -> None:
-    """Before the first product of a process that will record or replay a step."""
+    """To be called before the first product in a process that records or replays a step."""
     os.environ.setdefault(*WORKSPACE)
 
 
 @contextmanager
 def deterministic_kernels(*, are_wanted: bool | None = None) -> Iterator[list[str]]:
     """Yields the names of operations without a deterministic kernel, complete when the context ends. By default on a
-    GPU only: a CPU adds up in one order for one number of threads anyway."""
+    GPU only: a CPU's order of additions is fixed by the number of threads anyway."""
     operations: list[str] = []
     if not (torch.cuda.is_available() if are_wanted is None else are_wanted):
         yield operations
@@ -39,14 +39,14 @@ def deterministic_kernels(*, are_wanted: bool | None = None) -> Iterator[list[st
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield operations
-        operations += sorted({name for each in caught if (name := _operation_in(str(each.message)))})
+        operations += sorted({name for each in caught if (name := _read_operation(str(each.message)))})
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
-def _operation_in(warning: str) -> str:
+def _read_operation(warning: str) -> str:
     if "CUBLAS_WORKSPACE_CONFIG" in warning:
         return f"products, since {WORKSPACE[0]} was not set"
-    found = _OPERATION.match(warning)
-    return found["name"] if found else ""
+    match = _OPERATION.match(warning)
+    return match["name"] if match else ""

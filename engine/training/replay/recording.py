@@ -1,8 +1,8 @@
-"""A trainer that records one of its steps: the checkpoint before it, the batch, what was computed, the one after.
+"""A trainer that records one of its steps: the checkpoint before it, the batch, the computed values, the one after it.
 
-Invariant: the step is the one that would have been trained without a recording, except that a GPU computes it with
-deterministic kernels, which round differently. What it costs is two checkpoints, for which training stands still; a
-checkpoint that waits to be written is written first, since its copy is in the memory that theirs need.
+Invariant: the recorded step equals the step without a recording, except that a GPU computes it with deterministic
+kernels, which round differently. Training waits for the two checkpoints; a pending checkpoint is written first, since
+its copy occupies the memory that they need.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class AskedStep:
     """Counted from 1 over the whole job."""
     folder: Path
     spec: dict[str, Any]
-    """As JSON has it."""
+    """As JSON."""
     model: Path
     num_ranks: int
 
@@ -53,14 +53,14 @@ class AskedStep:
 class RecordedTrainer:
     def __init__(self, trainer: Steps, asked: AskedStep, *, steps_before: int) -> None:
         self._trainer, self._asked, self._step = trainer, asked, steps_before
-        self._nothing_is_prepared = Event()
-        self._nothing_is_prepared.set()
+        self._no_pending_save = Event()
+        self._no_pending_save.set()
 
     def train_step(self, trajectories: Trajectories) -> StepResult:
         self._step += 1
         if self._step != self._asked.step:
             return self._trainer.train_step(trajectories)
-        while not self._nothing_is_prepared.wait(LOOK_UP_EVERY_S):
+        while not self._no_pending_save.wait(LOOK_UP_EVERY_S):
             still_here()
         folder = self._asked.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,14 @@ class RecordedTrainer:
             model=str(self._asked.model),
             num_ranks=self._asked.num_ranks,
             machine=Machine.here(),
-            not_deterministic=not_deterministic + self._other_ranks(),
+            not_deterministic=not_deterministic + self._list_other_ranks(),
             digests={name: digest(tensor) for read in (inputs, outcome) for name, tensor in read(folder)},
         )
         (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
         return result
 
-    def _other_ranks(self) -> list[str]:
-        """Only the first rank knows which step is recorded."""
+    def _list_other_ranks(self) -> list[str]:
+        """Operations on other ranks are unknown: only the first rank records."""
         is_shared = self._asked.num_ranks > 1 and torch.cuda.is_available()
         return ["a GPU's work on ranks beyond the first"] if is_shared else []
 
@@ -95,15 +95,15 @@ class RecordedTrainer:
 
     def prepare_save(self, folder: Path) -> Write:
         write = self._trainer.prepare_save(folder)
-        self._nothing_is_prepared.clear()
+        self._no_pending_save.clear()
         return partial(self._write, write)
 
     def _write(self, write: Write) -> Mapping[str, CheckpointPart]:
-        """On the thread that writes checkpoints."""
+        """Runs on the thread that writes checkpoints."""
         try:
             return write()
         finally:
-            self._nothing_is_prepared.set()
+            self._no_pending_save.set()
 
     def load(self, folder: Path) -> None:
         self._trainer.load(folder)
@@ -112,8 +112,8 @@ class RecordedTrainer:
 def train_witnessed(
     trainer: Steps, trajectories: Trajectories, folder: Path, *, computed: Path | None = None
 ) -> StepResult:
-    """Leaves what was computed, and the checkpoint after it, in the folder. `computed`: another one for the former, of
-    a rank that is not the first."""
+    """Writes the computed values and the checkpoint after the step to the folder. `computed`: another folder for the
+    values, on ranks other than the first."""
     with witnessing() as witness:
         result = trainer.train_step(trajectories)
     save_file(numbered(witness.seen), (computed or folder) / COMPUTED_FILE)

@@ -1,6 +1,6 @@
-"""The verdict on a step that was trained again: bit for bit the same, or the first tensor that diverges.
+"""The verdict on a replayed step: bit for bit the same, or the first tensor that diverges.
 
-Invariant: tensors are compared in the order in which they are computed, what the step was given first of all.
+Invariant: tensors are compared in the order of computation, beginning with the step's input.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,18 +25,18 @@ class Verdict:
 
 
 def changed_input(folder: Path, record: StepRecord) -> Verdict:
-    """Whether the step would begin from what it began from."""
-    return _first(inputs(folder), record, lambda name, tensor: "it is not what was recorded")
+    """Checks the step's input against the recording."""
+    return _judge(inputs(folder), record, lambda name, tensor: "it differs from the recording")
 
 
 def compare(folder: Path, again: Path, record: StepRecord) -> Verdict:
-    """`again`: where the step was trained for the second time."""
+    """`again`: the folder of the replay."""
 
     def how(name: str, tensor: Tensor) -> str:
         recorded = next((other for its, other in outcome(folder) if its == name), None)
         return "the recording has no such tensor" if recorded is None else difference(recorded, tensor)
 
-    return _first(outcome(again), record, how)
+    return _judge(outcome(again), record, how)
 
 
 def difference(recorded: Tensor, replayed: Tensor) -> str:
@@ -51,7 +51,7 @@ def difference(recorded: Tensor, replayed: Tensor) -> str:
     return f"{int(apart.sum())} of {recorded.numel()} numbers, the largest difference is {largest:.3g}"
 
 
-def _first(tensors: Iterable[tuple[str, Tensor]], record: StepRecord, how: Callable[[str, Tensor], str]) -> Verdict:
+def _judge(tensors: Iterable[tuple[str, Tensor]], record: StepRecord, how: Callable[[str, Tensor], str]) -> Verdict:
     num_tensors = 0
     for name, tensor in tensors:
         num_tensors += 1

@@ -1,1 +1,1 @@
-"""A step: trajectories as tensors, their losses, the updates made of them, whoever applies gradients."""
+"""A step: trajectories as tensors, their losses, and the updates, for any trainer that applies gradients."""

@@ -1,6 +1,6 @@
-"""What a trainer's layers leave for the backward pass, where the job's spec does not say it.
+"""What a trainer's layers save for the backward pass, if the job's spec does not set it.
 
-Either way the gradients are the same to the bit: it is memory against a third more arithmetic.
+The gradients are the same bit for bit: the choice trades memory for a third more arithmetic.
 """
 
 import torch
@@ -24,7 +24,7 @@ def how_to_hold(settings: TrainerSettings, config: ModelConfig, device: torch.de
     products = dtype_of_products(trainer.compute_dtype, device)
     plan = TrainerPlan(
         pass_tokens=max(trainer.micro_batch_tokens, longest),
-        chunk_tokens=1,  # the head is none of the layers' business
+        chunk_tokens=1,  # ignores the head, which layers do not affect
         num_devices=trainer.sequence_parallel,
         division="whole" if trainer.sequence_parallel == 1 else "fsdp",
         sequence_parallel=trainer.sequence_parallel,

@@ -1,21 +1,21 @@
-"""The gap between rollouts and trainer: log-probs of the same tokens, by whoever wrote them and by the policy that the
-step begins with.
+"""The gap between rollouts and trainer: the difference of a token's log-probs by the rollout that wrote it and by the
+policy that the step begins with.
 
     N written tokens of a micro-batch    M written tokens of the step    B bins    L lags    Q quarters of a response
 
-At lag 0 both have the same weights, and the gap is arithmetic: two programs that round differently. From lag 1 on it is
-also what training has changed since.
+At lag 0 both have the same weights, and the gap is arithmetic: two programs that round differently. From lag 1 on it
+also contains the training since.
 
-Percentiles are read from a histogram whose bins have the same edges everywhere, eight to an octave. Counts add up over
-micro-batches and ranks exactly and no token travels; a figure is the upper edge of its bin, so the true one is at most
-it, and less by 8.3 % at most. Below 2⁻²⁴ and above 32 nats there is one bin each.
+Percentiles are read from a histogram with fixed bin edges, eight to an octave. Counts add up exactly over micro-batches
+and ranks, without sending tokens; a figure is the upper edge of its bin, so it exceeds the true one by at most 8.3 % of
+itself. Below 2⁻²⁴ and above 32 nats there is one bin each.
 
-Beside the gaps of lag 0 are counted, in the same bins, the deviations that rounding explains of the same tokens.
-`train/logprob_gap_bound` is the 90th percentile of |gap| that follows from those.
+For the tokens of lag 0, the same bins also count the deviations that rounding explains. `train/logprob_gap_bound` is
+the 90th percentile of |gap| that follows from these deviations.
 
 Invariants:
-- a token is counted where its log-prob at the beginning of the step is known, and by nobody twice in a pass;
-- every rank arrives at the same numbers.
+- a token is counted if its log-prob at the step's beginning is known, and at most once in a pass;
+- every rank computes the same numbers.
 """
 
 import math
@@ -37,11 +37,11 @@ SMALLEST_LOG2: Final = -24
 LARGEST_LOG2: Final = 5
 NUM_BINS: Final = (LARGEST_LOG2 - SMALLEST_LOG2) * BINS_AN_OCTAVE + 1
 NUM_LAGS: Final = 4
-"""0, 1, 2, and all beyond."""
+"""0, 1, 2, and 3 or more."""
 QUARTERS: Final = 4
-# Beside the bins, of each lag and quarter: the sums of what is averaged.
+# The columns after the bins, for each lag and quarter: the sums for the means.
 _SUMS: Final = ("gap", "k1", "k3")
-# The row of deviations, after those of gaps.
+# The row of deviations, after the rows of gaps.
 _EXPLAINED: Final = NUM_LAGS * QUARTERS
 UNKNOWN: Final = -math.inf
 
@@ -50,7 +50,7 @@ class GapTally:
     def __init__(self, lengths: Sequence[int], *, device: str | torch.device, rounding: Rounding) -> None:
         """`lengths`: the written tokens of each trajectory of the step."""
         self._rounding = rounding
-        self._quarters_M = _quarters(lengths).to(device)
+        self._quarters_M = _find_quarters(lengths).to(device)
         self._counted = torch.zeros(_EXPLAINED + 1, NUM_BINS + len(_SUMS), dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
         self._lengths = lengths
@@ -68,8 +68,8 @@ class GapTally:
         lag_N = batch.staleness_N.clamp(0, NUM_LAGS - 1)
         row_N = lag_N * QUARTERS + self._quarters_M[batch.slots_N]
         flat = self._counted.view(-1)
-        flat.index_add_(0, row_N * self._counted.shape[1] + _bins(gap_N), torch.ones_like(log_ratio_N))
-        bin_N = _bins(self._rounding.deviations(begun_N.detach(), logits_N2))
+        flat.index_add_(0, row_N * self._counted.shape[1] + _find_bins(gap_N), torch.ones_like(log_ratio_N))
+        bin_N = _find_bins(self._rounding.deviations(begun_N.detach(), logits_N2))
         self._counted[_EXPLAINED].index_add_(0, bin_N, (batch.staleness_N == 0).double())
         sums_N3 = torch.stack((log_ratio_N.abs(), -log_ratio_N, log_ratio_N.exp() - 1.0 - log_ratio_N), dim=1)
         self._counted[:, NUM_BINS:].index_add_(0, row_N, sums_N3)
@@ -77,70 +77,70 @@ class GapTally:
         self._largest = torch.cat((fresh_N, self._largest.unsqueeze(0))).max()
 
     def begun(self, ranks: Ranks, *, most: int) -> list[NDArray[np.float32]]:
-        """Collective. Of each trajectory, its first tokens' log-probs by the weights that the step begins with; nothing
-        of one whose tokens were not counted."""
+        """Log-probs of each trajectory's first tokens by the step's first weights; empty for a trajectory whose tokens
+        were not counted. Collective."""
         begun_M = ranks.max(self._begun_M).cpu().numpy()
         of_each = np.split(begun_M, np.cumsum(self._lengths)[:-1])
         first = [each[:most] for each in of_each]
         return [each if (each != UNKNOWN).all() else each[:0] for each in first]
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Collective. Of a lag or a quarter without tokens nothing is said."""
+        """The metrics, without lags and quarters that have no tokens. Collective."""
         summed = ranks.sum(self._counted).cpu()
         counted = summed[:_EXPLAINED].view(NUM_LAGS, QUARTERS, -1)
         largest = ranks.max(self._largest).item()
         fresh, *older = counted.sum(dim=1)
-        told: dict[str, float] = {}
-        if _num_tokens(fresh):
-            told |= {
-                "train/logprob_gap_bound": _explained(summed[_EXPLAINED]),
+        metrics: dict[str, float] = {}
+        if _count_tokens(fresh):
+            metrics |= {
+                "train/logprob_gap_bound": _find_bound(summed[_EXPLAINED]),
                 "train/logprob_gap": _mean(fresh, "gap"),
                 "train/logprob_gap_max": largest,
                 **{f"train/logprob_gap_p{percent}": percentile(fresh, percent) for percent in (50, 90, 99)},
                 **{f"train/logprob_gap_{kind}": _mean(fresh, kind) for kind in ("k1", "k3")},
             }
         for quarter, counts in enumerate(counted[0], start=1):
-            if _num_tokens(counts):
-                told[f"train/logprob_gap_p99_quarter_{quarter}"] = percentile(counts, 99)
+            if _count_tokens(counts):
+                metrics[f"train/logprob_gap_p99_quarter_{quarter}"] = percentile(counts, 99)
         for lag, counts in enumerate(older, start=1):
-            if _num_tokens(counts):
-                told[f"train/logprob_gap_p99_lag_{lag}"] = percentile(counts, 99)
-                told[f"train/logprob_gap_k3_lag_{lag}"] = _mean(counts, "k3")
-        return told
+            if _count_tokens(counts):
+                metrics[f"train/logprob_gap_p99_lag_{lag}"] = percentile(counts, 99)
+                metrics[f"train/logprob_gap_k3_lag_{lag}"] = _mean(counts, "k3")
+        return metrics
 
 
 def percentile(counts: Tensor, percent: int) -> float:
-    """The upper edge of the bin of the smallest gap that so many of a hundred tokens do not exceed."""
+    """The upper edge of the percentile's bin."""
     bins_B = counts[:NUM_BINS]
-    asked = math.ceil(percent / 100 * float(bins_B.sum()))
-    place = int(torch.searchsorted(bins_B.cumsum(0), torch.tensor(float(asked), dtype=bins_B.dtype)))
-    return float(_edges()[place])
+    rank = math.ceil(percent / 100 * float(bins_B.sum()))
+    place = int(torch.searchsorted(bins_B.cumsum(0), torch.tensor(float(rank), dtype=bins_B.dtype)))
+    return float(_make_edges()[place])
 
 
-def _explained(counts: Tensor) -> float:
-    """The upper edge of the bin of the smallest gap that rounding leaves to one token in ten."""
-    edges_B, counts_B = _edges(), counts[:NUM_BINS]
+def _find_bound(counts: Tensor) -> float:
+    """The upper edge of the bin of the smallest gap that rounding exceeds in at most one token in ten."""
+    edges_B, counts_B = _make_edges(), counts[:NUM_BINS]
     beyond_B = share_beyond(edges_B, edges_B, counts_B)
     return float(edges_B[int((beyond_B > ONE_IN_TEN).sum().clamp(max=NUM_BINS - 1))])
 
 
-def _bins(values_N: Tensor) -> Tensor:
+def _find_bins(values_N: Tensor) -> Tensor:
     places_N = (BINS_AN_OCTAVE * (values_N.double().log2() - SMALLEST_LOG2)).ceil()
     return places_N.clamp(0, NUM_BINS - 1).long()
 
 
-def _edges() -> Tensor:
+def _make_edges() -> Tensor:
     return 2.0 ** (SMALLEST_LOG2 + torch.arange(NUM_BINS, dtype=torch.float64) / BINS_AN_OCTAVE)
 
 
-def _quarters(lengths: Sequence[int]) -> Tensor:
+def _find_quarters(lengths: Sequence[int]) -> Tensor:
     of_each = [torch.arange(length).mul_(QUARTERS).div_(length, rounding_mode="floor") for length in lengths if length]
     return torch.cat(of_each) if of_each else torch.zeros(0, dtype=torch.int64)
 
 
-def _num_tokens(counts: Tensor) -> float:
+def _count_tokens(counts: Tensor) -> float:
     return float(counts[:NUM_BINS].sum())
 
 
 def _mean(counts: Tensor, what: str) -> float:
-    return float(counts[NUM_BINS + _SUMS.index(what)]) / _num_tokens(counts)
+    return float(counts[NUM_BINS + _SUMS.index(what)]) / _count_tokens(counts)

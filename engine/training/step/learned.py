@@ -1,4 +1,4 @@
-"""Which of the trajectories that a step is given are part of it."""
+"""Selects the trajectories that a step trains on."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from engine.training.batch import Ints, TrainingBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Trusted trajectories, without masked truncated ones. Empty if their models wrote nothing: then the step trains
-    nothing and measures all trajectories."""
+    """Trusted trajectories, without masked truncated ones. Empty if these have no written tokens: the step then trains
+    on nothing and measures all trajectories."""
 
     members: Ints
     num_given: int

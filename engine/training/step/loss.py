@@ -1,19 +1,19 @@
-"""A step: what is fixed before its first update, and its updates one after the other, whoever applies gradients.
+"""A step: the values fixed before its first update, then its updates, for any trainer that applies gradients.
 
     step = StepLoss(settings, models=…).begin(trajectories)
     metrics = step.train(backward=…, update=…)
 
-    backward(losses)     forward passes happen before it, one micro-batch at a time; `losses.of_parts` go backward
-    update(finite)       all losses of a mini-batch have gone backward: the optimizer's turn, unless one was not finite
+    backward(losses)     called after each micro-batch's forward pass; runs the backward passes of `losses.of_parts`
+    update(finite)       called after all backward passes of a mini-batch; applies the update if `finite`
 
     M written tokens of the step, in the trajectories' order    S trajectories of the step
 
 Invariants:
-- every rank knows the numbers of all trajectories of the step, and takes its share of each mini-batch;
-- rewards, advantages and values of the step, and the log-probs that it begins with, are fixed before its first update;
-- a step of one update computes no log-probs of its beginning: it trains on them;
-- a trajectory whose reward is not trusted is no part of the step: no loss, no mean and no baseline knows it. Where
-  none is trusted, the step looks at all of them and learns nothing;
+- every rank knows the numbers of all trajectories of the step, and computes its share of each mini-batch;
+- rewards, advantages and values of the step, and the log-probs by its first weights, are fixed before its first update;
+- a step of one update has no extra pass for these log-probs: its own training pass computes them;
+- a trajectory with an untrusted reward is excluded from losses, means and baselines. If none is trusted, the step
+  measures all trajectories and trains on nothing;
 - every rank makes the same updates, and the same number of passes over each model, in the same order.
 """
 
@@ -42,7 +42,7 @@ from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.models import StepModels, needs_critic, needs_reference
-from engine.training.step.probing import plainly, row_of, tolerance_of
+from engine.training.step.probing import at_temperature_1, row_of, tolerance_of
 from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.rounding import Rounding
 from engine.training.step.routes import check_routes
@@ -66,7 +66,7 @@ class StepLoss:
         ranks: Ranks | None = None,
         share: Share = itself,
     ) -> None:
-        """`num_weights`: those that a token is multiplied with."""
+        """`num_weights`: the weights that one token is multiplied with."""
         algorithm = settings.algorithm
         assert (models.reference is not None) == needs_reference(algorithm)
         assert (models.teacher is not None) == algorithm.has_teacher
@@ -97,30 +97,30 @@ class StepLoss:
         )
         parts = cut(batch, self._mini_batches)
         batched = self._batched(batch, parts=parts, silent=self._silent(advantages, lengths, parts))
-        looked = self._look(batched)
-        found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
+        fixed = self._score(batched)
+        known = advantages(costs_M=fixed.costs_M, values_M=fixed.values_M)
         if self._algorithm.has_teacher:
-            found = replace(found, values=self._algorithm.teacher.reward_weight * found.values)
+            known = replace(known, values=self._algorithm.teacher.reward_weight * known.values)
         gap = GapTally(lengths, device=self._device, rounding=self._rounding)
-        tally = Tally(penalties=penalties, batched=batched, advantages=found, gap=gap, ranks=self._ranks)
+        tally = Tally(penalties=penalties, batched=batched, advantages=known, gap=gap, ranks=self._ranks)
         tokens = StepTokens(
-            advantages=replace(found, values=found.values.float().to(self._device)),
+            advantages=replace(known, values=known.values.float().to(self._device)),
             shares_S=self._shares(lengths, parts).to(self._device),
-            reference_M=looked.reference_M,
-            teacher_M=looked.teacher_M,
-            values_M=looked.values_M,
-            returns_M=None if found.returns_M is None else found.returns_M.float().to(self._device),
-            start_M=looked.start_M,
+            reference_M=fixed.reference_M,
+            teacher_M=fixed.teacher_M,
+            values_M=fixed.values_M,
+            returns_M=None if known.returns_M is None else known.returns_M.float().to(self._device),
+            start_M=fixed.start_M,
         )
         loss = self._loss(tokens, tally, learns=len(learned.members) > 0)
         return Step(loss, batched=batched, passes=self._passes, tally=tally, learned=learned)
 
     def probe(self, vocab_size: int, max_positions: int) -> Probe:
-        """By the policy as it is. Collective."""
+        """A probe by the current policy. Collective."""
         batched = self._batched(row_of(token_ids := probe_ids(vocab_size, max_positions=max_positions)))
-        found_M = self._pass(batched, batched.micro_batches, plainly(self._models.policy))
-        assert found_M is not None
-        logprobs = tuple(found_M.tolist())
+        logprobs_M = self._pass(batched, batched.micro_batches, at_temperature_1(self._models.policy))
+        assert logprobs_M is not None
+        logprobs = tuple(logprobs_M.tolist())
         tolerance = tolerance_of(logprobs, of_terms=self._rounding.of_terms)
         return Probe(token_ids=token_ids, logprobs=logprobs, tolerance=tolerance)
 
@@ -151,7 +151,7 @@ class StepLoss:
         )
 
     def _shares(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> Tensor:
-        """Of each trajectory's tokens, in the mean of its mini-batch."""
+        """Each trajectory's share per token in the mean of its mini-batch."""
         mean, shares = RECIPES[self._algorithm.name].mean, [0.0] * len(lengths)
         for part in parts:
             of_part = token_shares([lengths[i] for i in part], mean=mean, max_new_tokens=self._max_new_tokens)
@@ -162,14 +162,14 @@ class StepLoss:
     def _silent(
         self, advantages: "FindAdvantages", lengths: Sequence[int], parts: Sequence[Sequence[int]]
     ) -> frozenset[int]:
-        """Trajectories that the step only looks at: all samples of their prompt were equally good, and nothing else in
-        the loss has a gradient of theirs. None of a mini-batch in which that is all of them: the optimizer makes its
-        update all the same."""
+        """Trajectories without gradient, which the step only measures: all samples of their prompt have equal rewards,
+        and no other term of the loss applies. Empty for a mini-batch in which all are such: the optimizer still makes
+        its update."""
         models = self._models
         if models.reference or models.critic or models.teacher or self._algorithm.entropy_coefficient:
             return frozenset()
-        found = advantages(costs_M=None, values_M=None)
-        by_trajectory = torch.split(found.values, list(lengths)) if found.of_tokens else found.values.unbind()
+        known = advantages(costs_M=None, values_M=None)
+        by_trajectory = torch.split(known.values, list(lengths)) if known.of_tokens else known.values.unbind()
         loud = {index for index, own in enumerate(by_trajectory) if own.any()}
         return frozenset(index for part in parts if loud.intersection(part) for index in part if index not in loud)
 
@@ -186,7 +186,7 @@ class StepLoss:
 
     # Passes without gradients, before the first update ------------------------------------------------------------
 
-    def _look(self, batched: BatchedStep) -> "Looked":
+    def _score(self, batched: BatchedStep) -> "Scored":
         kl, every = self._algorithm.kl, batched.micro_batches
         reference_M = self._pass(batched, every, self._models.reference)
         teacher_M = self._pass(batched, every, self._models.teacher)
@@ -197,10 +197,10 @@ class StepLoss:
             assert now_M is not None
             costs_M = kl.coefficient * k1_cost(now_M, reference_M).double().cpu()
         start_M = self._start(batched, known_M=now_M)
-        return Looked(reference_M=reference_M, teacher_M=teacher_M, values_M=values_M, costs_M=costs_M, start_M=start_M)
+        return Scored(reference_M=reference_M, teacher_M=teacher_M, values_M=values_M, costs_M=costs_M, start_M=start_M)
 
     def _start(self, batched: BatchedStep, *, known_M: Tensor | None) -> Tensor | None:
-        """Of the first mini-batch nothing yet: its own first update knows, whose weights are those of the beginning."""
+        """Log-probs by the step's first weights for later updates; the first mini-batch's own update adds its own."""
         first, *others = batched.mini_batches
         if not measures_from_start(self._algorithm.corrects_by) or (self._passes == 1 and not others):
             return None
@@ -215,24 +215,24 @@ class StepLoss:
         micro_batches: Sequence[MicroBatch],
         model: Callable[[MicroBatch], TokenScores | Tensor] | None,
     ) -> Tensor | None:
-        """One number for each written token of the step, from every rank; 0 for one that is in no micro-batch given."""
+        """One number per written token of the step, from all ranks; 0 for tokens in none of the micro-batches."""
         if model is None:
             return None
-        found_M = torch.zeros(batched.num_tokens, device=self._device)
+        scores_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
             with at_work("scoring"), noted(size_of(batch)):
-                found = model(batch)
+                scores = model(batch)
             if not batch.idle:
-                found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N
-        return self._ranks.sum(found_M)
+                scores_M[batch.slots_N] = scores if isinstance(scores, Tensor) else scores.logprobs_N
+        return self._ranks.sum(scores_M)
 
 
 FindAdvantages = Callable[..., Advantages]
-"""Of `costs_M` and `values_M`."""
+"""Takes `costs_M` and `values_M`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class Scored:
     reference_M: Tensor | None
     teacher_M: Tensor | None
     values_M: Tensor | None
@@ -250,26 +250,26 @@ class Step:
 
     @property
     def advantages(self) -> tuple[float, ...]:
-        """One for each trajectory given: the mean over its tokens; 0 for one that is no part of the step."""
+        """One per given trajectory: the mean over its tokens; 0 for a trajectory that is not trained on."""
         means, learned = np.zeros(self._learned.num_given), self._learned
         if len(learned.members):
             means[learned.members] = self._tally.trajectory_advantages
         return tuple(means.tolist())
 
     def begun_logprobs(self) -> tuple[NDArray[np.float32], ...]:
-        """Collective, after the step. Of each trajectory given, its first tokens' by the weights that the step began
-        with; nothing of one that is no part of it, or that only a later update has met."""
-        found: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * self._learned.num_given
+        """After the step: log-probs of each given trajectory's first tokens by the step's first weights; empty for a
+        trajectory that is not trained on, or that only a later update has computed. Collective."""
+        of_each: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * self._learned.num_given
         members = self._learned.members.tolist() or range(self._learned.num_given)
         for at, logprobs in zip(members, self._tally.begun_logprobs(most=MAX_TRACED), strict=True):
-            found[at] = logprobs
-        return tuple(found)
+            of_each[at] = logprobs
+        return tuple(of_each)
 
     def train(
         self, *, backward: Callable[[MicroLoss], None], update: Callable[[bool], UpdateOutcome]
     ) -> dict[str, float]:
-        """The metrics of the whole step, the same on every rank, and finite. `update` is told whether all losses of its
-        mini-batch, on all ranks, were finite; it makes the update or leaves everything as it was."""
+        """Makes all updates and returns the step's metrics, finite and the same on every rank. `update` gets whether
+        all losses of its mini-batch, on all ranks, were finite; otherwise it must leave everything as it was."""
         for losses in self.updates():
             for each in losses:
                 with noted(each.size):
@@ -278,7 +278,7 @@ class Step:
         return step_metrics(self._tally)
 
     def updates(self) -> Iterator[Iterator[MicroLoss]]:
-        """The losses of each update, one after the other."""
+        """The losses of each update, in order."""
         moved = False
         for _ in range(self._passes):
             for mini_batch in self._batched.mini_batches:

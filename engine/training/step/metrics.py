@@ -1,12 +1,12 @@
-"""Metrics of a step, from sums that micro-batches, ranks and updates add up.
+"""Metrics of a step, from sums over micro-batches, ranks and updates.
 
     M written tokens of the step
 
-Where a step makes several updates, a mean over tokens is over those of all of them, each as often as it was trained on;
-`train/loss`, `train/value_loss` and the norms of gradients are means over the updates. An update that was skipped is
-counted in `train/skipped` and is no part of the others, unless all were skipped.
+With several updates, a mean over tokens covers the tokens of all updates, each as often as it was trained on;
+`train/loss`, `train/value_loss` and gradient norms are means over the updates. A skipped update is counted in
+`train/skipped` and left out of the other metrics, unless all were skipped.
 
-Invariant: every rank arrives at the same numbers.
+Invariant: every rank computes the same numbers.
 """
 
 import math
@@ -25,24 +25,24 @@ from engine.training.step.micro_batch import BatchedStep
 from engine.training.step.ranks import Ranks
 from engine.training.step.witness import update_witnessed
 
-# A variance of so small a part of the mean square is of returns that float32 rounded apart: 2⁻²⁰ of their size.
+# A variance below this part of the mean square is float32 rounding of equal returns: 2⁻²⁰ of their size.
 _SAME_RETURNS: Final = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateOutcome:
-    """The optimizer's answer to the gradients of a mini-batch."""
+    """The outcome of one update."""
 
     updated: bool
     grad_norms: Mapping[str, float]
-    """Under the prefix of each trained part, before they were scaled down."""
+    """By prefix of each trained part, before clipping."""
     learning_rate: float
     """The policy's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """Of one update, over all ranks."""
+    """The counts of one update, over all ranks."""
 
     sums: Mapping[str, float]
     peaks: Mapping[str, float]
@@ -77,12 +77,12 @@ class Tally:
 
     @property
     def lengths(self) -> list[int]:
-        """The written tokens of each trajectory."""
+        """The number of written tokens of each trajectory."""
         lengths: list[int] = self.batched.batch.num_written_N.tolist()
         return lengths
 
     def count(self, sums: Mapping[str, Tensor], peaks: Mapping[str, Tensor], *, idle: bool) -> None:
-        """An idle micro-batch names the series that it would have counted, so that ranks agree on the sums."""
+        """Adds a micro-batch. An idle one adds zeros under its names, so that ranks agree on the names."""
         for name, value in sums.items():
             added = torch.zeros_like(value, dtype=torch.float64) if idle else value.double()
             self._sums[name] = self._sums[name] + added if name in self._sums else added
@@ -91,7 +91,7 @@ class Tally:
             self._peaks[name] = torch.maximum(self._peaks[name], reached) if name in self._peaks else reached
 
     def has_finite_losses(self) -> bool:
-        """Of the update whose micro-batches have all been counted; gradients are asked by whoever has them."""
+        """Whether the losses of the update just counted are finite on all ranks; trainers check the gradients."""
         sums, peaks = torch.stack(list(self._sums.values())), torch.stack(list(self._peaks.values()))
         self._counted = _Counted(
             sums=dict(zip(self._sums, self.ranks.sum(sums).tolist(), strict=True)),
@@ -101,29 +101,29 @@ class Tally:
         return all(math.isfinite(self._counted.sums.get(name, 0.0)) for name in ("loss", "value_loss"))
 
     def close(self, outcome: UpdateOutcome) -> None:
-        """Of the update that was just asked for its losses."""
+        """Ends the update that `has_finite_losses` has summed."""
         self.updates.append((self._counted, outcome))
         update_witnessed(gradient_norms=torch.tensor(list(outcome.grad_norms.values()), dtype=torch.float64))
 
 
 def step_metrics(tally: Tally) -> dict[str, float]:
-    """Only what is finite: another number nobody could plot or store, and `train/skipped` tells of it."""
-    metrics = _of_tokens(tally) | _of_updates(tally) | tally.gap.metrics(tally.ranks)
+    """Drops non-finite values, which can be neither plotted nor stored; `train/skipped` counts their updates."""
+    metrics = _measure_tokens(tally) | _measure_updates(tally) | tally.gap.metrics(tally.ranks)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _told(tally: Tally) -> list[tuple[_Counted, UpdateOutcome]]:
-    """The updates that were made; if none was, all."""
+def _select_updates(tally: Tally) -> list[tuple[_Counted, UpdateOutcome]]:
+    """The applied updates; all if none was applied."""
     return [each for each in tally.updates if each[1].updated] or tally.updates
 
 
-def _of_updates(tally: Tally) -> dict[str, float]:
-    told = [outcome for _, outcome in _told(tally)]
+def _measure_updates(tally: Tally) -> dict[str, float]:
+    outcomes = [outcome for _, outcome in _select_updates(tally)]
     num_updates = sum(outcome.updated for _, outcome in tally.updates)
     return {
         **{
-            f"train/{prefix}grad_norm": sum(outcome.grad_norms[prefix] for outcome in told) / len(told)
-            for prefix in told[0].grad_norms
+            f"train/{prefix}grad_norm": sum(outcome.grad_norms[prefix] for outcome in outcomes) / len(outcomes)
+            for prefix in outcomes[0].grad_norms
         },
         "train/learning_rate": tally.updates[-1][1].learning_rate,
         "train/updates": float(num_updates),
@@ -131,8 +131,8 @@ def _of_updates(tally: Tally) -> dict[str, float]:
     }
 
 
-def _of_tokens(tally: Tally) -> dict[str, float]:
-    counted = [each for each, _ in _told(tally)]
+def _measure_tokens(tally: Tally) -> dict[str, float]:
+    counted = [each for each, _ in _select_updates(tally)]
     sums = {name: sum(each.sums[name] for each in counted) for name in counted[0].sums}
     peaks = {name: max(each.peaks[name] for each in counted) for name in counted[0].peaks}
     num, batch = sums["tokens"], tally.batched.batch
@@ -146,7 +146,7 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
         "train/ratio_mean": sums["ratio"] / num,
         "train/ratio_max": peaks["ratio_max"],
         "train/behaviour_kl": sums["behaviour_kl"] / num,
-        # Of so many tokens, this share would tell as much if all weighed the same: (Σr)² / n·Σr².
+        # The share of tokens that would carry as much information at equal weights: (Σr)² / n·Σr².
         "train/effective_sample_fraction": sums["ratio"] ** 2 / (num * sums["ratio_squared"]),
         "train/correction_weight": sums["correction_weight"] / num,
         "train/corrected_away": sums["corrected_away"] / num,
@@ -170,12 +170,12 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
     if "value_loss" in sums:
         metrics["train/value_loss"] = sums["value_loss"] / len(counted)
         metrics["train/value_mean"] = sums["value"] / num
-        metrics["train/explained_variance"] = _explained_variance(sums, num)
+        metrics["train/explained_variance"] = _explain_variance(sums, num)
     return metrics
 
 
-def _explained_variance(sums: Mapping[str, float], num: float) -> float:
-    """1: the critic knows every return; 0: no better than a constant. Where all returns are equal: 0."""
+def _explain_variance(sums: Mapping[str, float], num: float) -> float:
+    """1: the critic predicts every return; 0: no better than a constant, or all returns are equal."""
     mean_square = sums["return_squared"] / num
     of_returns = mean_square - (sums["return"] / num) ** 2
     of_errors = sums["error_squared"] / num - (sums["error"] / num) ** 2

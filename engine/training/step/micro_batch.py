@@ -1,14 +1,14 @@
-"""Micro-batches out of trajectories: whole sequences in rectangles, cut by a bound on tokens.
+"""Micro-batches of trajectories: whole sequences in rectangles, up to a limit of tokens.
 
     T input tokens, a prompt of several once    N written tokens of one micro-batch    M written tokens of the step
     Q sequences of the step (sequences.py): a trajectory, or a segment of one
 
 Invariants:
-- every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
-- the last written token predicts nothing, so neither it nor what follows it is input;
-- trajectories of which no gradient comes are in micro-batches of their own, which come first in their mini-batch;
-- a micro-batch is made when its turn comes, out of the tokens of its own trajectories alone: of a large step's tensors
-  only one micro-batch's are in memory.
+- every written token of the step is a target in exactly one micro-batch of one rank; a tool's tokens are only input;
+- the last written token predicts nothing, so neither it nor later tokens are input;
+- trajectories without gradient are in separate micro-batches, which come first in their mini-batch;
+- a micro-batch is made when it is needed, from the tokens of its own trajectories only, so that a large step has only
+  one micro-batch's tensors in memory.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -50,22 +50,22 @@ class MicroBatch:
     slots_N: Tensor
     """The place in M of each target."""
     trajectories_N: Tensor
-    """Of the step, to which each belongs."""
+    """The step's trajectory of each target."""
     rows_N: Tensor
-    """The sequence of each, counted within the micro-batch."""
+    """The sequence of each target, counted within the micro-batch."""
     num_rows: int
     idle: bool
-    """It counts for nothing."""
+    """Whether it counts for nothing."""
     silent: bool
-    """No gradient comes of it."""
+    """Whether it has no gradient."""
     routes_TWk: Tensor | None = None
-    """The experts that tokens met in the rollout; of a dense model none."""
+    """The experts of the rollout's tokens; None for a dense model."""
     temperature: float | None = None
     """None: the job's."""
 
     @property
     def ids(self) -> Tensor:
-        """What the model reads."""
+        """The model's input."""
         return self.tokens.ids_T
 
     @property
@@ -74,7 +74,7 @@ class MicroBatch:
 
     @property
     def is_repeated(self) -> bool:
-        """Idle, and not because others who share it have all that was written."""
+        """Idle as a whole, and not because other ranks that share it have all written tokens."""
         return self.idle
 
     @property
@@ -82,12 +82,12 @@ class MicroBatch:
         return replayed(self.routes_TWk)
 
     def attention(self, windows: Sequence[int | None]) -> Attend:
-        """`windows`: of the model's layers."""
+        """`windows`: the model's, by layer."""
         return PackedAttention(self.tokens, windows)
 
 
 class MicroBatches(Sequence[MicroBatch]):
-    """Of this rank. Each is made when it is asked for, and as often."""
+    """This rank's micro-batches, each made at every access."""
 
     def __init__(self, plans: Iterable[MicroBatchPlan], make: Callable[[MicroBatchPlan], MicroBatch]) -> None:
         self.plans = tuple(plans)
@@ -114,7 +114,7 @@ class MiniBatch:
 
     micro_batches: MicroBatches
     num_tokens: int
-    """Written, on all ranks."""
+    """Written tokens, on all ranks."""
 
     @property
     def num_losses(self) -> int:
@@ -124,14 +124,14 @@ class MiniBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchedStep:
     batch: TrainingBatch
-    """All trajectories of the step, whichever rank has them."""
+    """All trajectories of the step, on all ranks."""
     mini_batches: tuple[MiniBatch, ...]
     micro_batches: MicroBatches
-    """Of all mini-batches."""
+    """Those of all mini-batches."""
     padding_fraction: float
-    """Of all places that attention sees, on all ranks."""
+    """The fraction of attention's places that are padding, on all ranks."""
     shared_fraction: float
-    """Of all ranks' input tokens, those that are not read in since another sample of the prompt has them."""
+    """The fraction of all ranks' input tokens that are not read again, since another sample of the prompt has them."""
 
     @property
     def num_tokens(self) -> int:
@@ -158,18 +158,18 @@ def batch_step(
     work_of: Callable[[int], float] = float,
     route_format: RouteFormat = DENSE,
 ) -> BatchedStep:
-    """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes.
-    `share`: this rank's part of a micro-batch that it has in common with others. `work_of`: what a sequence of so many
-    tokens costs, which is dealt evenly."""
+    """`parts`: the trajectories of each mini-batch; empty: one of all. `silent`: trajectories without gradient.
+    `share`: takes this rank's part of a micro-batch that it shares with others. `work_of`: the cost of a sequence by
+    its number of tokens, which is balanced."""
     batch = TrainingBatch.of(trajectories)
     sequences = Sequences.of(batch)
     lengths = sequences.input_lengths_Q.tolist()
     costs = Costs(lengths=lengths, work=[work_of(length) for length in lengths])
-    # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
+    # A GPU's kernel takes sequences of any lengths at once. With one call per rectangle, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
-    make = partial(_made, MicroBatchMaker(batch, sequences, device, route_format), share)
+    make = partial(_make_share, MicroBatchMaker(batch, sequences, device, route_format), share)
     owners = sequences.owners_Q.tolist()
-    sequences_of = _by_owner(owners, len(batch))
+    sequences_of = _group_by_owner(owners, len(batch))
     mini_batches: list[MiniBatch] = []
     every: list[MicroBatchPlan] = []
     for part in parts or [range(len(batch))]:
@@ -192,12 +192,12 @@ def batch_step(
     )
 
 
-def _made(maker: "MicroBatchMaker", share: Share, plan: MicroBatchPlan) -> MicroBatch:
+def _make_share(maker: "MicroBatchMaker", share: Share, plan: MicroBatchPlan) -> MicroBatch:
     return share(maker.make(plan))
 
 
-def _by_owner(owners: Sequence[int], num: int) -> Callable[[Iterable[int]], list[int]]:
-    """The sequences of so many trajectories, in their order."""
+def _group_by_owner(owners: Sequence[int], num: int) -> Callable[[Iterable[int]], list[int]]:
+    """Returns a function from trajectories to their sequences, in order. `num`: the number of all trajectories."""
     own: list[list[int]] = [[] for _ in range(num)]
     for sequence, owner in enumerate(owners):
         own[owner].append(sequence)
@@ -218,37 +218,37 @@ class MicroBatchMaker:
         )
 
     def make(self, plan: MicroBatchPlan) -> MicroBatch:
-        """S sequences of the micro-batch    C tokens that come after their beginnings, up to the last written one"""
+        """S sequences of the micro-batch    C tokens after their beginnings, up to the last written one"""
         if not plan.rectangles:
-            return self._filler(silent=plan.silent)
+            return self._make_filler(silent=plan.silent)
         batch, arrays, sequences = self._batch, self._batch.tokens, self._sequences
         members_S = np.array(plan.members)
         tokens = pack_arrays(self._arrays, plan.rectangles, self._device)
         lengths_S = sequences.last_written_Q[members_S] + 1
-        said_C = ranges(sequences.rest_starts_Q[members_S], lengths_S)
-        written_C = arrays.written_R[said_C]
-        # The token before the first of these is its beginning's last, so that rows of C match the end of each input.
+        places_C = ranges(sequences.rest_starts_Q[members_S], lengths_S)
+        written_C = arrays.written_R[places_C]
+        # The first of these follows its beginning's last token, so the end of each input holds the tokens before C's.
         before_C = np.concatenate(
             [tokens.places[member][-length:] for member, length in zip(plan.members, lengths_S, strict=True)]
         )
-        said_N = said_C[written_C]
+        places_N = places_C[written_C]
         counts_S = sequences.num_written_Q[members_S]
         return MicroBatch(
             tokens=tokens,
-            predicting_N=self._tensor(before_C[written_C]),
-            targets_N=self._tensor(arrays.ids_A[batch.first_responses_A + said_N].astype(np.int64)),
-            behaviour_logprobs_N=self._tensor(arrays.logprobs_R[said_N]),
-            staleness_N=self._tensor(arrays.staleness_R[said_N].astype(np.int64)),
-            slots_N=self._tensor(ranges(sequences.slot_starts_Q[members_S], counts_S)),
-            trajectories_N=self._tensor(np.repeat(sequences.owners_Q[members_S], counts_S)),
-            rows_N=self._tensor(np.repeat(np.arange(len(members_S)), counts_S)),
+            predicting_N=self._to_tensor(before_C[written_C]),
+            targets_N=self._to_tensor(arrays.ids_A[batch.first_responses_A + places_N].astype(np.int64)),
+            behaviour_logprobs_N=self._to_tensor(arrays.logprobs_R[places_N]),
+            staleness_N=self._to_tensor(arrays.staleness_R[places_N].astype(np.int64)),
+            slots_N=self._to_tensor(ranges(sequences.slot_starts_Q[members_S], counts_S)),
+            trajectories_N=self._to_tensor(np.repeat(sequences.owners_Q[members_S], counts_S)),
+            rows_N=self._to_tensor(np.repeat(np.arange(len(members_S)), counts_S)),
             num_rows=len(members_S),
             idle=False,
             silent=plan.silent,
             routes_TWk=packed_routes(batch, sequences, plan.members, tokens, self._route_format),
         )
 
-    def _filler(self, *, silent: bool) -> MicroBatch:
+    def _make_filler(self, *, silent: bool) -> MicroBatch:
         arrays = SequenceArrays.of([[0]], [0])
         nothing_N = torch.zeros(1, dtype=torch.int64, device=self._device)
         tokens = pack_arrays(arrays, [Rectangle(members=(0,), width=1)], self._device)
@@ -267,5 +267,5 @@ class MicroBatchMaker:
             routes_TWk=packed_routes(self._batch, self._sequences, (), tokens, self._route_format),
         )
 
-    def _tensor(self, array: Ints | NDArray[np.float32]) -> Tensor:
+    def _to_tensor(self, array: Ints | NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -1,19 +1,19 @@
-"""One update of a step: the trajectories that it learns from, and their losses.
+"""One update of a step: the trajectories that it trains on, and their losses.
 
     N written tokens of a micro-batch    M written tokens of the step, in its trajectories' order    S trajectories
 
-A batch is cut by whole groups: a prompt is read in once for all of its samples, and an update sees a group's good and
-bad answers together. Every part has as many groups as the others, give or take one, because each takes its own mean:
-in a part with fewer, a trajectory would weigh more. Within that their tokens are balanced, and each has long and short
-groups alike, so that no update is one of short answers only. Nothing is drawn, and every pass goes over the same parts:
-the same batch is the same step, bit for bit, without a random stream to save.
+A batch is cut by whole groups: a prompt is read once for all of its samples, and an update sees a group's good and bad
+answers together. All parts have the same number of groups, give or take one, because each part takes its own mean: in a
+part with fewer, a trajectory would weigh more. Within that, tokens are balanced, and each part has both long and short
+groups, so that no update consists of short answers only. The cut is deterministic, and every pass uses the same parts:
+the same batch gives the same step, bit for bit, without a random stream to save.
 
 Invariants:
-- losses, and so gradients, of an update's micro-batches and ranks *add up* to the update's (whoever averages gradients
-  over ranks multiplies by their number);
+- losses, and so gradients, of an update's micro-batches and ranks *add up* to the update's (a trainer that averages
+  gradients over ranks multiplies by their number);
 - an update's mean is over its own trajectories and tokens; their advantages are of the whole step;
-- π_start, against which a ratio is clipped and by which a token's age is corrected, is of the weights that the step
-  began with, in all of its updates.
+- π_start, against which the ratio is clipped and from which a token's age is corrected, has the step's first weights in
+  all updates.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,19 +38,19 @@ from engine.training.step.witness import witnessed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTokens:
-    """All that was fixed before the first update."""
+    """The values fixed before the first update."""
 
     advantages: Advantages
     """In float32."""
     shares_S: Tensor
-    """Of each token of a trajectory, in the mean of the update that it is part of."""
+    """Each trajectory's share per token in the mean of its update."""
     reference_M: Tensor | None
     teacher_M: Tensor | None
     values_M: Tensor | None
     returns_M: Tensor | None
     start_M: Tensor | None
-    """Log-probs of the policy that the step began with, where a later update asks for them. The first mini-batch's are
-    filled in by its own first update, which computes them anyway."""
+    """Log-probs by the step's first weights, if a later update needs them. The first mini-batch's are filled in by its
+    own first update, which computes them anyway."""
 
     def advantages_of(self, batch: MicroBatch) -> Tensor:
         values: Tensor = self.advantages.values[batch.slots_N if self.advantages.of_tokens else batch.trajectories_N]
@@ -62,18 +62,18 @@ class MicroLoss:
     policy: Tensor
     value: Tensor | None
     is_last: bool
-    """Of its update; the same on every rank."""
+    """Whether it is the last of its update; the same on every rank."""
     size: str
-    """Of its micro-batch, for whoever meets an error in its backward pass."""
+    """The micro-batch's size, for errors in the backward pass."""
 
     @property
     def of_parts(self) -> tuple[Tensor, ...]:
-        """In the order of the trained parts: the policy's, and the critic's if there is one."""
+        """In the order of the trained parts: the policy's, then the critic's if there is one."""
         return (self.policy,) if self.value is None else (self.policy, self.value)
 
 
 def cut(trajectories: Trajectories, num_parts: int) -> list[list[int]]:
-    """Indices of each part's trajectories, in their order. Fewer parts where fewer groups have something to learn."""
+    """Indexes of each part's trajectories, in order. Fewer parts if fewer groups have written tokens."""
     batch, tokens = TrainingBatch.of(trajectories), dict[int, int]()
     groups = batch.groups_N.tolist()
     is_read_N = batch.num_written_N > 0
@@ -84,7 +84,7 @@ def cut(trajectories: Trajectories, num_parts: int) -> list[list[int]]:
     num_parts = min(num_parts, sum(num > 0 for num in tokens.values()))
     loads, part_of = [0] * num_parts, dict[int, int]()
     longest_first = sorted(tokens, key=tokens.__getitem__, reverse=True)
-    for start in range(0, len(longest_first), num_parts):  # a group for each part: the longest where there is least
+    for start in range(0, len(longest_first), num_parts):  # one group for each part: the longest to the emptiest
         emptiest_first = sorted(range(num_parts), key=loads.__getitem__)
         for part, group in zip(emptiest_first, longest_first[start : start + num_parts], strict=False):
             part_of[group] = part
@@ -113,8 +113,8 @@ class UpdateLoss:
         self._learns = learns
 
     def of(self, mini_batch: MiniBatch, *, moved: bool) -> Iterator[MicroLoss]:
-        """The losses, one by one. Whatever the caller does with one counts to its micro-batch. `moved`: an update of
-        this step was before it."""
+        """Yields the losses one by one; the caller's work on a loss counts as part of its micro-batch's progress.
+        `moved`: the step has made an update before."""
         number = 0
         for batch in mini_batch.micro_batches:
             with at_work("micro-batch"), noted(size_of(batch)):
@@ -155,10 +155,10 @@ class UpdateLoss:
         witnessed(logprobs=scores.logprobs_N, loss=outcome.loss)
         self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
         self._tally.count(route_sums(batch.routes_TWk), {}, idle=batch.is_repeated)
-        return self._of(batch, outcome.loss)
+        return self._mask_loss(batch, outcome.loss)
 
     def _count_gap(self, batch: MicroBatch, scores: TokenScores, moved: bool) -> None:
-        """Where the policy that the step began with is gone and not known, nothing is said of it."""
+        """Counts nothing once the weights have moved, unless the log-probs by the step's first weights are known."""
         if not moved:
             self._tally.gap.count(batch, scores.logprobs_N, scores.logits_N2)
         elif self._tokens.start_M is not None:
@@ -178,7 +178,7 @@ class UpdateLoss:
         )
         self._tally.count(outcome.sums, {}, idle=batch.idle)
         witnessed(value_loss=outcome.loss)
-        return self._of(batch, outcome.loss)
+        return self._mask_loss(batch, outcome.loss)
 
-    def _of(self, batch: MicroBatch, loss: Tensor) -> Tensor:
+    def _mask_loss(self, batch: MicroBatch, loss: Tensor) -> Tensor:
         return loss * 0.0 if batch.idle or not self._learns else loss

@@ -1,4 +1,4 @@
-"""The models that a step asks: the policy, and a reference, a teacher and a critic where the algorithm has them."""
+"""The models of a step: the policy, and a reference, a teacher and a critic if the algorithm has them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from engine.training.step.scoring import TokenScores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepModels:
-    """Functions of a micro-batch. They are called with gradients off where none are needed."""
+    """Functions of a micro-batch, called without gradients where none are needed."""
 
     policy: Callable[[MicroBatch], TokenScores]
     reference: Callable[[MicroBatch], TokenScores] | None = None
-    """Exactly when `needs_reference`."""
+    """Set if and only if `needs_reference`."""
     teacher: Callable[[MicroBatch], TokenScores] | None = None
-    """Exactly when the algorithm has one."""
+    """Set if and only if the algorithm has one."""
     critic: Callable[[MicroBatch], Tensor] | None = None
-    """Exactly when `needs_critic`."""
+    """Set if and only if `needs_critic`."""
 
 
 def needs_reference(algorithm: AlgorithmSpec) -> bool:

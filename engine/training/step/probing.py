@@ -1,7 +1,7 @@
-"""A probe of the weights as a step's pass: one row of tokens, read once by the policy as it is.
+"""A probe of the weights: one row of tokens, scored by the current policy.
 
-Invariant: it is scored as the step's own tokens are, by the same pass over the same ranks, but at temperature 1, which
-is what every rollout engine can answer.
+Invariant: the probe is scored like a step's tokens, by the same pass over the same ranks, but at temperature 1, which
+every rollout engine supports.
 """
 
 import math
@@ -13,8 +13,7 @@ from engine.training.batch import TrainingBatch, TrainingTrajectory
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.scoring import TokenScores
 
-# Two right programs in float32 differ by a hundred-thousandth; a ratio of probabilities that is off by a thousandth
-# teaches nothing wrong.
+# Two correct programs in float32 differ by 1e-5; a ratio of probabilities that is off by 1e-3 does not harm training.
 LEAST_TOLERANCE: Final = 1e-3
 
 
@@ -30,11 +29,11 @@ def row_of(token_ids: Sequence[int]) -> TrainingBatch:
     return TrainingBatch.of([alone])
 
 
-def plainly(policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
+def at_temperature_1(policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
     return lambda batch: policy(replace(batch, temperature=1.0))
 
 
 def tolerance_of(logprobs: Sequence[float], *, of_terms: float) -> float:
-    """The mean difference that rounding explains at worst. `of_terms`: the part of itself that a logit's term is off
-    by; if all err one way, a log-prob is off by that part of itself."""
+    """The largest mean difference that rounding explains. `of_terms`: the relative error of a logit's terms; if all err
+    in one direction, a log-prob has this relative error too."""
     return max(LEAST_TOLERANCE, of_terms * math.fsum(map(abs, logprobs)) / len(logprobs))

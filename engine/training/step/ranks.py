@@ -1,4 +1,4 @@
-"""The processes that make one step together."""
+"""The interface to the processes that make one step together."""
 
 from typing import Protocol
 
@@ -13,7 +13,7 @@ class Ranks(Protocol):
     def count(self) -> int: ...
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Over all ranks, on each of them."""
+        """The sum over all ranks, on each of them."""
 
     def max(self, tensor: Tensor) -> Tensor: ...
 

@@ -1,15 +1,15 @@
-"""The experts that tokens met in the rollout, so that a trainer of a mixture makes them meet the same ones again.
+"""Replays the experts of the rollout's tokens in the trainer of a mixture.
 
     T input tokens of a micro-batch    W mixtures    k experts of a token
 
-A router in bfloat16 and one in float32 disagree now and then, and then a token's log-prob is another model's. Replayed
-are the policy, before and after it moved, and the reference, whose distance is then of weights and not of routes. The
-critic, which no rollout runs, chooses for itself.
+A router in bfloat16 and one in float32 sometimes disagree, and then a token's log-prob is another model's. Routes are
+replayed for the policy, before and after it moved, and for the reference, so that the distance between them is of
+weights and not of routes. The critic, which no rollout runs, chooses for itself.
 
 Invariants:
-- a beginning that several samples share is read once, with the experts that the first of them met there;
-- a token without a route, or with one that says nothing, chooses freely and is counted (`train/unrouted_fraction`);
-- a rank reads the routes of its own trajectories alone.
+- a prompt that several samples share is read once, with the experts of the first sample;
+- the router chooses freely for a token with no or an unknown route, which is counted (`train/unrouted_fraction`);
+- a rank reads only the routes of its own trajectories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ from engine.training.sequences import Sequences
 
 
 def check_routes(batch: TrainingBatch, layout: RouteFormat) -> None:
-    """Raises `ValueError` of what can be no routes of this model, by their number alone."""
+    """Raises `ValueError` if the routes' size does not fit this model."""
     lengths_N, size = batch.prompt_lengths_N + batch.response_lengths_N, layout.token_bytes
     is_torn_N = batch.num_route_bytes_N % max(size, 1) != 0
     wrong = np.flatnonzero(is_torn_N | (batch.num_route_bytes_N > lengths_N * size))
     if len(wrong):
         index = wrong[0]
         raise ValueError(
-            f"trajectory {index}: routes: {size} bytes for each of {lengths_N[index]} tokens, "
+            f"trajectory {index}: routes: at most {lengths_N[index]} tokens of {size} bytes, "
             f"got {batch.num_route_bytes_N[index]} bytes"
         )
 
@@ -40,12 +40,12 @@ def check_routes(batch: TrainingBatch, layout: RouteFormat) -> None:
 def packed_routes(
     batch: TrainingBatch, sequences: Sequences, members: Sequence[int], tokens: PackedTokens, layout: RouteFormat
 ) -> Tensor | None:
-    """routes_TWk; None: of a dense model. Routes are of a trajectory's first segment."""
+    """routes_TWk; None for a dense model. Only a trajectory's first segment has routes."""
     if not layout.token_bytes:
         return None
     shape = (len(tokens.ids_T), layout.num_mixtures, layout.chosen)
     routes_TWk = torch.full(shape, layout.unknown, dtype=layout.dtype)
-    for member in reversed(members):  # what the first says of a beginning stays
+    for member in reversed(members):  # so that the first sample's routes of a shared prompt win
         if not sequences.is_first_Q[member]:
             continue
         owner = int(sequences.owners_Q[member])
@@ -58,7 +58,7 @@ def packed_routes(
 
 
 def route_sums(routes_TWk: Tensor | None) -> Mapping[str, Tensor]:
-    """Of a whole micro-batch, also where ranks share it: to be added up over them, and divided."""
+    """Sums over a whole micro-batch, also if ranks share it; their ratio is taken after adding up over ranks."""
     if routes_TWk is None:
         return {}
     unknown_T = routes_TWk[:, 0, 0] == torch.iinfo(routes_TWk.dtype).max

@@ -1,4 +1,4 @@
-"""Scores of a micro-batch by a model: log-probs and entropies of written tokens, or values.
+"""A model's scores of a micro-batch: log-probs and entropies of written tokens, or values.
 
 N written tokens    V vocabulary    D width
 """
@@ -23,7 +23,7 @@ class TokenScores:
     logprobs_N: Tensor
     entropy_N: Tensor
     logits_N2: Tensor
-    """What rounding is in proportion to: see `head_scores`."""
+    """The sizes to which rounding errors are proportional: see `head_scores`."""
 
 
 def score_tokens(
@@ -34,8 +34,8 @@ def score_tokens(
     compute_dtype: ComputeDtype | None = None,
     train_entropy: bool = True,
 ) -> TokenScores:
-    """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded.
-    `temperature`: of a batch that has none of its own."""
+    """With gradients, unless the caller has disabled them. `train_entropy`: needed only if entropy is rewarded.
+    `temperature`: for a batch without its own."""
     device = batch.targets_N.device
     with computing_in(compute_dtype, device):
         hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows), batch.choose)
@@ -53,37 +53,37 @@ def score_tokens(
 
 
 class Critic(nn.Module):
-    """A decoder of its own with one number for a head.
+    """A separate decoder whose head returns one number.
 
-    Its own, and not the policy's trunk: the value's gradient then cannot pull at the policy, whose published weights
-    stay those of a plain model, and no weight between two losses is to be tuned. The price is a second model."""
+    Separate from the policy's trunk, so that the value's gradient does not affect the policy, whose published weights
+    stay those of a plain model, and no weight between two losses needs tuning. The price is a second model."""
 
     def __init__(self, trunk: TrainedModel) -> None:
         super().__init__()
         self.trunk = trunk
         with trunk.embedding_VD.device:
             self.value_D = empty_parameter(trunk.config.width, dtype=torch.float32)
-        nn.init.zeros_(self.value_D)  # begins by expecting nothing
+        nn.init.zeros_(self.value_D)  # begins with values of 0
         trunk.drop_head()
 
     def forward(self, batch: MicroBatch) -> Tensor:
         hidden_TD = self.trunk(batch.ids, batch.positions, batch.attention(self.trunk.config.windows))
         hidden_ND = take_rows(hidden_TD, batch.predicting_N)
         normed_ND = self.trunk.normed(hidden_ND)
-        return (normed_ND.float() * self.value_D).sum(dim=-1)  # a product of matrices would be bfloat16 in autocast
+        return (normed_ND.float() * self.value_D).sum(dim=-1)  # autocast would make a matrix product bfloat16
 
 
-def computing_in(asked: ComputeDtype | None, device: torch.device) -> AbstractContextManager[object]:
-    """Weights stay float32; products of matrices are made in what is asked for. A weight is turned into it where it is
-    used, and the copy is not kept: autocast's own cache would keep one of every matrix until the pass has ended."""
-    dtype = dtype_of_products(asked, device)
+def computing_in(compute_dtype: ComputeDtype | None, device: torch.device) -> AbstractContextManager[object]:
+    """Computes matrix products in the given dtype; weights stay float32. A weight is cast at each use and the copy is
+    not cached: autocast's own cache would keep a copy of every matrix until the pass has ended."""
+    dtype = dtype_of_products(compute_dtype, device)
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
 
 
-def dtype_of_products(asked: ComputeDtype | None, device: torch.device) -> torch.dtype:
-    """Where nothing is asked for, bfloat16 on a GPU that has it: float32 attention takes memory by the square of a
-    sequence's length there."""
-    if asked is not None:
-        return torch.bfloat16 if asked == "bfloat16" else torch.float32
-    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if has_it else torch.float32
+def dtype_of_products(compute_dtype: ComputeDtype | None, device: torch.device) -> torch.dtype:
+    """The default is bfloat16 on a GPU that supports it, where float32 attention would take memory quadratic in a
+    sequence's length; float32 elsewhere."""
+    if compute_dtype is not None:
+        return torch.bfloat16 if compute_dtype == "bfloat16" else torch.float32
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_bf16 else torch.float32

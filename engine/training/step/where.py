@@ -1,4 +1,4 @@
-"""Where in a step something was raised: in a note on the error, so that whoever reads it knows what was too large.
+"""Adds the micro-batch's size to errors as a note, so that a reader sees what was too large.
 
 MemoryError
 in a micro-batch of 9,120 tokens, the longest of its 3 sequences 4,800

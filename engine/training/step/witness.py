@@ -1,7 +1,7 @@
-"""A witness of a step: what was computed on its way, in the order of computing, for whoever compares two steps.
+"""A witness of a step: records intermediate values in the order of computation, for the comparison of two steps.
 
-Like signs of life it is at hand everywhere and asks for no listener: without one, nothing is copied. It hears its own
-thread, and so of several ranks its own.
+Any code of a step may report values; without a witness they are not copied. A witness records its own thread, and so
+only its own rank.
 """
 
 import threading
@@ -16,19 +16,19 @@ _here = threading.local()
 
 class Witness:
     def __init__(self) -> None:
-        self._heard: dict[str, list[Tensor]] = {}
+        self._recorded: dict[str, list[Tensor]] = {}
         self._update = 1
 
-    def hear(self, what: str, value: Tensor) -> None:
-        self._heard.setdefault(f"update {self._update}, {what}", []).append(value.detach().reshape(-1).cpu())
+    def record(self, what: str, value: Tensor) -> None:
+        self._recorded.setdefault(f"update {self._update}, {what}", []).append(value.detach().reshape(-1).cpu())
 
     def end_update(self) -> None:
         self._update += 1
 
     @property
     def seen(self) -> dict[str, Tensor]:
-        """One tensor of each kind and update, its micro-batches one after the other."""
-        return {name: torch.cat(values) for name, values in self._heard.items()}
+        """One tensor for each kind and update, concatenated over micro-batches."""
+        return {name: torch.cat(values) for name, values in self._recorded.items()}
 
 
 @contextmanager
@@ -41,15 +41,15 @@ def witnessing() -> Iterator[Witness]:
 
 
 def witnessed(**values: Tensor) -> None:
-    """Of one micro-batch."""
+    """Reports values of one micro-batch."""
     witness: Witness | None = getattr(_here, "witness", None)
     if witness is not None:
         for what, value in values.items():
-            witness.hear(what, value)
+            witness.record(what, value)
 
 
 def update_witnessed(**values: Tensor) -> None:
-    """The last of an update."""
+    """Reports the last values of an update."""
     witnessed(**values)
     witness: Witness | None = getattr(_here, "witness", None)
     if witness is not None:

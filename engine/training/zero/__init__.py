@@ -1,1 +1,1 @@
-"""Several processes by DeepSpeed's ZeRO."""
+"""Training in several processes by DeepSpeed's ZeRO."""

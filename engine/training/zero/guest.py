@@ -1,10 +1,10 @@
-"""DeepSpeed itself, kept out of everybody else's globals.
+"""Imports DeepSpeed and limits its effects on the process's globals.
 
 Invariants:
-- every collective of DeepSpeed's clone of the process group ends within the world's `timeout_s`, too;
+- every collective of DeepSpeed's clone of the process group also ends within the world's `timeout_s`;
 - DeepSpeed compiles nothing, writes nothing to standard output, and its variables are in the environment only while a
   trainer is in the world;
-- a program that DeepSpeed looks for and that is not there is "not found", whatever folders PATH names.
+- a missing program that DeepSpeed looks for is "not found", whatever folders PATH names.
 """
 
 import os
@@ -20,33 +20,32 @@ import torch.distributed as torch_distributed
 
 from engine.training.ranks.world import World
 
-# DeepSpeed builds this one with a C++ compiler and ninja at the first process group. It only serves inference.
+# DeepSpeed builds this kernel with a C++ compiler and ninja at the first process group. Only inference needs it.
 _SHARED_MEMORY_KERNEL: Final = "deepspeed_shm_comm"
 
-# DeepSpeed asks for them whenever it compares ranks. Each is a process with one device, which it sees as its first.
-# Without the size it runs `numactl` to count a CPU's devices, at every exchange of stage 3's gradients.
+# DeepSpeed reads these variables whenever it compares ranks. Each rank is a process that sees one device, its first.
+# Without LOCAL_SIZE it runs `numactl` to count a CPU's devices, at every exchange of stage 3's gradients.
 _ONE_DEVICE: Final = {"LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
 
-
-# Of the trainers that are alone in their process.
+# The world of trainers that have no other ranks.
 ALONE: Final = World.alone()
 
 
 @contextmanager
 def surroundings() -> Iterator[None]:
-    """The environment that DeepSpeed needs while a trainer is in a world; then it forgets the world's process group."""
-    with environment(_ONE_DEVICE | _searchable_path()):
+    """Sets DeepSpeed's environment while a trainer is in a world; on exit, drops DeepSpeed's reference to the group."""
+    with environment(_ONE_DEVICE | _read_searchable_path()):
         yield
     from deepspeed import comm
     from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
     if comm.is_initialized():
-        comm.destroy_process_group()  # torch's group, and what DeepSpeed remembers of it
-    FWD_MODULE_STACK.clear()  # where every model that stage 3 divided stays for good, its engine and groups with it
+        comm.destroy_process_group()  # torch's group, and DeepSpeed's reference to it
+    FWD_MODULE_STACK.clear()  # otherwise keeps every model that stage 3 sharded, with its engine and groups
 
 
 def bound_collectives(world: World) -> None:
-    """DeepSpeed works on a clone of the group, which torch gives half an hour whatever the first was given."""
+    """Sets the timeout of DeepSpeed's clone of the group, to which torch gives its default of half an hour."""
     from deepspeed.utils.groups import _get_data_parallel_group
 
     torch_distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=world.timeout_s), _get_data_parallel_group())
@@ -54,40 +53,40 @@ def bound_collectives(world: World) -> None:
 
 def import_deepspeed(device: str) -> Any:
     kind = "cuda" if device.startswith("cuda") else "cpu"
-    with environment({"DS_ACCELERATOR": kind} | _searchable_path()):
-        # Without its variable a machine's GPUs are taken, whether ours or not.
+    with environment({"DS_ACCELERATOR": kind} | _read_searchable_path()):
+        # Without DS_ACCELERATOR DeepSpeed takes the machine's GPUs, even for a trainer on the CPU.
         import deepspeed
         import deepspeed.ops
         from deepspeed.accelerator import get_accelerator
 
         if get_accelerator().device_name() != kind:
             raise ValueError(f"device: {kind}, but DeepSpeed runs on {get_accelerator().device_name()} in this process")
-        deepspeed.ops.__compatible_ops__[_SHARED_MEMORY_KERNEL] = False  # the first look runs programs
+        deepspeed.ops.__compatible_ops__[_SHARED_MEMORY_KERNEL] = False  # the first lookup would run programs
     log = getLogger("DeepSpeed")
-    log.handlers.clear()  # its own writes to standard output
+    log.handlers.clear()  # DeepSpeed's handler writes to standard output
     log.propagate = True
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     return deepspeed
 
 
-def _searchable_path() -> dict[str, str]:
+def _read_searchable_path() -> dict[str, str]:
     path = os.environ.get("PATH")
     return {} if path is None else {"PATH": searchable(path)}
 
 
 def searchable(path: str) -> str:
-    """Without the folders that this user may not look into: because of them, a program that is nowhere would be a
+    """Removes the folders of PATH that this user may not read: with them, looking up a missing program raises
     PermissionError, which DeepSpeed does not expect."""
-    return os.pathsep.join(filter(_may_be_searched, path.split(os.pathsep))) or os.defpath
+    return os.pathsep.join(filter(_is_searchable, path.split(os.pathsep))) or os.defpath
 
 
-def _may_be_searched(folder: str) -> bool:
+def _is_searchable(folder: str) -> bool:
     try:
-        Path(folder, "..").stat()  # found by looking into the folder
+        Path(folder, "..").stat()  # requires permission to search the folder
     except PermissionError:
         return False
     except OSError:
-        pass  # no folder: nothing is found there
+        pass  # a missing folder does no harm
     return True
 
 

@@ -1,22 +1,21 @@
-"""Parameters whose training state DeepSpeed divides among the ranks: step them, read them whole, fill them whole.
+"""Parameters whose training state DeepSpeed shards among the ranks: steps them, reads and fills whole values.
 
-    stage   each rank holds its part of
+    stage   each rank holds its shard of
     1       AdamW's moments and the float32 weights that they update
     2       the gradients too
-    3       the weights that are computed with too; a layer's are gathered when it is its turn
+    3       the weights used in forward and backward passes too; a layer's are gathered when it runs
 
-A trained part (the policy or its adapter, the critic) has an engine of its own, since DeepSpeed clips all gradients of
-an engine together, and a critic's must not shorten the policy's step. Parameters that an adapter leaves as they are
-belong to the module and not to the optimizer: no moments, no gradients, and in stage 3 divided like the others.
+Each trained part (the policy or its adapter, the critic) has its own engine, since DeepSpeed clips all gradients of an
+engine together, and the critic's must not shorten the policy's step. Parameters that an adapter leaves frozen belong to
+the module but not to the optimizer: they have no moments and no gradients, and stage 3 shards them like the others.
 
 Invariants:
-- weights, gradients and moments are float32. Computing in bfloat16 is autocast inside of the module: in DeepSpeed's own
-  bfloat16 mode norms and embeddings would be rounded too, unlike the torch trainer's, and stage 1 would go through
-  another optimizer class of its;
+- weights, gradients and moments are float32. bfloat16 is used by autocast inside the module: DeepSpeed's own bfloat16
+  mode would also round norms and embeddings, unlike the torch trainer, and stage 1 would use another optimizer class;
 - every method is collective: all ranks call it, in the same order;
 - an update happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
   When it is not finite, DeepSpeed leaves weights and moments as they were and drops the gradients;
-- one matrix at a time is made whole.
+- only one matrix at a time is gathered whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,17 +37,17 @@ from engine.training.parts.trained import MOMENTS, TrainedPart
 from engine.training.ranks.world import World
 from engine.training.zero.guest import bound_collectives, import_deepspeed
 
-# DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more time than
-# they cost memory.
+# DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more in time
+# than it saves in memory.
 PERSISTENT_NUMEL: Final = 100_000
 
-# DeepSpeed's default, at most: it takes that much memory for every engine, though an adapter's gradients are far fewer.
+# The upper limit, DeepSpeed's default: each engine allocates its bucket, though an adapter has far fewer gradients.
 REDUCE_NUMEL: Final = 500_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """The way in which DeepSpeed divides, and the ranks among which it does."""
+    """How DeepSpeed shards, and among which ranks."""
 
     stage: int
     world: World
@@ -63,8 +62,8 @@ class StepOutcome:
 
 class ShardedPart:
     def __init__(self, part: TrainedPart, module: nn.Module, optimizer: OptimizerSpec, division: Division) -> None:
-        """`module` computes with the part's parameters. It stands on decoders from `empty_decoder`, in a world that has
-        been entered."""
+        """`module`: computes with the part's parameters, and is built on decoders from `empty_decoder`. The world must
+        have been entered."""
         self._deepspeed = import_deepspeed(division.device)
         self._part, self._division = part, division
         self._places = places_of(part.parameters, part.views)
@@ -72,10 +71,10 @@ class ShardedPart:
             {"params": parameters, "weight_decay": decay}
             for parameters, decay in part.decay_groups(optimizer.weight_decay)
         ]
-        # torch's own AdamW: DeepSpeed's compiles for a minute at its first start.
+        # torch's own AdamW: DeepSpeed's takes a minute to compile at its first start.
         adamw = torch.optim.AdamW(groups, lr=0.0, betas=optimizer.betas, eps=optimizer.eps, fused=True)
         num_trained = sum(place.shape.numel() for place in self._places.values())
-        config = _config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
+        config = _make_config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
         self._engine: Any = self._deepspeed.initialize(model=module, optimizer=adamw, config=config)[0]
         bound_collectives(division.world)
         self._reset_moments(num_updates=0)
@@ -93,22 +92,22 @@ class ShardedPart:
         return self._engine(*inputs)
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Losses of all calls and ranks add up; DeepSpeed takes the mean over ranks, hence the factor."""
+        """Adds up the losses of all calls and ranks; the factor undoes DeepSpeed's mean over ranks."""
         self._engine.set_gradient_accumulation_boundary(is_last)
         self._engine.backward(loss * self._division.world.count, scale_wrt_gas=False)
 
     def has_finite_gradients(self) -> bool:
-        """After the last backward pass. What `step` asks itself, for those who must know before."""
+        """True if `step` would apply the update. To be called after the last backward pass."""
         zero = self._engine.optimizer
         groups = zero.fp16_groups if self._division.stage == 3 else zero.params_in_partition
         norms = [zero.get_grad_norm_direct(zero.averaged_gradients[i], group) for i, group in enumerate(groups)]
-        return all(norm.item() >= 0.0 for norm in norms)  # DeepSpeed says -1 of one that is not finite
+        return all(norm.item() >= 0.0 for norm in norms)  # DeepSpeed returns -1 for a norm that is not finite
 
     def spoil_gradients(self) -> None:
-        """The next step shall not happen: something is not finite, which need not show in these gradients."""
+        """Makes the next step skip its update, by a NaN: the non-finite value may be in another part's gradients."""
         parameter = next(iter(self._part.parameters.values()))
-        spoiled = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
-        self._deepspeed.utils.safe_set_full_grad(parameter, spoiled)
+        nans = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
+        self._deepspeed.utils.safe_set_full_grad(parameter, nans)
 
     def step(self, share: float) -> StepOutcome:
         for group in self._engine.optimizer.param_groups:
@@ -121,7 +120,7 @@ class ShardedPart:
     # The whole state ---------------------------------------------------------------------------------------------
 
     def shares(self) -> PartShares:
-        """What this rank has of it."""
+        """This rank's share of the state."""
         own = {kind: {name: self._share(name, kind) for name in self._places} for kind in KINDS}
         return PartShares(part=self._part, kinds=own)
 
@@ -139,8 +138,8 @@ class ShardedPart:
         return Share(place, range(at.start, at.start + at.numel), fragment.get_hp_fragment(moment).detach())
 
     def restore(self, stored: StoredState, *, num_updates: int) -> None:
-        """Weights whole, one matrix at a time, which rank 0 reads: DeepSpeed fills its parts of them from whole ones.
-        Of moments every rank reads its own."""
+        """Rank 0 reads and sends whole weights, one matrix at a time, since DeepSpeed fills shards from whole values.
+        Each rank reads its own shard of the moments."""
         for name, parameter in self._part.parameters.items():
             self._send_weights(parameter, self._places[name], stored)
         self._engine.optimizer.refresh_fp32_params()
@@ -159,8 +158,8 @@ class ShardedPart:
                 world.send(parameter.detach())
 
     def _reset_moments(self, *, num_updates: int) -> None:
-        """Zero, and from here on there on every rank: DeepSpeed links those that exist after the first group's first
-        update, and would never find the second group's."""
+        """Sets all moments to zero, so that they exist on every rank: DeepSpeed links only those that exist after the
+        first group's first update, and would miss the second group's."""
         zero, stage = self._engine.optimizer, self._division.stage
         flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
         for flat in flats:
@@ -174,36 +173,36 @@ class ShardedPart:
 
 
 def empty_decoder(config: DecoderConfig, division: Division) -> Decoder:
-    """Weights in float32 that nobody has filled yet; in stage 3 divided among the ranks from the first one on."""
+    """A decoder with unfilled float32 weights; in stage 3 they are sharded from the start."""
     deepspeed = import_deepspeed(division.device)
     if division.stage < 3:
         with torch.device(division.device):
             return Decoder(config, torch.float32)
-    # The configuration, which asks for no 16 bits, makes it float32. A `dtype` given here would be ignored wherever the
-    # processor does not compute in float16 (DeepSpeed 0.19.8), and weights rounded to bfloat16 would be trained.
-    with deepspeed.zero.Init(config_dict_or_path=_config(division.stage), mem_efficient_linear=False):
+    # float32 follows from the configuration, which sets no 16-bit mode. DeepSpeed 0.19.8 ignores a `dtype` given here
+    # on processors without float16, and would train weights rounded to bfloat16.
+    with deepspeed.zero.Init(config_dict_or_path=_make_config(division.stage), mem_efficient_linear=False):
         return Decoder(config, torch.float32)
 
 
 def frozen(module: nn.Module, division: Division) -> Callable[..., Any]:
-    """A module that is only computed with; in stage 3 its weights are gathered layer by layer too."""
+    """A module without training; in stage 3 its weights are gathered layer by layer too."""
     module.requires_grad_(False)
     if division.stage < 3:
         return module
-    engine: Callable[..., Any] = import_deepspeed(division.device).initialize(model=module, config=_config(3))[0]
+    engine: Callable[..., Any] = import_deepspeed(division.device).initialize(model=module, config=_make_config(3))[0]
     return engine
 
 
 def fill(model: Decoder, stored: StoredState, division: Division) -> None:
-    """This rank's values, from files that all can read: no rank has a whole model that it does not compute with. Before
-    DeepSpeed has made an engine of it, which keeps more than a rank's values of what is small."""
+    """Fills this rank's values from files that all ranks can read, so that no rank holds the whole model just to load
+    it. To be called before DeepSpeed makes an engine, which keeps small parameters whole."""
     parameters = dict(model.named_parameters())
     for name, place in decoder_places(model.config, parameters).items():
-        stored.fill(_own_share(parameters[name], place, division.world), under="")
+        stored.fill(_share_of_own(parameters[name], place, division.world), under="")
 
 
 def whole_weights(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
-    """Hugging Face name and values, to be copied before the next is asked for. An adapter is merged."""
+    """Yields Hugging Face names and values, valid until the next one. Merges the adapter."""
     parameters = dict(model.named_parameters()) if adapter is None else adapter.base
     for name, place in decoder_places(model.config, parameters).items():
         needed = [parameters[name]] if adapter is None else adapter.needed_for(name)
@@ -212,12 +211,12 @@ def whole_weights(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str
 
 
 def base_shares(adapter: Adapter, places: Mapping[str, Place], world: World) -> dict[str, Share]:
-    """This rank's, of weights that are not trained: of one that every rank has whole, a part like the others'."""
-    return {name: _base_share(each, places[name], world) for name, each in adapter.base.items()}
+    """This rank's shares of frozen weights; a weight that every rank holds whole is divided evenly."""
+    return {name: _share_of_base(each, places[name], world) for name, each in adapter.base.items()}
 
 
-def _own_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
-    """All that this rank has."""
+def _share_of_own(parameter: nn.Parameter, place: Place, world: World) -> Share:
+    """All values that this rank holds."""
     if not _is_divided(parameter):
         return Share.whole(place, parameter)
     padded = own_part(parameter)
@@ -225,40 +224,40 @@ def _own_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
     return Share(place, span, padded.view(-1)[: len(span)])
 
 
-def _base_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
+def _share_of_base(parameter: nn.Parameter, place: Place, world: World) -> Share:
     if _is_divided(parameter):
-        return _own_share(parameter, place, world)
+        return _share_of_own(parameter, place, world)
     span = rows_of(world.index, world.count, place.shape.numel())
     return Share(place, span, parameter.detach().view(-1)[span.start : span.stop])
 
 
 def _span_of_divided(place: Place, num_of_each: int, world: World) -> range:
-    """Stage 3 gives every rank as many values of a parameter; what is beyond its end fills up the last ones'."""
+    """Stage 3 gives every rank the same number of values; padding fills up the last ranks'."""
     start = min(world.index * num_of_each, place.shape.numel())
     return range(start, min(start + num_of_each, place.shape.numel()))
 
 
 def held_by_rank(division: Division) -> Held:
-    """The values that a rank writes of a version: in stage 3 those that it has, else as many rows as any other."""
+    """The values of a version that a rank writes: in stage 3 those that it holds, otherwise an equal share of rows."""
     rank, count = division.world.index, division.world.count
 
     def held(place: Place) -> range:
         if division.stage < 3:
             return held_rows(lambda place: rows_of(rank, count, place.shape[0]))(place)
-        return rows_of(rank, count, place.shape.numel())  # DeepSpeed divides what is flat, as torch divides rows
+        return rows_of(rank, count, place.shape.numel())  # DeepSpeed divides flat values as torch divides rows
 
     return held
 
 
 def held_values(parameter: nn.Parameter, held: range) -> Tensor:
-    """Flat."""
+    """The held values, flat."""
     if _is_divided(parameter):
-        return own_part(parameter)[: len(held)]  # the last ranks' are padded
+        return own_part(parameter)[: len(held)]  # without the padding of the last ranks
     return parameter.detach().reshape(-1)[held.start : held.stop]
 
 
 def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractContextManager[Any]:
-    """Inside, parameters have all their values; outside, of stage 3, this rank's, as the `writer` left them."""
+    """Gathers all values of stage 3's parameters. On exit each rank keeps its own, as rank `writer` left them."""
     divided = [parameter for parameter in parameters if _is_divided(parameter)]
     if not divided:
         return nullcontext()
@@ -272,9 +271,9 @@ def _is_divided(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id")
 
 
-def _config(stage: int, *, max_grad_norm: float = 1.0, num_trained: int = 0) -> dict[str, object]:
+def _make_config(stage: int, *, max_grad_norm: float = 1.0, num_trained: int = 0) -> dict[str, object]:
     return {
-        "train_micro_batch_size_per_gpu": 1,  # required and not looked at: boundaries of steps are set by hand
+        "train_micro_batch_size_per_gpu": 1,  # required but unused: step boundaries are set by hand
         "gradient_accumulation_steps": 1,
         "gradient_clipping": max_grad_norm,
         "zero_optimization": {

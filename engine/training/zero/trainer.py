@@ -1,13 +1,12 @@
-"""One step by several processes with a device each: the losses of engine/training/step/loss.py, DeepSpeed's ZeRO.
+"""Training in several processes with one device each: the losses of engine/training/step/loss.py, DeepSpeed's ZeRO.
 
 Invariants:
-- every rank runs the same calls with the same batch; the answer for the caller is returned by rank 0, the others
-  return something empty;
-- an update happens whole, of policy and critic and on all ranks, or not at all: before it, all have looked at the
-  losses and at both gradients;
-- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
-  the same ones it goes on bit for bit;
-- each rank reads its own values of a model, writes its own part of a checkpoint and hands over its own values of a
+- every rank makes the same calls with the same batch; rank 0 returns the result, the others something empty;
+- an update happens for policy and critic on all ranks, or not at all: before it, all ranks check the losses and both
+  gradients;
+- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend can resume from it.
+  With the same ones the resume is bit for bit;
+- each rank reads its own values of a model, writes its own part of a checkpoint and publishes its own values of a
   version; rank 0 alone reads a checkpoint's weights, one matrix at a time.
 """
 
@@ -67,7 +66,7 @@ class DeepSpeedTrainer:
         torch.manual_seed(settings.seed)
         self._settings, self._device, self._world = settings, torch.device(device), world
         self._division = Division(stage=settings.trainer.zero_stage, world=world, device=device)
-        self._folder, self._config = model_folder, _own_config(model_folder)
+        self._folder, self._config = model_folder, _read_decoder_config(model_folder)
         _refuse_mixture(self._config)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
@@ -75,7 +74,7 @@ class DeepSpeedTrainer:
         world.enter(device, surroundings())
         try:
             models = self._divide()
-            self._saver = self._saver_of()
+            self._saver = self._make_saver()
             self._check_dtypes()
         except BaseException:
             self.close()
@@ -101,21 +100,21 @@ class DeepSpeedTrainer:
         self._adapter = Adapter.asked_for(self._model, settings.trainer, base=self._folder)
         self.published = published(self._model, self._adapter, held_values, held=held_by_rank(self._division))
         part = policy_part(self._model, self._adapter, settings.optimizer)
-        policy = scores_of(self._sharded(part, PolicyPass(self._model, settings)))
+        policy = scores_of(self._shard(part, PolicyPass(self._model, settings)))
         critic = None
         if needs_critic(algorithm):
             values = self._modules["critic"] = Critic(self._loaded())
-            critic = self._sharded(critic_part(values, algorithm), CriticPass(values, settings))
-        reference = self._reference(policy) if needs_reference(algorithm) else None
-        teacher = self._teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
+            critic = self._shard(critic_part(values, algorithm), CriticPass(values, settings))
+        reference = self._make_reference(policy) if needs_reference(algorithm) else None
+        teacher = self._make_teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
         return StepModels(policy=policy, reference=reference, teacher=teacher, critic=critic)
 
-    def _sharded(self, part: TrainedPart, module: nn.Module) -> Callable[..., Any]:
-        self._check_dtypes()  # before DeepSpeed, whose own assertion has no words
+    def _shard(self, part: TrainedPart, module: nn.Module) -> Callable[..., Any]:
+        self._check_dtypes()  # before DeepSpeed, whose own assertion has no message
         self._parts.append(ShardedPart(part, module, self._settings.optimizer, self._division))
         return self._parts[-1].forward
 
-    def _reference(self, policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
+    def _make_reference(self, policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
         adapter = self._adapter
         if adapter is None:
             model = self._modules["reference"] = self._loaded()
@@ -127,14 +126,14 @@ class DeepSpeedTrainer:
 
         return base_scores
 
-    def _teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
+    def _make_teacher(self, folder: Path) -> Callable[[MicroBatch], TokenScores]:
         model = self._modules["teacher"] = self._loaded(folder)
         return scores_of(frozen(PolicyPass(model, self._settings), self._division))
 
     def _loaded(self, folder: Path | None = None) -> Decoder:
-        """The job's model, or a folder's."""
+        """The model of `folder`, or the job's."""
         folder = folder or self._folder
-        model = empty_decoder(_own_config(folder), self._division)
+        model = empty_decoder(_read_decoder_config(folder), self._division)
         model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         with StoredState(weight_files(folder)) as stored:
             fill(model, stored, self._division)
@@ -152,7 +151,7 @@ class DeepSpeedTrainer:
 
     @property
     def num_parameters(self) -> int:
-        """Of the published model."""
+        """The published model's."""
         return self._num_parameters
 
     # One step ----------------------------------------------------------------------------------------------------
@@ -184,13 +183,13 @@ class DeepSpeedTrainer:
         )
 
     def _have_finite_gradients(self) -> bool:
-        """The same answer on every rank. Of one part alone, its own step asks."""
+        """The same answer on every rank. True for a single part, whose own step checks."""
         return len(self._parts) == 1 or all(part.has_finite_gradients() for part in self._parts)
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """Of several ranks: this one's values in it, and zeros for the others'."""
+        """With several ranks: this rank's values, and zeros for the others'."""
         return self.published.pack(weights, allocate)
 
     def probe(self) -> Probe:
@@ -200,7 +199,7 @@ class DeepSpeedTrainer:
         self._saver.get_ready([part.shares() for part in self._parts])
 
     def prepare_save(self, folder: Path) -> Write:
-        """Copied here; the call writes this rank's part, together with the others'."""
+        """Copies the state; the returned call writes this rank's part, together with the other ranks."""
         shares = [part.shares() for part in self._parts]
         return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
@@ -214,11 +213,11 @@ class DeepSpeedTrainer:
         self._progress = progress
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
-        """To `load`: of files and the names of the tensors in them, those with something of this rank's. Rank 0 sends
-        the weights, so it needs every file."""
+        """The files that `load` reads on this rank, given each file's tensor names. Rank 0 sends the weights, so it
+        needs every file."""
         return files_with([part.shares() for part in self._parts], stored) if self._world.index else list(stored)
 
-    def _saver_of(self) -> Saver:
+    def _make_saver(self) -> Saver:
         adapter, base = self._adapter, {} if self._adapter is None else self._adapter.base
         places = decoder_places(self._config, base or dict(self._model.named_parameters()))
         published = PublishedModel(
@@ -231,11 +230,11 @@ class DeepSpeedTrainer:
         return Saver(published, self._world, self._device)
 
 
-def _own_config(folder: Path) -> DecoderConfig:
+def _read_decoder_config(folder: Path) -> DecoderConfig:
     try:
         return read_config(folder)
     except ValueError as error:
-        read_model_config(folder)  # an error of its own, of what nobody here computes
+        read_model_config(folder)  # raises its own error for a model that no trainer supports
         raise ValueError(f"trainer.backend must be torch for this model, got deepspeed: {error}") from error
 
 
@@ -243,5 +242,5 @@ def _refuse_mixture(config: DecoderConfig) -> None:
     if config.mixture is not None:
         raise ValueError(
             "trainer.backend: deepspeed trains dense models, got a mixture of "
-            f"{config.mixture.num_experts} experts; torch trains those"
+            f"{config.mixture.num_experts} experts; set it to torch"
         )

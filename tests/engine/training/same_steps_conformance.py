@@ -1,6 +1,6 @@
-"""The promise of every trainer that is not the torch trainer: it makes the torch trainer's steps.
+"""Conformance of other trainers with the torch trainer: they make the same steps.
 
-A test module subclasses `SameStepsConformance`, named Test…, and gives the fixture `make_trainer`.
+A test module subclasses `SameStepsConformance`, named Test…, and provides the fixture `make_trainer`.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ class SameStepsConformance:
         ],
         ids=["critic", "adapter", "both", "teacher"],
     )
-    def test_critic_reference_and_adapter_take_the_torch_trainers_steps_and_each_goes_on_from_the_other(
+    def test_steps_and_checkpoints_equal_the_torch_trainers(
         self,
         make_trainer: MakeTrainer,
         make_llama: MakeLlama,
@@ -42,25 +42,25 @@ class SameStepsConformance:
         algorithm: AlgorithmSpec,
         trainer: TrainerSpec,
     ) -> None:
-        """Gradients show in their norms and the moments, and all of it in the float32 weights."""
+        """Gradients show in their norms and the moments, and all of them in the float32 weights."""
         folder = make_llama(dtype="bfloat16")
         optimizer = OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS)
-        asked: dict[str, Any] = {"algorithm": algorithm, "optimizer": optimizer, "trainer": trainer}
-        theirs, ours = TorchTrainer(folder, settings(**asked), device="cpu"), make_trainer(folder, **asked)
-        told = [[each.train_step(trajectories_of(step)).metrics for step in range(3)] for each in (theirs, ours)]
+        given: dict[str, Any] = {"algorithm": algorithm, "optimizer": optimizer, "trainer": trainer}
+        theirs, ours = TorchTrainer(folder, settings(**given), device="cpu"), make_trainer(folder, **given)
+        metrics = [[each.train_step(trajectories_of(step)).metrics for step in range(3)] for each in (theirs, ours)]
         saved = {each: save(each, tmp_path / name) for name, each in (("theirs", theirs), ("ours", ours))}
-        assert_same_steps(told[1], saved[ours], expected=told[0], expected_checkpoint=saved[theirs])
+        assert_same_steps(metrics[1], saved[ours], expected=metrics[0], expected_checkpoint=saved[theirs])
         for number, (loads, of) in enumerate(((theirs, ours), (ours, theirs))):
             loads.load(saved[of])
             again = save(loads, tmp_path / str(number))
             assert (again / MANIFEST_FILE).read_bytes() == (saved[of] / MANIFEST_FILE).read_bytes()
 
-    def test_what_was_trained_with_a_critic_or_an_adapter_is_not_gone_on_from_without(
+    def test_checkpoint_with_critic_or_adapter_is_refused_without(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         plain = make_trainer(make_llama())
         others: list[dict[str, Any]] = [{"algorithm": PPO}, {"trainer": LORA}]
-        for number, asked in enumerate(others):
-            saved = save(make_trainer(make_llama(), **asked), tmp_path / str(number))
+        for number, given in enumerate(others):
+            saved = save(make_trainer(make_llama(), **given), tmp_path / str(number))
             with pytest.raises(ValueError, match="another critic or adapter"):
                 plain.load(saved)

@@ -1,4 +1,4 @@
-"""Weights that are only evaluated: the very bytes that a trainer would publish, without its trainer."""
+"""HeldWeights publishes the same bytes as the trainer that wrote the checkpoint."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         (AlgorithmSpec(), TrainerSpec(lora_rank=3, lora_alpha=12.0)),
     ],
 )
-def test_what_is_evaluated_is_what_the_trainer_published(
+def test_evaluated_weights_equal_the_trainers_published_ones(
     make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec, dtype: str
 ) -> None:
     folder = make_llama(dtype=dtype)
@@ -33,24 +33,24 @@ def test_what_is_evaluated_is_what_the_trainer_published(
     held = HeldWeights(folder)
     before = whole_weights(held, folder)
     held.load(save(trained, tmp_path))
-    found, expected = whole_weights(held, folder), whole_weights(trained, folder)
-    assert found.keys() == expected.keys() and held.num_parameters == trained.num_parameters
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    weights, expected = whole_weights(held, folder), whole_weights(trained, folder)
+    assert weights.keys() == expected.keys() and held.num_parameters == trained.num_parameters
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
     assert any(not torch.equal(before[name], expected[name]) for name in expected)
 
 
-def test_without_a_checkpoint_they_are_the_models_own(make_llama: MakeLlama) -> None:
+def test_weights_without_a_checkpoint_are_the_models_own(make_llama: MakeLlama) -> None:
     folder = make_llama()
     untrained = TorchTrainer(folder, settings(), device="cpu")
     assert hash_of(HeldWeights(folder)) == hash_of(untrained)
 
 
-def test_a_checkpoint_that_is_torn_or_of_another_model_is_refused(make_llama: MakeLlama, tmp_path: Path) -> None:
+def test_torn_checkpoint_or_one_of_another_model_is_refused(make_llama: MakeLlama, tmp_path: Path) -> None:
     saved = save(TorchTrainer(make_llama(), settings(), device="cpu"), tmp_path)
     with pytest.raises(ValueError, match="another model"):
         HeldWeights(make_llama(vocab_size=48)).load(saved)
     (saved / "optimizer.safetensors").unlink()
-    HeldWeights(make_llama()).load(saved)  # which has no use for it
+    HeldWeights(make_llama()).load(saved)  # does not need the optimizer's state
     with (saved / "model.safetensors").open("r+b") as file:
         file.truncate(100)
     with pytest.raises(CheckpointUnverified):

@@ -1,4 +1,4 @@
-"""A mixture of experts keeps every promise of a trainer, on one device and divided; and meets the rollout's experts."""
+"""Mixtures of experts: the trainer conformance suite, on one device and sharded, and replay of rollouts' experts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -39,30 +39,30 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
-    """A mixture, where the suite asks for its usual model."""
-    made: dict[tuple[object, ...], Path] = {}
+    """Replaces the suite's usual model by a mixture."""
+    folders: dict[tuple[object, ...], Path] = {}
 
     def make(*, tied: bool = True, dtype: str = "float32") -> Path:
-        if (tied, dtype) not in made:
+        if (tied, dtype) not in folders:
             folder = tmp_path_factory.mktemp("mixture")
-            made[tied, dtype] = save_qwen(folder, "qwen3_moe", tie_word_embeddings=tied, dtype=dtype)
-        return made[tied, dtype]
+            folders[tied, dtype] = save_qwen(folder, "qwen3_moe", tie_word_embeddings=tied, dtype=dtype)
+        return folders[tied, dtype]
 
     return make
 
 
 @pytest.fixture(params=[pytest.param("torch", marks=pytest.mark.long), "fsdp"])
 def make_trainer(request: pytest.FixtureRequest) -> Iterator[MakeTrainer]:
-    made: list[FsdpTrainer] = []
+    trainers: list[FsdpTrainer] = []
 
     def make(folder: Path, **given: Any) -> Trainer:
         if request.param == "torch":
             return TorchTrainer(folder, settings(**given), device="cpu")
-        made.append(FsdpTrainer(folder, settings(**given), device="cpu"))
-        return made[-1]
+        trainers.append(FsdpTrainer(folder, settings(**given), device="cpu"))
+        return trainers[-1]
 
     yield make
-    for trainer in made:
+    for trainer in trainers:
         trainer.close()
 
 
@@ -70,24 +70,22 @@ class TestMixture(TrainerConformance):
     pass
 
 
-def test_a_step_on_the_experts_of_the_rollout_is_that_of_their_own_choice_where_they_are_the_same(
-    make_trainer: MakeTrainer, make_llama: MakeLlama
-) -> None:
-    """And another one where they are not; the metric counts the tokens that chose for themselves."""
-    folder, batch, told, ends = make_llama(), trajectories_of(0), [], []
+def test_step_with_equal_routes_equals_step_with_free_choice(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    """Other routes give another step; the metric counts tokens without routes."""
+    folder, batch, metrics, ends = make_llama(), trajectories_of(0), [], []
     for given in (batch, with_free_choice(batch, folder), routed(batch, read_config(folder), seed=0)):
         trainer = make_trainer(folder)
-        told.append(trainer.train_step(given).metrics)
+        metrics.append(trainer.train_step(given).metrics)
         ends.append(hash_of(trainer))
     assert ends[0] == ends[1] != ends[2]
-    free, same, other = (each.pop("train/unrouted_fraction") for each in told)
+    free, same, other = (each.pop("train/unrouted_fraction") for each in metrics)
     assert (free, same) == (1.0, 0.0) and 0.0 < other < 1.0
-    assert told[0] == told[1] != told[2]
+    assert metrics[0] == metrics[1] != metrics[2]
 
 
 def with_free_choice(batch: Sequence[TrainingTrajectory], folder: Path) -> list[TrainingTrajectory]:
-    """The experts that the folder's weights choose in float32, each trajectory alone."""
-    model, made = load_decoder(folder, device="cpu"), []
+    """Adds the routes that the folder's weights choose in float32, for each trajectory alone."""
+    model, trajectories = load_decoder(folder, device="cpu"), []
     layout = RouteFormat.of(model.config.mixture)
     for each in batch:
         choose, noted = noting(freely)
@@ -95,8 +93,8 @@ def with_free_choice(batch: Sequence[TrainingTrajectory], folder: Path) -> list[
         tokens = pack([ids], lay_out([len(ids)], max_tokens=999), "cpu")
         with torch.no_grad():
             model(tokens.ids_T, tokens.positions_T, PackedAttention(tokens), choose)
-        made.append(replace(each, routes=layout.packed(torch.stack(noted, dim=1))))
-    return made
+        trajectories.append(replace(each, routes=layout.packed(torch.stack(noted, dim=1))))
+    return trajectories
 
 
 def noting(choose: Choose) -> tuple[Choose, list[Tensor]]:
@@ -109,32 +107,32 @@ def noting(choose: Choose) -> tuple[Choose, list[Tensor]]:
     return note, noted
 
 
-def test_in_bfloat16_it_meets_the_experts_of_float32_and_without_routes_others(tmp_path: Path) -> None:
-    """Of 64 experts and about 1,300 tokens in two layers some are nearer to one another than bfloat16 tells apart."""
+def test_bfloat16_uses_float32_experts_only_with_routes(tmp_path: Path) -> None:
+    """With 64 experts and about 1,300 tokens in two layers, some scores differ by less than bfloat16 resolves."""
     folder = save_qwen(tmp_path, "qwen3_moe", num_experts=64, num_experts_per_tok=8, moe_intermediate_size=8)
     batch = trajectories_of(0, num=60)
     model = load_decoder(folder, device="cpu")
     layout = RouteFormat.of(model.config.mixture)
 
-    def met(trajectories: Sequence[TrainingTrajectory], compute_dtype: ComputeDtype) -> list[Tensor]:
-        found: list[Tensor] = []
+    def chosen(trajectories: Sequence[TrainingTrajectory], compute_dtype: ComputeDtype) -> list[Tensor]:
+        experts: list[Tensor] = []
         for each in batch_step(trajectories, max_tokens=500, device="cpu", route_format=layout).micro_batches:
             choose, noted = noting(each.choose)
             with torch.no_grad(), computing_in(compute_dtype, torch.device("cpu")):
                 model(each.ids, each.positions, each.attention(model.config.windows), choose)
-            found += [chosen_Tk.sort(dim=-1).values for chosen_Tk in noted]
-        return found
+            experts += [chosen_Tk.sort(dim=-1).values for chosen_Tk in noted]
+        return experts
 
     def same(one: list[Tensor], other: list[Tensor]) -> bool:
         return all(map(torch.equal, one, other))
 
     routed_batch = with_free_choice(batch, folder)
-    assert not same(met(batch, "bfloat16"), met(batch, "float32"))
-    assert same(met(routed_batch, "bfloat16"), met(routed_batch, "float32"))
+    assert not same(chosen(batch, "bfloat16"), chosen(batch, "float32"))
+    assert same(chosen(routed_batch, "bfloat16"), chosen(routed_batch, "float32"))
 
 
 @pytest.mark.parametrize("routes", [True, False])
-def test_the_reference_meets_the_policys_experts_so_that_their_distance_begins_at_nothing(
+def test_reference_uses_the_policys_experts_so_kl_begins_at_zero(
     make_trainer: MakeTrainer, make_llama: MakeLlama, routes: bool
 ) -> None:
     batch = trajectories_of(0)
@@ -143,8 +141,8 @@ def test_the_reference_meets_the_policys_experts_so_that_their_distance_begins_a
     assert trainer.train_step(given).metrics["train/kl"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_fsdp_gathers_a_router_in_float32_and_experts_in_bfloat16(make_llama: MakeLlama) -> None:
-    """Both are computed again in the backward pass, for which they are gathered again."""
+def test_fsdp_gathers_router_in_float32_and_experts_in_bfloat16(make_llama: MakeLlama) -> None:
+    """Both are recomputed in the backward pass, and gathered again for it."""
     trainer = FsdpTrainer(
         make_llama(), settings(trainer=TrainerSpec(compute_dtype="bfloat16", activations="recomputed")), device="cpu"
     )
@@ -156,21 +154,21 @@ def test_fsdp_gathers_a_router_in_float32_and_experts_in_bfloat16(make_llama: Ma
 
     mixtures = {each.router: each for each in trainer._model.modules() if isinstance(each, Mixture)}
     for router in mixtures:
-        router.register_forward_hook(look_at_router, prepend=True)  # before it is let go
+        router.register_forward_hook(look_at_router, prepend=True)  # before FSDP frees the gathered weights
     metrics = trainer.train_step(trajectories_of(0)).metrics
     trainer.close()
     assert metrics["train/skipped"] == 0.0
     assert len(seen) >= 2 * len(mixtures) and set(seen) == {(torch.float32, torch.bfloat16)}
 
 
-def test_a_critic_and_a_reference_train_beside_it(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+def test_mixture_trains_with_critic_and_reference(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
     trainer = make_trainer(make_llama(), algorithm=AlgorithmSpec(name="ppo", kl=WITH_KL))
     for step in range(2):
         metrics = trainer.train_step(routed(trajectories_of(step), read_config(make_llama()), seed=step)).metrics
         assert metrics["train/skipped"] == 0.0 and metrics["train/critic_grad_norm"] > 0.0
 
 
-def test_an_adapter_updates_attention_and_nothing_else_and_peft_loads_it(
+def test_adapter_updates_only_attention_and_loads_in_peft(
     make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
 ) -> None:
     from peft import PeftModel
@@ -193,16 +191,16 @@ def test_an_adapter_updates_attention_and_nothing_else_and_peft_loads_it(
 
 
 @pytest.mark.parametrize(
-    ("routes", "told"),
+    ("routes", "message"),
     [
-        (b"123", r"trajectory 1: routes: 4 bytes for each of \d+ tokens, got 3 bytes"),
-        (b"\x05\x00\x00\x00", "trajectory 1: routes: experts from 0 to 4, got 5"),
+        (b"123", r"trajectory 1: routes: at most \d+ tokens of 4 bytes, got 3 bytes"),
+        (b"\x05\x00\x00\x00", "trajectory 1: routes: experts must be from 0 to 4, got 5"),
     ],
 )
-def test_routes_of_another_model_are_refused(make_llama: MakeLlama, routes: bytes, told: str) -> None:
+def test_routes_of_another_model_are_refused(make_llama: MakeLlama, routes: bytes, message: str) -> None:
     batch = trajectories_of(0)
     batch[1] = replace(batch[1], routes=routes)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         TorchTrainer(make_llama(), settings(), device="cpu").train_step(batch)
 
 

@@ -1,4 +1,4 @@
-"""A setting that is said to do nothing in a job does nothing: the weights after some steps are the same to the bit."""
+"""A setting listed as without effect in a job has none: the weights after some steps are the same bit for bit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ OF_THE_TRAINER = [
     (path, value, acts)
     for path, value, acts in SOMEWHERE
     if path.startswith(("algorithm.", "optimizer.", "trainer."))
-    # deepspeed's, a teacher's, and a GPU's own are tried where these are
+    # settings of deepspeed, a teacher or a GPU are tested with these
     and path not in ("optimizer.moments", "optimizer.offload", "algorithm.overlong_tokens")
 ]
 
@@ -29,7 +29,7 @@ OF_THE_TRAINER = [
 def trained(folder: Path, job: dict[str, Any]) -> str:
     spec = JobSpec.accepted({"name": "t", **job})
     training = spec.training
-    made = settings(
+    given = settings(
         algorithm=spec.algorithm,
         optimizer=spec.optimizer,
         trainer=spec.trainer,
@@ -37,14 +37,14 @@ def trained(folder: Path, job: dict[str, Any]) -> str:
         passes=training.passes,
         num_steps=training.steps,
     )
-    trainer = TorchTrainer(folder, made, device="cpu")
+    trainer = TorchTrainer(folder, given, device="cpu")
     for step in range(NUM_STEPS):
         trainer.train_step(trajectories_of(step, staleness=step))
     return hash_of(trainer)
 
 
 @pytest.mark.parametrize(("path", "value", "acts"), OF_THE_TRAINER, ids=[path for path, *_ in OF_THE_TRAINER])
-def test_what_is_switched_off_changes_no_weight(
+def test_setting_without_effect_changes_no_weight(
     path: str, value: object, acts: dict[str, Any] | None, make_llama: MakeLlama
 ) -> None:
     job: dict[str, Any] = NOWHERE.get(path, {})
@@ -53,7 +53,7 @@ def test_what_is_switched_off_changes_no_weight(
 
 
 @pytest.mark.parametrize("path", ["algorithm.clip_low", "algorithm.kl.estimator", "algorithm.critic.gamma"])
-def test_where_it_acts_it_changes_weights(path: str, make_llama: MakeLlama) -> None:
+def test_setting_with_effect_changes_weights(path: str, make_llama: MakeLlama) -> None:
     [(value, acts)] = [(value, acts) for each, value, acts in SOMEWHERE if each == path]
     assert acts is not None
     assert trained(make_llama(), with_value(acts, path, value)) != trained(make_llama(), acts)
@@ -70,7 +70,7 @@ WINDOWS = ("sync", "one_step", "stream")
         ("rollout.weight_slots", (*WINDOWS, "bounded", "partial", "inflight", "paper")),
     ],
 )
-def test_what_only_some_schedules_have_changes_no_other(path: str, others: Sequence[str]) -> None:
+def test_setting_of_some_schedules_does_not_change_others(path: str, others: Sequence[str]) -> None:
     value = next(value for each, value, _ in SOMEWHERE if each == path)
     for name in others:
         specs = [{"name": "t", "schedule": {"name": name}}]

@@ -1,4 +1,4 @@
-"""The torch trainer: the conformance suite, and reward that rises."""
+"""The torch trainer: the conformance suite, and a reward that rises."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ class TestTorchTrainer(TrainerConformance):
     pass
 
 
-def test_weights_that_are_not_finite_are_left_alone_too(make_llama: MakeLlama) -> None:
+def test_step_with_non_finite_weights_changes_nothing(make_llama: MakeLlama) -> None:
     trainer = trainer_of(make_llama())
     parameter = next(trainer._model.parameters())
     kept = parameter.detach().clone()
@@ -58,7 +58,7 @@ def test_weights_that_are_not_finite_are_left_alone_too(make_llama: MakeLlama) -
     assert hash_of(trainer) == hash_of(trainer_of(make_llama()))
 
 
-def test_weights_of_another_dtype_are_named_when_built_and_after_a_load(
+def test_wrong_dtype_is_named_when_built_and_after_a_load(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo"))
@@ -105,22 +105,22 @@ def test_refuses_a_torn_checkpoint_and_one_of_another_kind(make_llama: MakeLlama
     ("change", "named"),
     [
         ({"response_ids": (), "behaviour_logprobs": ()}, "at least one token"),
-        ({"behaviour_logprobs": (-1.0,)}, "one log-prob for each"),
-        ({"written": (True,)}, "one mark whether it was written for each"),
-        ({"staleness": (0, 1, 2)}, "one staleness for each"),
+        ({"behaviour_logprobs": (-1.0,)}, "needs one log-prob per response token"),
+        ({"written": (True,)}, "needs one written mark per response token"),
+        ({"staleness": (0, 1, 2)}, "needs one staleness per response token"),
         ({"reward": float("nan")}, "reward must be finite"),
         ({"prompt_ids": (40,)}, "token ids"),
         ({"prompt_ids": (5,) * 200}, "at most 160 tokens"),
     ],
 )
-def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict[str, object], named: str) -> None:
+def test_invalid_batch_is_refused_by_name(make_llama: MakeLlama, change: dict[str, object], named: str) -> None:
     sound = TrainingTrajectory(
         group=0, prompt_ids=(5,), response_ids=(6, 7), behaviour_logprobs=(-1.0, -1.0), reward=0.0
     )
     trainer = trainer_of(make_llama())
     with pytest.raises(ValueError, match=named):
         trainer.train_step([sound, replace(sound, **change)])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"needs at least one$"):
+    with pytest.raises(ValueError, match=r"needs at least one trajectory$"):
         trainer.train_step([])
     with pytest.raises(ValueError, match="at least one token that the model wrote"):
         trainer.train_step([replace(sound, written=(False, False))])
@@ -137,32 +137,32 @@ def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict
         {"moments": "float8", "offload": True},
     ],
 )
-def test_moments_that_are_kept_apart_are_saved_as_they_are_and_resumed_exactly(
+def test_moments_stored_apart_are_saved_and_resumed_exactly(
     make_llama: MakeLlama, tmp_path: Path, kept: dict[str, Any]
 ) -> None:
-    """With a critic and an adapter, each with moments of its own."""
-    asked: dict[str, Any] = {
+    """With a critic and an adapter, each with its own moments."""
+    given: dict[str, Any] = {
         "algorithm": AlgorithmSpec(name="ppo"),
         "trainer": TrainerSpec(lora_rank=3),
         "optimizer": OptimizerSpec(learning_rate=1e-2, warmup_steps=0, **kept),
     }
-    straight = trainer_of(make_llama(), **asked)
+    straight = trainer_of(make_llama(), **given)
     for step in range(2):
         straight.train_step(trajectories_of(step))
     middle = save(straight, tmp_path / "middle")
     state = load_file(middle / "optimizer.safetensors")
     dtypes = {tensor.dtype for name, tensor in state.items() if "exp_avg" in name and tensor.dim() > 1}
     assert dtypes == {torch.bfloat16 if "moments" in kept else torch.float32}
-    resumed = trainer_of(make_llama(), **asked)
+    resumed = trainer_of(make_llama(), **given)
     resumed.train_step(trajectories_of(99))
     resumed.load(middle)
-    told = [[each.train_step(trajectories_of(step)).metrics for step in (2, 3)] for each in (straight, resumed)]
-    assert told[0] == told[1]
+    metrics = [[each.train_step(trajectories_of(step)).metrics for step in (2, 3)] for each in (straight, resumed)]
+    assert metrics[0] == metrics[1]
     ends = [save(each, tmp_path / name) for name, each in (("straight", straight), ("resumed", resumed))]
     assert verify_checkpoint(ends[0]) == verify_checkpoint(ends[1])
 
 
-def test_moments_in_host_memory_are_those_beside_the_weights(make_llama: MakeLlama) -> None:
+def test_moments_in_host_memory_equal_those_on_the_device(make_llama: MakeLlama) -> None:
     near, far = (
         trainer_of(make_llama(), optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, offload=offload))
         for offload in (False, True)
@@ -173,16 +173,14 @@ def test_moments_in_host_memory_are_those_beside_the_weights(make_llama: MakeLla
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "float8"])
-def test_a_checkpoints_moments_are_taken_over_in_whichever_dtype_the_job_asks_for(
-    make_llama: MakeLlama, tmp_path: Path, moments: str
-) -> None:
+def test_moments_are_loaded_in_the_jobs_dtype(make_llama: MakeLlama, tmp_path: Path, moments: str) -> None:
     exact = OptimizerSpec(learning_rate=1e-2, warmup_steps=0)
     rounded = exact.model_copy(update={"moments": moments})
     first = trainer_of(make_llama(), optimizer=rounded)
     first.train_step(trajectories_of(0))
     states = [load_file(save(first, tmp_path / "0") / "optimizer.safetensors")]
-    for number, asked in enumerate((exact, rounded), start=1):
-        taken = trainer_of(make_llama(), optimizer=asked)
+    for number, optimizer in enumerate((exact, rounded), start=1):
+        taken = trainer_of(make_llama(), optimizer=optimizer)
         taken.load(tmp_path / str(number - 1))
         states.append(load_file(save(taken, tmp_path / str(number)) / "optimizer.safetensors"))
     assert {tensor.dtype for name, tensor in states[1].items() if "exp_avg" in name} == {torch.float32}
@@ -201,10 +199,10 @@ def test_bfloat16_rollouts_are_trained_in_float32(make_llama: MakeLlama) -> None
     first, last = map_weights(snapshots[0]), map_weights(snapshots[-1])
     assert {tensor.dtype for tensor in last.values()} == {torch.bfloat16}
     changed = sum(int((first[name] != last[name]).sum()) for name in first)
-    assert 0 < changed < 0.2 * trainer.num_parameters  # small steps add up, and show where they cross a rounding edge
+    assert 0 < changed < 0.2 * trainer.num_parameters  # small steps add up until they cross a rounding boundary
 
 
-def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(make_llama: MakeLlama) -> None:
+def test_bfloat16_compute_is_near_float32_and_keeps_its_weights(make_llama: MakeLlama) -> None:
     exact = trainer_of(make_llama()).train_step(trajectories_of(0)).metrics
     trainer = trainer_of(make_llama(), trainer=TrainerSpec(compute_dtype="bfloat16"))
     near = trainer.train_step(trajectories_of(0)).metrics
@@ -231,7 +229,7 @@ def test_a_heavy_tailed_step_is_padded_little(make_llama: MakeLlama) -> None:
 
 
 def test_reward_rises_through_engine_trainer_and_install(make_llama: MakeLlama) -> None:
-    """Say token 5: the share of fives in a response is its reward."""
+    """The reward is the share of token 5 in a response."""
     folder = make_llama()
     rollouts = TorchRolloutEngine(folder, max_batch=32, device="cpu")
     trainer = trainer_of(folder)

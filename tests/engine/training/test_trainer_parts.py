@@ -1,4 +1,4 @@
-"""The parts that a job may ask for: critic, reference, adapter; and a step that several ranks make together."""
+"""The optional parts of a trainer (critic, reference, adapter), and steps of several ranks."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -48,7 +48,7 @@ def make_trainer() -> MakeTrainer:
     return trainer_of
 
 
-@pytest.mark.long  # what they share is kept in the gate by fsdp/test_conformance.py
+@pytest.mark.long  # fsdp/test_conformance.py runs the same suite in the gate
 class TestTorchTrainersParts(PartsConformance):
     pass
 
@@ -57,7 +57,7 @@ class TestTorchTrainersParts(PartsConformance):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2"])
-def test_every_estimator_holds_the_distance_to_the_reference_down(make_llama: MakeLlama, estimator: str) -> None:
+def test_every_estimator_limits_the_kl_to_the_reference(make_llama: MakeLlama, estimator: str) -> None:
     def distances(coefficient: float) -> list[float]:
         kl = KlSpec.model_validate({"coefficient": coefficient, "estimator": estimator})
         spec = AlgorithmSpec(name="reinforce_pp", kl=kl, correction=CorrectionSpec(name="none"))
@@ -69,7 +69,7 @@ def test_every_estimator_holds_the_distance_to_the_reference_down(make_llama: Ma
     assert abs(held[-1]) < 0.8 * abs(free[-1])
 
 
-def test_no_reference_is_kept_where_its_distance_costs_nothing(make_llama: MakeLlama) -> None:
+def test_no_reference_is_loaded_without_a_kl_coefficient(make_llama: MakeLlama) -> None:
     trainer = trainer_of(make_llama())
     assert trainer._reference is None
     assert "train/kl" not in trainer.train_step(trajectories_of(0)).metrics
@@ -83,7 +83,7 @@ def test_entropy_that_is_rewarded_falls_less(make_llama: MakeLlama) -> None:
     assert entropy_after(1.0) > entropy_after(0.0) + 0.05
 
 
-def test_long_answers_are_paid_less_and_the_charts_keep_the_environments_reward(make_llama: MakeLlama) -> None:
+def test_overlong_penalty_lowers_advantages_not_reward_metrics(make_llama: MakeLlama) -> None:
     batch = [replace(each, reward=1.0, cut=number == 0) for number, each in enumerate(trajectories_of(0))]
     plain = trainer_of(make_llama()).train_step(batch)
     shaped = trainer_of(make_llama(), algorithm=AlgorithmSpec(overlong_tokens=20)).train_step(batch)
@@ -104,12 +104,12 @@ def keep_gradients(trainer: TorchTrainer, gradients: dict[str, Tensor], warmth: 
 
 
 def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: MakeLlama) -> None:
-    """B is zero at first: its gradient is the whole matrix's times Aᵀ, and A has none."""
+    """B is zero at first, so its gradient is the whole matrix's times Aᵀ, and A has none."""
     whole, low = trainer_of(make_llama()), trainer_of(make_llama(), trainer=LORA)
     gradients: dict[str, Tensor] = {}
     for trainer in (whole, low):
         trainer._clip = lambda part: 0.0  # type: ignore[method-assign]
-        trainer._apply = partial(keep_gradients, trainer, gradients)  # type: ignore[method-assign]
+        trainer._apply_update = partial(keep_gradients, trainer, gradients)  # type: ignore[method-assign]
         trainer.train_step(trajectories_of(0))
     assert low._adapter is not None
     name = "base_model.model.model.layers.1.self_attn.k_proj"
@@ -119,10 +119,8 @@ def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: Mak
     assert gradients[f"{name}.lora_A.weight"].abs().max() == 0.0
 
 
-def test_an_adapters_tensors_are_named_without_a_look_at_its_parameters(
-    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint is written beside the next pass; DeepSpeed's stage 3 then gathers whatever is looked up."""
+def test_adapter_names_do_not_access_parameters(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is written during the next pass, in which DeepSpeed's stage 3 gathers every accessed parameter."""
     adapter = trainer_of(make_llama(), trainer=LORA)._adapter
     assert adapter is not None
     expected = list(adapter.parameters)
@@ -133,29 +131,29 @@ def test_an_adapters_tensors_are_named_without_a_look_at_its_parameters(
 def test_merged_weights_are_not_kept_for_the_backward_pass(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kept they would be a second model, and of one that ZeRO 3 divides, all of it on every rank."""
-    made: list[Any] = []
+    """Keeping them would cost a second model, with ZeRO 3 a whole one on every rank."""
+    merged: list[Any] = []
     added_to = LowRankUpdate.added_to
 
     def watched(update: LowRankUpdate, weight: Tensor) -> Tensor:
         matrix = added_to(update, weight)
-        made.append(StorageWeakRef(matrix.untyped_storage()))  # type: ignore[no-untyped-call]
+        merged.append(StorageWeakRef(matrix.untyped_storage()))  # type: ignore[no-untyped-call]
         return matrix
 
     monkeypatch.setattr(LowRankUpdate, "added_to", watched)
     trainer = trainer_of(make_llama(), trainer=LORA)
     losses = next(next(trainer._step_loss.begin(trajectories_of(0)).updates()))
-    assert len(made) == 2 * 4 and all(reference.expired() for reference in made)
+    assert len(merged) == 2 * 4 and all(reference.expired() for reference in merged)
     losses.policy.backward()  # type: ignore[no-untyped-call]
-    assert len(made) == 2 * 4 + 7, "once more in the backward pass, but for the first: what it read needs no gradient"
-    assert all(reference.expired() for reference in made)
+    assert len(merged) == 2 * 4 + 7, "merged again in the backward pass, except the first, whose input has no gradient"
+    assert all(reference.expired() for reference in merged)
 
 
 # Ranks ----------------------------------------------------------------------------------------------------------------
 
 
 class ThreadRanks:
-    """Ranks that are threads of this process."""
+    """A rank in a thread of this process."""
 
     def __init__(self, index: int, barrier: Barrier, board: list[Tensor]) -> None:
         self.index = index
@@ -187,19 +185,17 @@ def gradients_of_ranks(
     mini_batches: int = 1,
     passes: int = 1,
 ) -> tuple[Tensor, list[Any]]:
-    """(the sum over ranks and updates of all gradients, what each rank says of the step). No weight moves."""
+    """(sum of all gradients over ranks and updates, results of each rank). Applies no update."""
     barrier, board = Barrier(num_ranks), [torch.zeros(0)] * num_ranks
-    trainer = TrainerSpec().model_copy(
-        update={"micro_batch_tokens": micro_batch_tokens}
-    )  # fewer than a spec may ask for
-    asked = settings(algorithm=algorithm, trainer=trainer, mini_batches=mini_batches, passes=passes)
+    trainer = TrainerSpec().model_copy(update={"micro_batch_tokens": micro_batch_tokens})  # fewer than a spec may set
+    given = settings(algorithm=algorithm, trainer=trainer, mini_batches=mini_batches, passes=passes)
 
     def one_rank(index: int) -> tuple[Tensor, object]:
         policy, reference, teacher = (load_decoder(folder, device="cpu") for _ in range(3))
         critic = Critic(load_decoder(folder, device="cpu"))
         critic.value_D.data.fill_(0.1)
         loss = StepLoss(
-            asked,
+            given,
             num_weights=1,
             attention_width=0,
             rounding=Rounding(of_terms=0.0, of_logits=0.0, vocab_size=40),
@@ -234,8 +230,8 @@ def gradients_of_ranks(
         return flat, (metrics, step.advantages, num_passes)
 
     with ThreadPoolExecutor(num_ranks) as pool:
-        done = list(pool.map(one_rank, range(num_ranks)))
-    return torch.stack([gradient for gradient, _ in done]).sum(0), [said for _, said in done]
+        ranks = list(pool.map(one_rank, range(num_ranks)))
+    return torch.stack([gradient for gradient, _ in ranks]).sum(0), [results for _, results in ranks]
 
 
 @pytest.mark.parametrize("updates", [{}, {"mini_batches": 3, "passes": 2}], ids=["one update", "six"])
@@ -245,15 +241,15 @@ def gradients_of_ranks(
 def test_gradients_of_ranks_add_up_to_those_of_one(
     make_llama: MakeLlama, name: AlgorithmName, estimator: str, num: int, updates: dict[str, int]
 ) -> None:
-    """Also where a rank has nothing to do: three ranks, one or two answers."""
+    """Also if a rank has no work: three ranks, one or two answers."""
     kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
     algorithm = AlgorithmSpec(name=name, kl=kl, teacher=TEACHER)
     batch = trajectories_of(0, num=num, tools=True)
-    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch, **updates)
+    alone, (expected,) = gradients_of_ranks(make_llama(), algorithm, 1, batch, **updates)
     together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch, **updates)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     assert each[0] == each[1] == each[2]
-    for metric, value in said[0].items():
+    for metric, value in expected[0].items():
         if metric not in OF_THE_LAYOUT:
             assert each[0][0][metric] == pytest.approx(value, rel=1e-4, abs=1e-5)
 
@@ -261,7 +257,7 @@ def test_gradients_of_ranks_add_up_to_those_of_one(
 def of_one_prompt_each(
     batch: list[TrainingTrajectory], *, flat: frozenset[int] = frozenset()
 ) -> list[TrainingTrajectory]:
-    """Groups whose samples answer the same prompt. All of a `flat` group are equally good."""
+    """Gives all samples of a group the same prompt, and those of a `flat` group the same reward."""
     prompts = {each.group: each.prompt_ids for each in batch}
     return [
         replace(each, prompt_ids=prompts[each.group], reward=1.0 if each.group in flat else float(index % 2))
@@ -270,37 +266,35 @@ def of_one_prompt_each(
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])
-def test_a_prompt_read_in_once_gives_the_gradients_of_one_read_in_for_every_sample(
-    make_llama: MakeLlama, num_ranks: int
-) -> None:
+def test_shared_prompt_gives_the_gradients_of_repeated_prompts(make_llama: MakeLlama, num_ranks: int) -> None:
     algorithm = AlgorithmSpec(name="grpo", kl=WITH_KL)
     batch = of_one_prompt_each(trajectories_of(0, tools=True))
-    shared, ((said, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch, micro_batch_tokens=10_000)
+    shared, ((mine, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch, micro_batch_tokens=10_000)
     apart, ((alone, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, batch, micro_batch_tokens=1)
     torch.testing.assert_close(shared, apart, rtol=1e-4, atol=1e-6)
-    assert said["train/shared_fraction"] > 0.05 and alone["train/shared_fraction"] == 0.0
+    assert mine["train/shared_fraction"] > 0.05 and alone["train/shared_fraction"] == 0.0
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])
-def test_a_group_without_signal_is_looked_at_and_gives_no_gradient(
+def test_group_without_signal_is_measured_without_gradient(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, num_ranks: int
 ) -> None:
     algorithm, batch = AlgorithmSpec(name="grpo"), of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
-    quick, ((said, _, num_passes), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch)
+    quick, ((metrics, _, num_passes), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch)
     monkeypatch.setattr(StepLoss, "_silent", lambda *_: frozenset())
     slow, ((before, _, num_before),) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
     torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-6)
-    assert quick.any() and num_passes < num_before, "of two groups of three nothing goes backward"
+    assert quick.any() and num_passes < num_before, "two of three groups have no backward pass"
     for metric, value in before.items():
         if metric not in OF_THE_LAYOUT:
-            assert said[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
+            assert metrics[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [AlgorithmSpec(name="grpo", entropy_coefficient=0.1), AlgorithmSpec(kl=WITH_KL), AlgorithmSpec(teacher=TEACHER)],
 )
-def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the_reference_or_teacher(
+def test_group_without_signal_still_has_entropy_and_kl_gradients(
     make_llama: MakeLlama, algorithm: AlgorithmSpec
 ) -> None:
     batch = of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
@@ -309,8 +303,8 @@ def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the
     assert not torch.allclose(everyone, fewer / 3, rtol=1e-3)
 
 
-def test_a_step_in_which_no_group_has_a_signal_still_moves_the_optimizer(make_llama: MakeLlama) -> None:
-    """Its momentum goes on, as if the gradient were zero, because it is."""
+def test_step_without_any_signal_still_moves_the_optimizer(make_llama: MakeLlama) -> None:
+    """Its momentum still acts: the gradient is zero, but the update is not skipped."""
     trainer = trainer_of(make_llama())
     trainer.train_step(of_one_prompt_each(trajectories_of(0)))
     before = hash_of(trainer)
@@ -329,30 +323,31 @@ EVERY_TERM = [
 
 @pytest.mark.parametrize("num_ranks", [1, 3])
 @pytest.mark.parametrize("algorithm", EVERY_TERM, ids=lambda spec: spec.name)
-def test_a_reward_that_is_not_trusted_is_no_part_of_the_step(
+def test_untrusted_reward_is_not_part_of_the_step(
     make_llama: MakeLlama, algorithm: AlgorithmSpec, num_ranks: int
 ) -> None:
     batch = trajectories_of(0, tools=True)
     doubtful = [replace(each, trusted=index not in (1, 6)) for index, each in enumerate(batch)]
     tampered = [each if each.trusted else replace(each, reward=1_000.0) for each in doubtful]
-    masked, ((said, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, tampered)
-    without, ((told, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, [each for each in doubtful if each.trusted])
+    trusted = [each for each in doubtful if each.trusted]
+    masked, ((mine, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, tampered)
+    without, ((alone, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, trusted)
     torch.testing.assert_close(masked, without, rtol=1e-4, atol=1e-6)
-    assert said["reward/mean"] == told["reward/mean"] and said["train/trained_tokens"] == told["train/trained_tokens"]
+    assert all(mine[metric] == alone[metric] for metric in ("reward/mean", "train/trained_tokens"))
 
 
-def test_masked_truncated_trajectory_is_no_part_of_the_step(make_llama: MakeLlama) -> None:
+def test_masked_truncated_trajectory_is_not_part_of_the_step(make_llama: MakeLlama) -> None:
     batch = [replace(each, cut=index in (1, 6)) for index, each in enumerate(trajectories_of(0))]
     whole = [each for each in batch if not each.cut]
-    masked, ((said, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(mask_truncated=True), 1, batch)
-    without, ((told, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(), 1, whole)
+    masked, ((mine, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(mask_truncated=True), 1, batch)
+    without, ((alone, *_),) = gradients_of_ranks(make_llama(), AlgorithmSpec(), 1, whole)
     torch.testing.assert_close(masked, without, rtol=1e-4, atol=1e-6)
-    assert said["train/trained_tokens"] == told["train/trained_tokens"]
+    assert mine["train/trained_tokens"] == alone["train/trained_tokens"]
     unmasked, _ = gradients_of_ranks(make_llama(), AlgorithmSpec(), 1, batch)
     assert not torch.allclose(unmasked, masked)
 
 
-def test_a_trajectory_that_is_not_trusted_has_no_advantage(make_llama: MakeLlama) -> None:
+def test_untrusted_trajectory_has_no_advantage(make_llama: MakeLlama) -> None:
     batch = trajectories_of(0)
     rewards = [*range(len(batch))]
     graded = [replace(each, reward=float(reward)) for each, reward in zip(batch, rewards, strict=True)]
@@ -364,7 +359,7 @@ def test_a_trajectory_that_is_not_trusted_has_no_advantage(make_llama: MakeLlama
 
 
 @pytest.mark.parametrize("algorithm", EVERY_TERM, ids=lambda spec: spec.name)
-def test_a_step_in_which_nothing_is_trusted_learns_nothing(make_llama: MakeLlama, algorithm: AlgorithmSpec) -> None:
+def test_step_without_trusted_rewards_learns_nothing(make_llama: MakeLlama, algorithm: AlgorithmSpec) -> None:
     trainer = trainer_of(make_llama(), algorithm=algorithm)
     before = hash_of(trainer)
     result = trainer.train_step([replace(each, trusted=False) for each in trajectories_of(0)])
@@ -372,7 +367,7 @@ def test_a_step_in_which_nothing_is_trusted_learns_nothing(make_llama: MakeLlama
     assert hash_of(trainer) == before
 
 
-def test_every_written_token_is_one_ranks_and_all_ranks_make_as_many_passes() -> None:
+def test_written_tokens_have_one_rank_and_passes_are_equal() -> None:
     batch = trajectories_of(3, num=11, tools=True)
     ranks = [batch_step(batch, max_tokens=50, device="cpu", rank=rank, num_ranks=3) for rank in range(3)]
     assert len({len(each.micro_batches) for each in ranks}) == 1
@@ -380,9 +375,7 @@ def test_every_written_token_is_one_ranks_and_all_ranks_make_as_many_passes() ->
     assert sorted(slots) == list(range(sum(sum(each.written) for each in batch)))
 
 
-def test_logits_in_chunks_are_the_same_and_so_are_their_gradients(
-    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunked_logits_give_the_same_loss_and_weights(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     def step() -> tuple[float, dict[str, Tensor]]:
         trainer = trainer_of(make_llama())
         loss = trainer.train_step(trajectories_of(0)).metrics["train/loss"]

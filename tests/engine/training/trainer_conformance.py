@@ -1,6 +1,6 @@
-"""Promises of every trainer, whatever applies its gradients: engine/training/port.py.
+"""Conformance suite of all trainers (engine/training/port.py).
 
-A test module subclasses `TrainerConformance`, named Test…, and gives the fixture `make_trainer`.
+A test module subclasses `TrainerConformance`, named Test…, and provides the fixture `make_trainer`.
 """
 
 import random
@@ -31,22 +31,22 @@ from tests.engine.conftest import MakeLlama
 from tests.engine.training.optimizer.adamw_by_hand import first_step_by_hand, steps_by_hand
 
 MakeTrainer = Callable[..., Trainer]
-"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes, temperature), all but the folder with
+"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes, temperature); all except the folder have
 the defaults of `settings`."""
 
 MAX_NEW_TOKENS = 30
 
-# What float32 rounds on any processor, from the sizes of these models. A number that a step tells comes of about 1,000
-# additions (widths of 32 and 48, 40 words, 39 positions, two layers, forwards and backwards), in whatever order; their
-# errors add up as a random walk, √1,000 · 2⁻²⁴. Log-probs of up to 16 are exponentiated, and three steps build on one
-# another. What is a difference of log-probs has at least their own rounding.
+# Bounds of float32 rounding on any processor, from the sizes of these models. A step's metric results from about 1,000
+# additions (widths of 32 and 48, 40 words, 39 positions, two layers, forward and backward) in any order; their errors
+# add up as a random walk, √1,000 · 2⁻²⁴. Log-probs of up to 16 are exponentiated, and three steps build on one another.
+# A difference of log-probs has at least their own rounding.
 LARGEST_LOGPROB = 16.0
 ROUNDING = 3 * LARGEST_LOGPROB * 1_000**0.5 * 2.0**-24
 ROUNDING_OF_A_DIFFERENCE = LARGEST_LOGPROB * 2.0**-24
 
-# Adam divides by a gradient's own size: where that is nearly nothing, rounding decides about the whole step, and later
-# steps begin from there. With ε a thousandth of the longest gradient it changes a weight by a thousandth of the
-# learning rate at most, since a gradient's rounding is about a millionth.
+# Adam divides by a gradient's own size: where that is nearly zero, rounding decides the whole step, and later steps
+# build on it. With an ε of a thousandth of the largest gradient, rounding changes a weight by at most a thousandth of
+# the learning rate, since a gradient's rounding is about a millionth.
 SMOOTH_EPS = 1e-3
 
 
@@ -60,7 +60,7 @@ def settings(
     num_steps: int = 100,
     temperature: float = 1.0,
 ) -> TrainerSettings:
-    """For tests: large steps, no warm-up."""
+    """Trainer settings for tests: large steps, no warm-up."""
     return TrainerSettings(
         algorithm=algorithm or AlgorithmSpec(),
         optimizer=optimizer or OptimizerSpec(learning_rate=1e-2, warmup_steps=0),
@@ -77,14 +77,14 @@ def settings(
 def trajectories_of(
     seed: int, *, logprob: float = -3.6, num: int = 12, staleness: int = 0, tools: bool = False
 ) -> list[TrainingTrajectory]:
-    """Three groups of four. With `tools`, about a third of what follows the first token was said by a tool."""
+    """Three groups of four. With `tools`, about a third of the tokens after the first are a tool's."""
     rng = random.Random(seed)
-    made = []
+    trajectories = []
     for index in range(num):
         length = rng.randint(1, MAX_NEW_TOKENS)
         response = tuple(rng.randrange(4, 40) for _ in range(length))
         written = tuple(not tools or place == 0 or rng.random() < 0.7 for place in range(length))
-        made.append(
+        trajectories.append(
             TrainingTrajectory(
                 group=index // 4,
                 prompt_ids=tuple(rng.randrange(4, 40) for _ in range(rng.randint(1, 9))),
@@ -95,7 +95,7 @@ def trajectories_of(
                 staleness=(staleness,) * length,
             )
         )
-    return made
+    return trajectories
 
 
 def hash_of(holder: WeightHolder) -> str:
@@ -108,26 +108,26 @@ def save(trainer: Trainer, folder: Path) -> Path:
 
 
 def tensors_of(checkpoint: Path) -> dict[str, Tensor]:
-    """All of a checkpoint's, however many ranks wrote it."""
+    """All tensors of a checkpoint, with the shards of several ranks joined."""
     parts: dict[str, list[tuple[int, Tensor]]] = {}
     for file in checkpoint.glob("*.safetensors"):
         for key, tensor in load_file(file).items():
             name, _, span = key.partition("[")
             parts.setdefault(name, []).append((int(span.partition(":")[0] or 0), tensor))
-    alone = {name: found[0][1] for name, found in parts.items() if len(found) == 1}
+    alone = {name: shards[0][1] for name, shards in parts.items() if len(shards) == 1}
     return alone | {
-        name: torch.cat([tensor for _, tensor in sorted(found, key=itemgetter(0))])
-        for name, found in parts.items()
-        if len(found) > 1
+        name: torch.cat([tensor for _, tensor in sorted(shards, key=itemgetter(0))])
+        for name, shards in parts.items()
+        if len(shards) > 1
     }
 
 
 def assert_same_content(checkpoint: Path, expected: Path) -> None:
-    """The same bits; a tensor that ranks divided is flat."""
-    found, wanted = tensors_of(checkpoint), tensors_of(expected)
-    assert found.keys() == wanted.keys()
+    """Equal bit for bit; compares flat tensors, as sharded ones are."""
+    actual, wanted = tensors_of(checkpoint), tensors_of(expected)
+    assert actual.keys() == wanted.keys()
     for name, tensor in wanted.items():
-        assert found[name].dtype == tensor.dtype and torch.equal(found[name].view(-1), tensor.view(-1)), name
+        assert actual[name].dtype == tensor.dtype and torch.equal(actual[name].view(-1), tensor.view(-1)), name
     for name in ("trainer.json", "config.json"):
         assert (checkpoint / name).read_bytes() == (expected / name).read_bytes()
     adapters = [folder / "adapter" / "adapter_model.safetensors" for folder in (checkpoint, expected)]
@@ -139,14 +139,14 @@ def assert_same_content(checkpoint: Path, expected: Path) -> None:
 
 
 def assert_same_steps(
-    told: list[dict[str, float]], checkpoint: Path, *, expected: list[dict[str, float]], expected_checkpoint: Path
+    metrics: list[dict[str, float]], checkpoint: Path, *, expected: list[dict[str, float]], expected_checkpoint: Path
 ) -> None:
-    """The same but for rounding: what was told of each step, and the whole state after them. For trainers whose ε is
-    `SMOOTH_EPS`, and batches whose advantages are not themselves made of rounding."""
-    laid_out = "train/padding_fraction"  # of other rectangles
-    for mine, theirs in zip(told, expected, strict=True):
-        compared = {name: value for name, value in theirs.items() if name != laid_out}
-        assert {name: value for name, value in mine.items() if name != laid_out} == pytest.approx(
+    """Equal within rounding: the metrics of each step, and the whole state after them. For trainers whose ε is
+    `SMOOTH_EPS`, and batches whose advantages do not consist of rounding errors."""
+    layout = "train/padding_fraction"  # differs with the rectangles
+    for mine, theirs in zip(metrics, expected, strict=True):
+        compared = {name: value for name, value in theirs.items() if name != layout}
+        assert {name: value for name, value in mine.items() if name != layout} == pytest.approx(
             compared, rel=ROUNDING, abs=ROUNDING_OF_A_DIFFERENCE
         )
     states = []
@@ -163,14 +163,14 @@ def assert_same_steps(
 
 
 class TrainerConformance:
-    def test_one_step_is_that_of_adamw_worked_out_apart(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    def test_one_step_equals_reference_adamw(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         folder, batch = make_llama(), trajectories_of(0)
         expected = first_step_by_hand(folder, batch, lr=1e-2, decay=0.1)
         trainer = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1))
         trainer.train_step(batch)
         for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
             steep = expected[f"{name}.steep"]
-            assert steep.float().mean() > 0.5 or "embed" in name or "mlp." in name  # an expert may have met nobody
+            assert steep.float().mean() > 0.5 or "embed" in name or "mlp." in name  # an expert may have no tokens
             torch.testing.assert_close(tensor[steep], expected[name][steep], rtol=0, atol=2e-5)
 
     @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ class TrainerConformance:
         [
             ("constant", [0.5, 1.0, 1.0, 1.0, 1.0]),
             ("linear", [0.5, 1.0, 0.775, 0.55, 0.325]),
-            # Half of (1 + cos 45°), (1 + cos 90°), (1 + cos 135°), of nine tenths.
+            # 0.1, plus nine tenths of half of (1 + cos 45°), (1 + cos 90°), (1 + cos 135°).
             ("cosine", [0.5, 1.0, 0.1 + 0.45 * (1 + 0.5**0.5), 0.55, 0.1 + 0.45 * (1 - 0.5**0.5)]),
         ],
     )
-    def test_steps_are_those_of_adamw_with_the_jobs_betas_and_course(
+    def test_steps_follow_adamw_with_the_specs_betas_and_schedule(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, course: Any, shares: list[float]
     ) -> None:
         folder, batches = make_llama(), [trajectories_of(step) for step in range(5)]
@@ -197,11 +197,11 @@ class TrainerConformance:
         )
         rates = [1e-2 * share for share in shares]
         trainer = make_trainer(folder, optimizer=spec, num_steps=5)
-        told = [trainer.train_step(batch).metrics["train/learning_rate"] for batch in batches]
-        assert told == pytest.approx(rates)
+        metrics = [trainer.train_step(batch).metrics["train/learning_rate"] for batch in batches]
+        assert metrics == pytest.approx(rates)
         expected = steps_by_hand(folder, batches, rates, spec)
         for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 5))).items():
-            # A β₂ of 0.96 would be off by four times as much, other settings by far more.
+            # A β₂ of 0.96 would differ by four times as much, other settings by far more.
             torch.testing.assert_close(tensor, expected[name], rtol=0, atol=2e-5)
 
     def test_micro_batches_change_nothing_but_rounding(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
@@ -212,20 +212,20 @@ class TrainerConformance:
             .metrics
         )
         for metrics in (whole, parts):
-            metrics.pop("train/padding_fraction")  # of other rectangles
+            metrics.pop("train/padding_fraction")  # differs with the rectangles
         assert parts == pytest.approx(whole, rel=ROUNDING, abs=ROUNDING_OF_A_DIFFERENCE)
 
     @pytest.mark.parametrize("lora_rank", [0, 2])
     @pytest.mark.parametrize("how", ["recomputed", "offloaded"])
-    def test_what_is_computed_again_for_the_backward_pass_is_the_same_to_the_bit(
+    def test_recomputed_and_offloaded_layers_are_bit_for_bit_equal(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, how: str, lora_rank: int
     ) -> None:
         ends = []
         for activations in ("kept", how):
-            asked = TrainerSpec.model_validate({"activations": activations, "lora_rank": lora_rank})
-            trainer = make_trainer(make_llama(), trainer=asked)
-            told = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
-            ends.append((told, hash_of(trainer)))
+            spec = TrainerSpec.model_validate({"activations": activations, "lora_rank": lora_rank})
+            trainer = make_trainer(make_llama(), trainer=spec)
+            metrics = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
+            ends.append((metrics, hash_of(trainer)))
         assert ends[0] == ends[1]
 
     def test_every_metric_is_finite_and_named(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
@@ -242,22 +242,20 @@ class TrainerConformance:
         assert result.metrics["train/tokens"] == sum(len(each.prompt_ids + each.response_ids) for each in batch)
         assert len(result.advantages) == len(batch)
 
-    def test_a_step_tells_each_tokens_logprob_by_the_weights_that_it_began_with(
-        self, make_trainer: MakeTrainer, make_llama: MakeLlama
-    ) -> None:
-        """Rollouts that had said just these have no gap, at no token. Of what is not trusted nothing is known."""
+    def test_step_returns_logprobs_by_its_first_weights(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        """Rollouts with these log-probs have no gap at any token. An untrusted trajectory has no log-probs."""
         batch = trajectories_of(0, tools=True)
         batch[5] = replace(batch[5], trusted=False)
-        told = make_trainer(make_llama()).train_step(batch).begun_logprobs
-        assert [len(each) for each in told] == [0 if each is batch[5] else sum(each.written) for each in batch]
+        begun = make_trainer(make_llama()).train_step(batch).begun_logprobs
+        assert [len(each) for each in begun] == [0 if each is batch[5] else sum(each.written) for each in batch]
         of_rollouts = []
-        for each, logprobs in zip(batch, map(iter, told), strict=True):
-            said = tuple(float(next(logprobs, 0.0)) if mine else 0.0 for mine in each.written)
-            of_rollouts.append(replace(each, behaviour_logprobs=said))
+        for each, logprobs in zip(batch, map(iter, begun), strict=True):
+            own = tuple(float(next(logprobs, 0.0)) if mine else 0.0 for mine in each.written)
+            of_rollouts.append(replace(each, behaviour_logprobs=own))
         metrics = make_trainer(make_llama()).train_step(of_rollouts).metrics
         assert metrics["train/logprob_gap_max"] <= LARGEST_LOGPROB * ROUNDING
 
-    def test_a_step_that_is_not_finite_is_skipped_whole(
+    def test_non_finite_step_is_skipped_whole(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         trainer = make_trainer(make_llama(), optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4))
@@ -274,10 +272,10 @@ class TrainerConformance:
         assert healthy["train/learning_rate"] == pytest.approx(1e-2 * 2 / 4)
 
     @pytest.mark.parametrize("lora_rank", [0, 3])
-    def test_a_probe_is_what_a_rollout_engine_says_of_the_published_weights(
+    def test_probe_equals_a_rollout_engines_log_probs(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, lora_rank: int
     ) -> None:
-        """At temperature 1, whatever is sampled with."""
+        """At temperature 1, whatever the sampling temperature."""
         folder = make_llama(tied=lora_rank == 0)
         trainer = make_trainer(folder, trainer=TrainerSpec(lora_rank=lora_rank), temperature=0.7)
         engine = TorchRolloutEngine(folder, max_batch=2, device="cpu", kv_tokens=256)
@@ -285,11 +283,11 @@ class TrainerConformance:
         trainer.train_step(trajectories_of(0))
         published, probe = trainer.snapshot(WeightsId(0, 1)), trainer.probe()
         engine.install(published)
-        found = engine.probe(probe.token_ids)
-        assert found == pytest.approx(probe.logprobs, abs=1e-4)
-        compare(replace(published.manifest, probe=probe), found)
+        logprobs = engine.probe(probe.token_ids)
+        assert logprobs == pytest.approx(probe.logprobs, abs=1e-4)
+        compare(replace(published.manifest, probe=probe), logprobs)
         with pytest.raises(OtherWeights):  # a step is more than rounding
-            compare(replace(published.manifest, probe=begun), found)
+            compare(replace(published.manifest, probe=begun), logprobs)
 
     def test_a_snapshot_is_a_copy(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         trainer = make_trainer(make_llama())
@@ -300,10 +298,10 @@ class TrainerConformance:
         assert bytes(snapshot.buffer) == kept
         assert hash_of(trainer) != sha256(kept).hexdigest()
 
-    def test_what_is_written_is_what_was_prepared_and_resumes_exactly(
+    def test_checkpoint_holds_the_prepared_state_and_resumes_exactly(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
-        """Training goes on between preparing and writing; who loads what was written does the same steps again."""
+        """Training continues between preparing and writing; a trainer that loads the checkpoint repeats the steps."""
         folder = make_llama(dtype="bfloat16")
         optimizer = OptimizerSpec(learning_rate=1e-2, warmup_steps=4, course="cosine", weight_decay=0.1)
         straight = make_trainer(folder, optimizer=optimizer, num_steps=7)
@@ -311,19 +309,18 @@ class TrainerConformance:
             straight.train_step(trajectories_of(step))
         write = straight.prepare_save(tmp_path / "middle")
         published = hash_of(straight)
-        told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
+        metrics = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
         write()
         resumed = make_trainer(folder, optimizer=optimizer, num_steps=7)
-        resumed.train_step(trajectories_of(99))  # whatever it did before is gone
+        resumed.train_step(trajectories_of(99))  # the load must discard this
         resumed.load(tmp_path / "middle")
         assert hash_of(resumed) == published
-        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == told
+        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == metrics
         ends = [save(trainer, tmp_path / name) for name, trainer in (("straight", straight), ("resumed", resumed))]
         assert verify_checkpoint(ends[0]) == verify_checkpoint(ends[1])
 
-    def test_what_a_tool_said_is_read_and_not_learned(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
-        """Its own log-probs have no influence, nor has what it says after the last written token; what it says before
-        has."""
+    def test_tool_tokens_are_read_but_not_trained(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        """A tool's log-probs have no influence, nor do its tokens after the last written one; its earlier tokens do."""
         batch = trajectories_of(0, tools=True)
 
         def with_marks(mark: Callable[[TrainingTrajectory], TrainingTrajectory]) -> tuple[str, dict[str, float]]:
@@ -348,13 +345,13 @@ class TrainerConformance:
                 staleness=(*each.staleness, 0),
             )
 
-        told = with_marks(lambda each: each)
-        assert told[1]["train/trained_tokens"] == sum(sum(each.written) for each in batch)
-        assert with_marks(other_logprobs) == told
-        assert with_marks(last_words)[0] == told[0]
-        assert with_marks(other_words)[0] != told[0]
+        unchanged = with_marks(lambda each: each)
+        assert unchanged[1]["train/trained_tokens"] == sum(sum(each.written) for each in batch)
+        assert with_marks(other_logprobs) == unchanged
+        assert with_marks(last_words)[0] == unchanged[0]
+        assert with_marks(other_words)[0] != unchanged[0]
 
-    def test_logprobs_are_the_rollout_engines(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    def test_logprobs_equal_the_rollout_engines(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         rollouts = TorchRolloutEngine(make_llama(), max_batch=8, device="cpu")
         rollouts.submit(
             [
@@ -386,7 +383,7 @@ class TrainerConformance:
         assert metrics["train/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
         assert metrics.get("train/unrouted_fraction", 0.0) == 0.0
 
-    def test_a_checkpoint_is_a_model_folder_and_loads_nothing_torn(
+    def test_checkpoint_is_a_model_folder_and_refused_if_torn(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         from transformers import AutoModelForCausalLM
@@ -411,7 +408,7 @@ class TrainerConformance:
 
 
 def whole_weights(holder: WeightHolder, folder: Path) -> dict[str, Tensor]:
-    """As a replica installs what this holder publishes: an adapter is added to the folder's weights."""
+    """The weights as a replica installs them: an adapter is added to the folder's weights."""
     version = holder.snapshot(WeightsId(0, 0))
     if version.manifest.low_rank is None:
         return map_weights(version)

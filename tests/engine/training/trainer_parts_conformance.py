@@ -1,6 +1,6 @@
-"""Promises of every trainer for the parts that a job may ask for: critic, reference, adapter.
+"""Conformance suite of all trainers for their optional parts: critic, reference, adapter.
 
-A test module subclasses `PartsConformance`, named Test…, gives the fixture `make_trainer` and takes `make_layout`.
+A test module subclasses `PartsConformance`, named Test…, provides the fixture `make_trainer`, imports `make_layout`.
 """
 
 import shutil
@@ -34,13 +34,13 @@ PPO: Final = AlgorithmSpec(name="ppo")
 MakeLayout = Callable[[str], Path]
 
 
-# Both layers; five experts, whose rows no even number of ranks divides.
+# In both layers; five experts, whose rows do not divide evenly by an even number of ranks.
 MIXTURE: Final = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 
 
 @pytest.fixture
 def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> MakeLayout:
-    """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys, its mixture."""
+    """Small random models: Llama, Qwen2 with biases, Qwen3 with query and key norms, and its mixture."""
     return lambda layout: make_llama() if layout == "llama" else save_qwen(tmp_path_factory.mktemp(layout), layout)
 
 
@@ -82,7 +82,7 @@ def save_qwen(folder: Path, layout: str, *, dtype: str = "float32", **changes: A
 
 
 def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
-    """A whole checkpoint of the same things, but for one number."""
+    """A valid copy of the checkpoint in which one value of the critic is NaN."""
     state = load_file(checkpoint / "optimizer.safetensors")
     state["critic_master/value.weight"][0] = float("nan")
     kept = [file.relative_to(checkpoint).as_posix() for file in checkpoint.rglob("*.*") if file.name != MANIFEST_FILE]
@@ -92,7 +92,7 @@ def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
 
 
 def installed(folder: Path, *versions: WeightVersion) -> dict[str, Tensor]:
-    """The weights of a replica that took these versions, one after the other."""
+    """The weights of a replica that installed these versions in order."""
     model = load_decoder(folder, device="cpu")
     installer = Installer(folder, device="cpu", is_of_base=True)
     for version in versions:
@@ -119,7 +119,7 @@ class PartsConformance:
         trainer: TrainerSpec,
         tied: bool,
     ) -> None:
-        """Written while training goes on; whatever the other did before is gone."""
+        """The checkpoint is written during training; the load discards what the other trainer did before."""
         folder = make_llama(tied=tied)
         straight = make_trainer(folder, algorithm=algorithm, trainer=trainer)
         for step in range(3):
@@ -127,16 +127,16 @@ class PartsConformance:
         write = straight.prepare_save(tmp_path)
         with ThreadPoolExecutor(1) as pool:
             written = pool.submit(write)
-            told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
+            metrics = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
             written.result()
         resumed = make_trainer(folder, algorithm=algorithm, trainer=trainer)
         resumed.train_step(trajectories_of(99))
         resumed.load(tmp_path)
-        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == told
+        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == metrics
         assert hash_of(resumed) == hash_of(straight)
 
-    def test_a_critic_learns_what_answers_are_worth(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
-        """A group's prompt says what its answers are worth."""
+    def test_critic_learns_the_value_of_answers(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        """A group's prompt determines the reward of its answers."""
         batch = [replace(each, prompt_ids=(10 + each.group,), reward=float(each.group)) for each in trajectories_of(0)]
         trainer = make_trainer(
             make_llama(),
@@ -149,7 +149,7 @@ class PartsConformance:
         assert metrics[-1]["train/explained_variance"] > 0.8
         assert metrics[-1]["train/value_loss"] < 0.3 * metrics[0]["train/value_loss"]
 
-    def test_the_critics_gradient_does_not_pull_at_the_policy(
+    def test_gradient_of_the_critic_does_not_move_the_policy(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama
     ) -> None:
         def policy_after(learning_rate: float) -> str:
@@ -160,7 +160,7 @@ class PartsConformance:
 
         assert policy_after(1e-5) == policy_after(1.0)
 
-    def test_a_critic_that_is_not_finite_stops_the_policys_step_too(
+    def test_non_finite_critic_skips_the_policys_update_too(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         trainer = make_trainer(make_llama(), algorithm=PPO)
@@ -171,7 +171,7 @@ class PartsConformance:
         assert hash_of(trainer) == before
 
     @pytest.mark.parametrize("whose", ["_policy_loss", "_value_loss"])
-    def test_a_gradient_that_is_not_finite_stops_both_though_the_losses_are_finite(
+    def test_non_finite_gradient_skips_policy_and_critic(
         self,
         make_trainer: MakeTrainer,
         make_llama: MakeLlama,
@@ -199,7 +199,7 @@ class PartsConformance:
         assert trainer.train_step(trajectories_of(2)).metrics["train/skipped"] == 0.0
 
     @pytest.mark.parametrize("trainer", [TrainerSpec(), LORA])
-    def test_the_distance_to_the_reference_begins_at_zero_and_is_held_down(
+    def test_kl_to_the_reference_begins_at_zero_and_is_limited(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, trainer: TrainerSpec
     ) -> None:
         def distances(coefficient: float) -> list[float]:
@@ -213,10 +213,10 @@ class PartsConformance:
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     @pytest.mark.parametrize("trainer", [TrainerSpec(), LORA, TrainerSpec(compute_dtype="bfloat16")])
-    def test_who_is_its_own_teacher_learns_exactly_nothing_from_it(
+    def test_policy_that_is_its_own_teacher_does_not_move(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, trainer: TrainerSpec, dtype: str
     ) -> None:
-        """However a teacher's weights are kept: what is computed with them has the policy's bits."""
+        """In whichever dtype the teacher's weights are held, its results equal the policy's bit for bit."""
         folder = make_llama(dtype=dtype)
         alone = TeacherSpec(source=str(folder), reward_weight=0.0)
         learner = make_trainer(folder, algorithm=AlgorithmSpec(teacher=alone), trainer=trainer)
@@ -226,7 +226,7 @@ class PartsConformance:
         assert hash_of(learner) == before
 
     @pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
-    def test_peft_loads_the_adapter_and_says_what_the_merged_weights_say(
+    def test_peft_loads_the_adapter_and_equals_merged_weights(
         self, make_trainer: MakeTrainer, make_layout: MakeLayout, tmp_path: Path, layout: str
     ) -> None:
         from peft import PeftModel
@@ -246,7 +246,7 @@ class PartsConformance:
             torch.testing.assert_close(adapted(ids).logits, merged, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
-    def test_every_layout_is_trained_in_bfloat16_with_critic_and_adapter(
+    def test_every_layout_trains_in_bfloat16_with_critic_and_adapter(
         self, make_trainer: MakeTrainer, make_layout: MakeLayout, layout: str
     ) -> None:
         folder, algorithm = make_layout(layout), AlgorithmSpec(name="ppo", kl=WITH_KL, entropy_coefficient=0.01)
@@ -259,7 +259,7 @@ class PartsConformance:
             assert metrics["train/entropy"] == pytest.approx(expected["train/entropy"], abs=0.03)
             assert metrics["train/value_loss"] == pytest.approx(expected["train/value_loss"], abs=0.03)
 
-    def test_an_adapter_begins_at_the_base_and_moves_only_its_matrices(
+    def test_adapter_begins_at_the_base_and_moves_only_its_matrices(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama
     ) -> None:
         trainer = make_trainer(make_llama(), trainer=LORA)
@@ -274,19 +274,19 @@ class PartsConformance:
             assert torch.linalg.matrix_rank((after[name] - before[name]).double(), rtol=1e-4) <= 3
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_replicas_make_the_merged_weights_of_an_adapter_to_the_bit(
+    def test_replicas_merge_an_adapter_bit_for_bit(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, dtype: str
     ) -> None:
-        """Those of a checkpoint, which are the trainer's own. Nothing but A and B travels."""
+        """The same as in a checkpoint, which are the trainer's own. Only A and B are published."""
         folder = make_llama(dtype=dtype)
         trainer = make_trainer(folder, trainer=LORA)
         trainer.train_step(trajectories_of(0))
         version = trainer.snapshot(WeightsId(0, 1))
         saved = save(trainer, tmp_path)
-        merged, found = load_file(saved / "model.safetensors"), installed(folder, version)
-        assert merged.keys() == found.keys()
+        merged, replica = load_file(saved / "model.safetensors"), installed(folder, version)
+        assert merged.keys() == replica.keys()
         for name, tensor in merged.items():
-            assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
+            assert torch.equal(replica[name], tensor) and replica[name].dtype == tensor.dtype, name
         adapter = load_file(saved / "adapter" / "adapter_model.safetensors")
         own = map_weights(version)
         assert own.keys() == adapter.keys() and all(torch.equal(own[name], adapter[name]) for name in adapter)

@@ -1,4 +1,4 @@
-"""A folder is a checkpoint only when its manifest is there and every byte is what it says."""
+"""A folder is a checkpoint only if it has a manifest and every byte matches it."""
 
 import json
 from hashlib import sha256
@@ -31,13 +31,13 @@ def writer(content: bytes) -> WritePart:
     return write
 
 
-def test_what_was_written_verifies_to_the_hash_of_its_manifest(tmp_path: Path) -> None:
-    told = write_demo(tmp_path / "new" / "folder")
-    assert verify_checkpoint(tmp_path / "new" / "folder") == told
-    assert told == sha256((tmp_path / "new" / "folder" / MANIFEST_FILE).read_bytes()).hexdigest()
+def test_written_checkpoint_verifies_to_its_manifests_hash(tmp_path: Path) -> None:
+    digest = write_demo(tmp_path / "new" / "folder")
+    assert verify_checkpoint(tmp_path / "new" / "folder") == digest
+    assert digest == sha256((tmp_path / "new" / "folder" / MANIFEST_FILE).read_bytes()).hexdigest()
     assert checkpoint_num_bytes(tmp_path / "new" / "folder") == 204
-    found = {str(file.relative_to(tmp_path / "new/folder")) for file in (tmp_path / "new/folder").rglob("*.*")}
-    assert found == {*CONTENTS, MANIFEST_FILE}
+    names = {str(file.relative_to(tmp_path / "new/folder")) for file in (tmp_path / "new/folder").rglob("*.*")}
+    assert names == {*CONTENTS, MANIFEST_FILE}
 
 
 @settings(max_examples=40)  # every example syncs to disk
@@ -46,12 +46,12 @@ def test_one_flipped_bit_anywhere_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, name: str, position: int, bit: int
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoint")
-    told = write_demo(folder)
+    digest = write_demo(folder)
     content = bytearray((folder / name).read_bytes())
     content[position % len(content)] ^= 1 << bit
     (folder / name).write_bytes(content)
     try:
-        assert verify_checkpoint(folder) != told  # white space in the manifest: another manifest, the same parts
+        assert verify_checkpoint(folder) != digest  # white space in the manifest: another manifest, the same parts
         assert name == MANIFEST_FILE
     except CheckpointUnverified:
         pass
@@ -70,7 +70,7 @@ def test_a_missing_or_cut_file_is_noticed(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("crash_at", range(3))
 def test_a_crash_while_writing_leaves_nothing_that_verifies(tmp_path: Path, crash_at: int) -> None:
-    """Not even when an older checkpoint was in that folder."""
+    """Even if the folder held an older checkpoint."""
     write_demo(tmp_path)
 
     def crash(file: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_crash_while_writing_leaves_nothing_that_verifies(tmp_path: Path, cras
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "adapter/../../outside", "a/b/c", "./x", "adapter/"])
-def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path, name: str) -> None:
+def test_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, name: str) -> None:
     write_demo(tmp_path)
     manifest = json.loads((tmp_path / MANIFEST_FILE).read_text())
     manifest["parts"][name] = manifest["parts"]["trainer.json"]

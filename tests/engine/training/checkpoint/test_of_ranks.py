@@ -1,4 +1,4 @@
-"""A checkpoint that several ranks wrote: who goes on from it, who else reads it, and what bad luck leaves of it."""
+"""Checkpoints of several ranks: resuming from them, reading them elsewhere, and failures while saving."""
 
 import json
 import os
@@ -29,8 +29,8 @@ from engine.training.ranks.world import World
 from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.ranks.two_ranks import asked
-from tests.engine.training.ranks.worlds import run_ranks, tell, told
+from tests.engine.training.ranks.two_ranks import settings_for
+from tests.engine.training.ranks.worlds import read_report, run_ranks, write_report
 from tests.engine.training.trainer_conformance import assert_same_content, save, tensors_of, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,7 +41,7 @@ BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"backend": "de
 
 def trainer_of(kind: str, model: Path, world: World, **trainer: Any) -> Any:
     make = DeepSpeedTrainer if trainer else FsdpTrainer
-    return make(model, asked(kind, **trainer), device="cpu", world=world)
+    return make(model, settings_for(kind, **trainer), device="cpu", world=world)
 
 
 def make_checkpoints(world: World, model: Path, into: Path) -> None:
@@ -59,21 +59,21 @@ def model(make_llama: MakeLlama) -> Path:
 
 @pytest.fixture(scope="module")
 def of_two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """By kind: checkpoints that two FSDP ranks wrote."""
+    """Checkpoints written by two FSDP ranks, by kind."""
     into = tmp_path_factory.mktemp("of-two")
     assert run_ranks(2, make_checkpoints, model, into) == [0, 0]
     return into
 
 
-# Who goes on -------------------------------------------------------------------------------------------------------
+# Resuming ----------------------------------------------------------------------------------------------------------
 
 
 def load_and_save(world: World, model: Path, of_two: Path, into: Path) -> None:
     pytest.MonkeyPatch().setattr(zero_sharding, "PERSISTENT_NUMEL", 0)
     for kind in KINDS:
-        for name, asked_for in (("fsdp", {}), ("stage-1", {"zero_stage": 1}), ("stage-3", {"zero_stage": 3})):
-            trainer = trainer_of(kind, model, world, **({"backend": "deepspeed", **asked_for} if asked_for else {}))
-            trainer.train_step(trajectories_of(9))  # whatever it did before is gone
+        for name, stage in (("fsdp", {}), ("stage-1", {"zero_stage": 1}), ("stage-3", {"zero_stage": 3})):
+            trainer = trainer_of(kind, model, world, **({"backend": "deepspeed", **stage} if stage else {}))
+            trainer.train_step(trajectories_of(9))  # the load must discard this
             trainer.load(of_two / kind)
             save(trainer, into / kind / name)
             trainer.close()
@@ -89,9 +89,7 @@ def by_three(model: Path, of_two: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["fsdp", "stage-1", "stage-3"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_three_ranks_go_on_from_two_whatever_divides_weights_between_them(
-    by_three: Path, of_two: Path, kind: str, how: str
-) -> None:
+def test_three_ranks_resume_from_two_with_any_sharding(by_three: Path, of_two: Path, kind: str, how: str) -> None:
     verify_checkpoint(by_three / kind / how)
     assert_same_content(by_three / kind / how, of_two / kind)
     assert {file.name for file in (by_three / kind / how).glob("state-*")} == {
@@ -109,32 +107,28 @@ def load_on_four(world: World, model: Path, of_two: Path, into: Path) -> None:
 
     pytest.MonkeyPatch().setattr(stored_state._Stored, "read", counted)
     trainer = trainer_of("whole", model, world)
-    read.clear()  # of the model and its reference
+    read.clear()  # drops the reads of the model and its reference
     trainer.load(of_two / "whole")
-    tell(into, world, str(sum(read)))
+    write_report(into, world, str(sum(read)))
     save(trainer, into / "again")
     trainer.close()
 
 
 @pytest.mark.long
-def test_four_ranks_each_read_their_own_quarter_of_what_two_wrote_and_write_it(
-    model: Path, of_two: Path, tmp_path: Path
-) -> None:
+def test_four_ranks_read_and_write_their_own_quarters(model: Path, of_two: Path, tmp_path: Path) -> None:
     assert run_ranks(4, load_on_four, model, of_two, tmp_path) == [0, 0, 0, 0]
     assert_same_content(tmp_path / "again", of_two / "whole")
     total = sum(tensor.numel() for name, tensor in tensors_of(of_two / "whole").items() if "/" in name) - len(
         torch.get_rng_state()
     )
-    assert sum(int(told(tmp_path, rank)) for rank in range(4)) == total
-    assert max(int(told(tmp_path, rank)) for rank in range(4)) == pytest.approx(total / 4, rel=0.05)
+    assert sum(int(read_report(tmp_path, rank)) for rank in range(4)) == total
+    assert max(int(read_report(tmp_path, rank)) for rank in range(4)) == pytest.approx(total / 4, rel=0.05)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_as_it_was_written_before_ranks_wrote_their_own_is_gone_on_from(
-    model: Path, of_two: Path, tmp_path: Path, kind: str
-) -> None:
-    alone = TorchTrainer(model, asked(kind), device="cpu")
+def test_plain_safetensors_checkpoint_can_be_resumed(model: Path, of_two: Path, tmp_path: Path, kind: str) -> None:
+    alone = TorchTrainer(model, settings_for(kind), device="cpu")
     alone.load(of_two / kind)
     saved = save(alone, tmp_path / "today")
     parts: dict[str, Callable[[Path], object]] = {
@@ -146,12 +140,12 @@ def test_a_checkpoint_as_it_was_written_before_ranks_wrote_their_own_is_gone_on_
         tensors = load_file(saved / name)
         parts[name] = lambda file, tensors=tensors: save_file(tensors, file, {"format": "pt"})  # type: ignore[misc]
     write_checkpoint(tmp_path / "then", parts)
-    later = TorchTrainer(model, asked(kind), device="cpu")
+    later = TorchTrainer(model, settings_for(kind), device="cpu")
     later.load(tmp_path / "then")
     assert_same_content(save(later, tmp_path / "again"), of_two / kind)
 
 
-# Who else reads ----------------------------------------------------------------------------------------------------
+# Other readers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -175,7 +169,7 @@ def test_each_rank_wrote_its_half(of_two: Path) -> None:
         assert max(sizes) - min(sizes) < 0.25 * max(sizes)
 
 
-# Bad luck ----------------------------------------------------------------------------------------------------------
+# Failures ----------------------------------------------------------------------------------------------------------
 
 
 def save_on_a_full_disk(world: World, model: Path, into: Path, backend: str) -> None:
@@ -190,7 +184,7 @@ def save_on_a_full_disk(world: World, model: Path, into: Path, backend: str) -> 
         with pytest.raises(SavingFailed) as failed:
             write()
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        tell(into / "step-1", world, f"{failed.value}")
+        write_report(into / "step-1", world, f"{failed.value}")
         assert f"step-{step} was not written: rank {full}: OSError" in str(failed.value)
     save(trainer, into / "step-4")
     trainer.close()
@@ -198,17 +192,15 @@ def save_on_a_full_disk(world: World, model: Path, into: Path, backend: str) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(
-    model: Path, tmp_path: Path, backend: str
-) -> None:
-    """Both train on, and save again once there is room."""
+def test_full_disk_of_one_rank_fails_that_save_and_names_it(model: Path, tmp_path: Path, backend: str) -> None:
+    """Both continue training, and save again once there is room."""
     assert run_ranks(2, save_on_a_full_disk, model, tmp_path, backend) == [0, 0]
     for step in (1, 4):
         verify_checkpoint(tmp_path / f"step-{step}")
     for step in (2, 3):
         with pytest.raises(CheckpointUnverified):
             verify_checkpoint(tmp_path / f"step-{step}")
-    assert "File too large" in told(tmp_path / "step-1", 0)
+    assert "File too large" in read_report(tmp_path / "step-1", 0)
 
 
 def die_while_saving(world: World, model: Path, into: Path, backend: str, where: str) -> None:
@@ -233,7 +225,7 @@ def die_while_saving(world: World, model: Path, into: Path, backend: str, where:
     ("backend", "where"),
     [("torch", "model-"), pytest.param("torch", "state-", marks=pytest.mark.soak), ("deepspeed", "state-")],
 )
-def test_a_rank_killed_while_it_saves_leaves_the_checkpoint_before(
+def test_rank_killed_while_saving_leaves_previous_checkpoint(
     model: Path, tmp_path: Path, backend: str, where: str
 ) -> None:
     assert run_ranks(2, die_while_saving, model, tmp_path, backend, where) == [7, -signal.SIGKILL]
@@ -250,7 +242,7 @@ def refuse_torn(world: World, model: Path, torn: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two: Path, tmp_path: Path) -> None:
+def test_torn_file_found_by_one_rank_is_refused_by_all(model: Path, of_two: Path, tmp_path: Path) -> None:
     for file in (of_two / "whole").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     file = tmp_path / "state-00002-of-00002.safetensors"
@@ -260,21 +252,21 @@ def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", [TorchTrainer, FsdpTrainer, DeepSpeedTrainer])
-def test_another_dtype_or_adapter_rank_is_refused_with_both_values(
+def test_other_dtype_or_adapter_rank_is_refused_with_both_values(
     make: Callable[..., Any], of_two: Path, make_llama: MakeLlama
 ) -> None:
     its_own = BACKENDS["deepspeed"] if make is DeepSpeedTrainer else {}
-    other = make(make_llama(dtype="float32"), asked("whole", **its_own), device="cpu")
+    other = make(make_llama(dtype="float32"), settings_for("whole", **its_own), device="cpu")
     with pytest.raises(
         ValueError, match=r"of another model than this trainer's: dtype torch.bfloat16, not torch.float32"
     ):
         other.load(of_two / "whole")
     if make is not TorchTrainer:
         other.close()
-    settings = asked("adapter", **its_own)
+    settings = settings_for("adapter", **its_own)
     thinner = replace(settings, trainer=settings.trainer.model_copy(update={"lora_rank": 2}))
     adapted = make(make_llama(dtype="bfloat16"), thinner, device="cpu")
-    with pytest.raises(ValueError, match=r"lora_rank 3.*, not .*lora_rank 2.*; go on from it with those, or"):
+    with pytest.raises(ValueError, match=r"lora_rank 3.*, not .*lora_rank 2.*; continue it with those, or"):
         adapted.load(of_two / "adapter")
     if make is not TorchTrainer:
         adapted.close()

@@ -1,4 +1,4 @@
-"""What some ranks have stored of a model's values, any other ranks read, however either divide them."""
+"""Values stored by ranks with one sharding are read by ranks with any other."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ NUMEL = st.integers(0, 200)
 
 
 def cut(place: Place, values: Tensor, cuts: list[int]) -> list[Share]:
-    """Shares of as many ranks as there are cuts and one, some of which may have nothing."""
+    """The shares of len(cuts) + 1 ranks, some of which may be empty."""
     total = place.shape.numel()
     ends = sorted(min(each, total) for each in cuts)
     spans = [range(*ends_of) for ends_of in zip([0, *ends], [*ends, total], strict=True)]
@@ -34,7 +34,7 @@ def cut(place: Place, values: Tensor, cuts: list[int]) -> list[Share]:
 
 @examples(max_examples=30)
 @given(config=configs(), stored_cuts=st.lists(NUMEL, max_size=3), read_cuts=st.lists(NUMEL, max_size=3))
-def test_any_division_reads_what_any_other_stored(
+def test_any_sharding_reads_what_any_other_stored(
     config: DecoderConfig, stored_cuts: list[int], read_cuts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
@@ -49,7 +49,7 @@ def test_any_division_reads_what_any_other_stored(
                 file[piece.stored_name] = part.clone().view(piece.stored_shape)
     for rank, tensors in enumerate(files):
         write_named(folder / f"{rank}.safetensors", tensors)
-    if not stored_cuts:  # one process: Hugging Face's names and shapes, and nothing else
+    if not stored_cuts:  # one process stores only Hugging Face names and shapes
         assert {name: tensor.shape for name, tensor in files[0].items()} == {
             name: view.shape for name, view in hugging_face_views(config, own).items()
         }
@@ -61,7 +61,7 @@ def test_any_division_reads_what_any_other_stored(
             assert torch.equal(read.view(place.shape), own[name])
 
 
-def test_a_rank_reads_its_rows_of_a_fused_matrix_from_the_files_of_its_parts(make_llama: MakeLlama) -> None:
+def test_rank_reads_its_rows_of_a_fused_matrix(make_llama: MakeLlama) -> None:
     folder = make_llama(dtype="bfloat16")
     config = read_config(folder)
     place = decoder_places(config, dict(Decoder(config, torch.float32).named_parameters()))["layers.1.qkv_QD"]
@@ -81,29 +81,27 @@ def place_of(*shape: int) -> Place:
 @pytest.mark.parametrize(
     ("stored", "named"),
     [
-        ({"w[0:5/12]": (5,)}, r"values 5 to 12 of w are in none of its files"),
-        ({"other": (12,)}, r"values 0 to 12 of w are in none of its files"),
-        ({"w[0:5/10]": (5,), "w[5:10/10]": (5,)}, r"w\[0:5/10\] has 10 values, config.json asks for \(3, 4\)"),
-        ({"w": (4, 3)}, r"w has 12 values, config.json asks for \(3, 4\)"),
+        ({"w[0:5/12]": (5,)}, r"no file has the values 5 to 12 of w"),
+        ({"other": (12,)}, r"no file has the values 0 to 12 of w"),
+        ({"w[0:5/10]": (5,), "w[5:10/10]": (5,)}, r"w\[0:5/10\] has 10 values, config.json requires \(3, 4\)"),
+        ({"w": (4, 3)}, r"w has 12 values, config.json requires \(3, 4\)"),
     ],
 )
-def test_what_is_missing_or_of_another_shape_is_named(
-    tmp_path: Path, stored: dict[str, tuple[int, ...]], named: str
-) -> None:
+def test_missing_or_misshapen_values_are_named(tmp_path: Path, stored: dict[str, tuple[int, ...]], named: str) -> None:
     save_file({name: torch.zeros(shape) for name, shape in stored.items()}, tmp_path / "state.safetensors")
     share = Share.whole(place_of(3, 4), torch.empty(12))
     with StoredState([tmp_path / "state.safetensors"]) as state, pytest.raises(ValueError, match=named):
         state.fill(share, under="")
 
 
-def test_large_tensors_are_read_little_by_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_state, "_BLOCK_NUMEL", 5)
     values = torch.randn(7, 9)
     save_file({"m/w": values}, tmp_path / "state.safetensors")
-    found = torch.empty(41)
+    target = torch.empty(41)
     with StoredState([tmp_path / "state.safetensors"]) as state:
-        state.fill(Share(place_of(7, 9), range(11, 52), found), under="m/")
-    assert torch.equal(found, values.view(-1)[11:52])
+        state.fill(Share(place_of(7, 9), range(11, 52), target), under="m/")
+    assert torch.equal(target, values.view(-1)[11:52])
 
 
 @examples(max_examples=20)
@@ -112,23 +110,23 @@ def test_large_tensors_are_read_little_by_little(tmp_path: Path, monkeypatch: py
         st.text("abc.[]:/", min_size=1), st.tuples(st.lists(st.integers(0, 4), max_size=3), st.integers(0, 3))
     )
 )
-def test_a_file_that_was_streamed_is_read_by_safetensors_and_hashed_as_it_is(
+def test_streamed_file_is_valid_safetensors_with_its_hash(
     shapes: dict[str, tuple[list[int], int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Also where numbers of one, two and four bytes stand in one file."""
+    """Also if a file mixes numbers of one, two, four and eight bytes."""
     dtypes = (torch.uint8, torch.bfloat16, torch.float32, torch.int64)
     tensors = {name: torch.randn(shape).abs().to(dtypes[which]) for name, (shape, which) in shapes.items()}
     file = tmp_path_factory.mktemp("file") / "all.safetensors"
     part = write_named(file, tensors)
-    found = load_file(file)
-    assert found.keys() == tensors.keys()
+    loaded = load_file(file)
+    assert loaded.keys() == tensors.keys()
     assert all(
-        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()
+        torch.equal(loaded[name], tensor) and loaded[name].dtype == tensor.dtype for name, tensor in tensors.items()
     )
     assert part.num_bytes == file.stat().st_size
 
 
-class Heard(Signs):
+class CountedSigns(Signs):
     num_pieces = 0
 
     def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
@@ -136,8 +134,8 @@ class Heard(Signs):
         self.num_pieces += 1
 
 
-def test_no_sign_of_life_waits_for_more_than_one_block_of_a_file(tmp_path: Path) -> None:
-    tensor, signs = torch.zeros(3 * BLOCK_BYTES // 4 + 5), Heard()
+def test_every_written_block_reports_progress(tmp_path: Path) -> None:
+    tensor, signs = torch.zeros(3 * BLOCK_BYTES // 4 + 5), CountedSigns()
     with signs.heard_here():
         write_tensors(tmp_path / "large", [Entry("w", tensor.dtype, tuple(tensor.shape))], [tensor])
     assert signs.num_pieces >= 4

@@ -1,4 +1,4 @@
-"""Every promise of a trainer, kept by FSDP2 in one process; and the torch trainer's steps."""
+"""FSDP2 in one process: the trainer conformance suite, and the torch trainer's steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,15 +38,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def make_trainer() -> Iterator[MakeTrainer]:
-    """Trainers of one test live side by side."""
-    made: list[FsdpTrainer] = []
+    """A test's trainers live at the same time."""
+    trainers: list[FsdpTrainer] = []
 
     def make(folder: Path, **given: Any) -> FsdpTrainer:
-        made.append(FsdpTrainer(folder, settings(**given), device="cpu"))
-        return made[-1]
+        trainers.append(FsdpTrainer(folder, settings(**given), device="cpu"))
+        return trainers[-1]
 
     yield make
-    for trainer in made:
+    for trainer in trainers:
         trainer.close()
 
 
@@ -62,14 +62,12 @@ class TestFsdpTrainersMiniBatches(MiniBatchConformance):
     pass
 
 
-@pytest.mark.long_except("test_what_was_trained_with_a_critic_or_an_adapter_is_not_gone_on_from_without")
+@pytest.mark.long_except("test_checkpoint_with_critic_or_adapter_is_refused_without")
 class TestFsdpTrainersPartsAreTorchs(SameStepsConformance):
     pass
 
 
-def test_its_weights_are_those_of_the_folder_in_the_torch_trainers_order(
-    make_trainer: MakeTrainer, make_llama: MakeLlama
-) -> None:
+def test_snapshot_equals_the_torch_trainers(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
     folder = make_llama(dtype="bfloat16")
     trainers = make_trainer(folder), TorchTrainer(folder, settings(), device="cpu")
     ours, theirs = (trainer.snapshot(WeightsId(0, 0)) for trainer in trainers)
@@ -77,10 +75,8 @@ def test_its_weights_are_those_of_the_folder_in_the_torch_trainers_order(
     assert {tensor.dtype for tensor in map_weights(ours).values()} == {torch.bfloat16}
 
 
-def test_tables_of_positions_are_those_of_a_model_that_was_loaded(
-    make_trainer: MakeTrainer, make_llama: MakeLlama
-) -> None:
-    """They are in no file."""
+def test_rotary_tables_equal_those_of_a_loaded_model(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    """The tables are not stored in any file."""
     trainer = make_trainer(make_llama())
     loaded = load_decoder(make_llama(), device="cpu")
     assert isinstance(trainer, FsdpTrainer)
@@ -105,7 +101,7 @@ def test_weights_that_are_not_float32_are_named_after_a_load(
 def test_logits_in_chunks_give_the_same_gradient(
     make_trainer: MakeTrainer, make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is computed again in the backward pass, for which the head is gathered again."""
+    """Each chunk is recomputed in the backward pass, for which the head is gathered again."""
     norms = []
     for chunk in (head.LOGITS_ON_A_CPU, 40 * 16):
         monkeypatch.setattr(head, "LOGITS_ON_A_CPU", chunk)
@@ -114,12 +110,12 @@ def test_logits_in_chunks_give_the_same_gradient(
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("asked", [TrainerSpec(), TrainerSpec(lora_rank=3)], ids=["whole", "adapter"])
-def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(
-    make_trainer: MakeTrainer, make_llama: MakeLlama, asked: TrainerSpec
+@pytest.mark.parametrize("spec", [TrainerSpec(), TrainerSpec(lora_rank=3)], ids=["whole", "adapter"])
+def test_bfloat16_compute_is_near_float32_and_keeps_its_weights(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, spec: TrainerSpec
 ) -> None:
     exact, trainer = (
-        make_trainer(make_llama(), trainer=asked.model_copy(update={"compute_dtype": dtype}))
+        make_trainer(make_llama(), trainer=spec.model_copy(update={"compute_dtype": dtype}))
         for dtype in ("float32", "bfloat16")
     )
     expected, near = (each.train_step(trajectories_of(0)).metrics for each in (exact, trainer))
@@ -131,7 +127,7 @@ def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "float8"])
-def test_small_moments_are_kept_saved_and_taken_over_as_they_are(
+def test_small_moments_are_saved_and_loaded_unchanged(
     make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, moments: Literal["bfloat16", "float8"]
 ) -> None:
     rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments=moments)
@@ -144,11 +140,11 @@ def test_small_moments_are_kept_saved_and_taken_over_as_they_are(
     assert ours.train_step(trajectories_of(1)).metrics["train/skipped"] == 0.0
 
 
-# Manners --------------------------------------------------------------------------------------------------------------
+# Process state --------------------------------------------------------------------------------------------------------
 
 
-def test_trainers_in_one_process_do_not_disturb_each_other_and_leave_nothing_behind(make_llama: MakeLlama) -> None:
-    """The world lasts until the last one has left, and can be entered again."""
+def test_trainers_in_one_process_are_independent_and_clean_up(make_llama: MakeLlama) -> None:
+    """The world lasts until the last trainer has left, and can be entered again."""
     first, second = (FsdpTrainer(make_llama(), settings(), device="cpu") for _ in range(2))
     untouched = hash_of(second)
     first.train_step(trajectories_of(0))
@@ -162,7 +158,7 @@ def test_trainers_in_one_process_do_not_disturb_each_other_and_leave_nothing_beh
     third.close()
 
 
-def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama) -> None:
+def test_process_group_of_other_code_is_left_alone(make_llama: MakeLlama) -> None:
     torch_distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(ValueError, match="process group"):
@@ -172,7 +168,7 @@ def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama) -
         torch_distributed.destroy_process_group()
 
 
-def test_a_model_that_cannot_be_read_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
+def test_unreadable_model_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((make_llama() / "config.json").read_bytes())
     with pytest.raises((OSError, ValueError)):
         FsdpTrainer(tmp_path, settings(), device="cpu")

@@ -1,5 +1,5 @@
-"""Models of transformers' own classes in the trainers: two ranks, that share sequences or do not, make the steps of one
-process; what is saved is what transformers reads."""
+"""Models of transformers' own classes in the trainers: two ranks, with or without sequence parallelism, make the same
+steps as one process, and transformers reads the saved models."""
 
 import json
 from dataclasses import replace
@@ -37,16 +37,16 @@ from tests.engine.training.trainer_conformance import (
     trajectories_of,
 )
 
-# Those that the decoder knows too are its own; with a setting that it refuses they are not.
+# Families that the decoder supports too appear with a setting that it refuses.
 FAMILIES: Final = ("llama-biases", "qwen2-windows", "qwen3-windows", "mistral-windows", "glm4", "olmo2", "phi3")
-# Ranks that do not share sequences divide any of them alike, and their attention is that of one process.
+# Without shared sequences all families are sharded alike, with the attention of one process.
 SHARED_OR_NOT: Final = [*((family, 2) for family in FAMILIES), ("llama-biases", 1), ("glm4", 1)]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def asked(sharers: int = 1, **trainer: Any) -> TrainerSettings:
-    """Packed micro-batches of several sequences, layers computed again, a reference that is divided too."""
+def settings_for(sharers: int = 1, **trainer: Any) -> TrainerSettings:
+    """Settings with micro-batches of several sequences, recomputed layers and a sharded reference."""
     return settings(
         algorithm=AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01),
         optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
@@ -57,9 +57,9 @@ def asked(sharers: int = 1, **trainer: Any) -> TrainerSettings:
 
 
 def train(trainer: Trainer, folder: Path) -> list[dict[str, float]]:
-    told = [trainer.train_step(trajectories_of(step, tools=True)).metrics for step in range(2)]
+    metrics = [trainer.train_step(trajectories_of(step, tools=True)).metrics for step in range(2)]
     save(trainer, folder)
-    return told
+    return metrics
 
 
 def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
@@ -67,22 +67,22 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
         for sharers in (sharers for named, sharers in SHARED_OR_NOT if named == family):
             mine = results / family / f"{sharers}-share"
             mine.mkdir(parents=True, exist_ok=True)
-            trainer = FsdpTrainer(folder, asked(sharers), device="cpu", world=world)
-            told = train(trainer, mine / "trained")
+            trainer = FsdpTrainer(folder, settings_for(sharers), device="cpu", world=world)
+            metrics = train(trainer, mine / "trained")
             before = version_of(trainer)
             trainer.load(results / family / "alone" / "trained")
             (mine / f"rank-{world.index}.json").write_text(
                 json.dumps(
-                    {"told": told, "weights": [before, version_of(trainer)], "logprobs": trainer.probe().logprobs}
+                    {"steps": metrics, "weights": [before, version_of(trainer)], "logprobs": trainer.probe().logprobs}
                 )
             )
             trainer.close()
-        tell_low(folder, world, results / family / f"low-{world.index}.json")
+        write_low(folder, world, results / family / f"low-{world.index}.json")
 
 
-def tell_low(folder: Path, world: World, file: Path) -> None:
-    """A step in bfloat16 of ranks that share sequences, and what a forward pass keeps in float32."""
-    trainer = FsdpTrainer(folder, asked(2, compute_dtype="bfloat16"), device="cpu", world=world)
+def write_low(folder: Path, world: World, file: Path) -> None:
+    """Writes a bfloat16 step of ranks that share sequences, and the bytes that a float32 forward pass saves."""
+    trainer = FsdpTrainer(folder, settings_for(2, compute_dtype="bfloat16"), device="cpu", world=world)
     low = trainer.train_step(trajectories_of(0, tools=True)).metrics
     trainer.close()
     file.write_text(json.dumps({"low": low, "kept": divided(folder, world)["for_backward"]}))
@@ -99,29 +99,29 @@ def results(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     for family, folder in folders.items():
         alone = results / family / "alone"
         alone.mkdir(parents=True)
-        trainer = TorchTrainer(folder, asked(activations="kept"), device="cpu")
-        told = train(trainer, alone / "trained")
+        trainer = TorchTrainer(folder, settings_for(activations="kept"), device="cpu")
+        metrics = train(trainer, alone / "trained")
         (alone / "rank-0.json").write_text(
-            json.dumps({"told": told, "weights": version_of(trainer), "logprobs": trainer.probe().logprobs})
+            json.dumps({"steps": metrics, "weights": version_of(trainer), "logprobs": trainer.probe().logprobs})
         )
     assert run_ranks(2, be_a_rank, folders, results) == [0, 0]
     return results
 
 
-def told_in(folder: Path, rank: int = 0) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text())
-    return told
+def results_in(folder: Path, rank: int = 0) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text())
+    return results
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "sharers"), SHARED_OR_NOT)
 def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sharers: int) -> None:
     alone, shared = (results / family / name for name in ("alone", f"{sharers}-share"))
-    assert told_in(shared, 0)["told"] == told_in(shared, 1)["told"]
+    assert results_in(shared, 0)["steps"] == results_in(shared, 1)["steps"]
     assert_same_steps(
-        told_in(shared)["told"],
+        results_in(shared)["steps"],
         shared / "trained",
-        expected=told_in(alone)["told"],
+        expected=results_in(alone)["steps"],
         expected_checkpoint=alone / "trained",
     )
 
@@ -129,9 +129,9 @@ def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sha
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "sharers"), SHARED_OR_NOT)
 def test_every_rank_has_the_probe_of_one_process(results: Path, family: str, sharers: int) -> None:
-    expected = told_in(results / family / "alone")["logprobs"]
+    expected = results_in(results / family / "alone")["logprobs"]
     for rank in range(2):
-        assert told_in(results / family / f"{sharers}-share", rank)["logprobs"] == pytest.approx(expected, abs=1e-4)
+        assert results_in(results / family / f"{sharers}-share", rank)["logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.long
@@ -139,7 +139,7 @@ def test_every_rank_has_the_probe_of_one_process(results: Path, family: str, sha
 def test_ranks_that_share_sequences_make_a_step_in_bfloat16(results: Path, family: str) -> None:
     low = [json.loads((results / family / f"low-{rank}.json").read_text())["low"] for rank in (0, 1)]
     assert low[0] == low[1]
-    exact = told_in(results / family / "alone")["told"][0]
+    exact = results_in(results / family / "alone")["steps"][0]
     assert low[0]["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
     assert low[0]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.1)
 
@@ -148,23 +148,21 @@ def test_ranks_that_share_sequences_make_a_step_in_bfloat16(results: Path, famil
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_gathered_matrix_is_kept_for_the_backward_pass(results: Path, folders: dict[str, Path], family: str) -> None:
     model = load_model(folders[family], device="cpu")
-    alone = bytes_for_backward(PolicyPass(model, asked()), beside=model)
+    alone = bytes_for_backward(PolicyPass(model, settings_for()), model=model)
     assert [json.loads((results / family / f"low-{rank}.json").read_text())["kept"] for rank in (0, 1)] == [alone] * 2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_two_ranks_go_on_from_the_checkpoint_of_one_process(results: Path, family: str) -> None:
-    ranks = [told_in(results / family / "2-share", rank)["weights"] for rank in (0, 1)]
+def test_two_ranks_resume_from_a_checkpoint_of_one_process(results: Path, family: str) -> None:
+    ranks = [results_in(results / family / "2-share", rank)["weights"] for rank in (0, 1)]
     before, loaded = (together(*versions) for versions in zip(*ranks, strict=True))
-    assert loaded == bytes.fromhex(told_in(results / family / "alone")["weights"]) != before
+    assert loaded == bytes.fromhex(results_in(results / family / "alone")["weights"]) != before
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_reads_what_was_saved_and_says_what_was_trained(
-    results: Path, folders: dict[str, Path], family: str
-) -> None:
+def test_transformers_loads_the_trained_weights(results: Path, folders: dict[str, Path], family: str) -> None:
     from transformers import AutoModelForCausalLM
 
     trained = results / family / "2-share" / "trained"
@@ -172,22 +170,22 @@ def test_transformers_reads_what_was_saved_and_says_what_was_trained(
         stored = {name: tensor for name, tensor in tensors_of(trained).items() if "/" not in name}
         assert sorted(stored) == sorted(begun.keys())
     read: Any = AutoModelForCausalLM.from_pretrained(trained, output_loading_info=True)
-    model, told = read
-    assert not any(told.values())
+    model, problems = read
+    assert not any(problems.values())
     assert all(torch.equal(dict(model.named_parameters())[name], tensor) for name, tensor in stored.items())
 
 
-def test_what_is_published_is_in_the_dtype_of_rollouts(tmp_path: Path) -> None:
+def test_published_weights_have_the_dtype_of_rollouts(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path, "phi3", dtype=torch.bfloat16)
-    trainer = TorchTrainer(folder, asked(), device="cpu")
+    trainer = TorchTrainer(folder, settings_for(), device="cpu")
     stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(WeightsId(0, 0)))
     assert {name: tensor.dtype for name, tensor in published.items()} == dict.fromkeys(stored, torch.bfloat16)
     assert all(torch.equal(published[name], tensor) for name, tensor in stored.items())
     assert hash_of(HeldWeights(folder)) == hash_of(trainer)
 
 
-def test_a_critic_of_such_a_model_goes_on_exactly(folders: dict[str, Path], tmp_path: Path) -> None:
-    with_critic = replace(asked(), algorithm=AlgorithmSpec(name="ppo"))
+def test_critic_of_such_a_model_resumes_exactly(folders: dict[str, Path], tmp_path: Path) -> None:
+    with_critic = replace(settings_for(), algorithm=AlgorithmSpec(name="ppo"))
     straight = TorchTrainer(folders["olmo2"], with_critic, device="cpu")
     straight.train_step(trajectories_of(0))
     save(straight, tmp_path)
@@ -198,13 +196,13 @@ def test_a_critic_of_such_a_model_goes_on_exactly(folders: dict[str, Path], tmp_
 
 
 def test_an_adapter_is_refused_by_name(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match=r"trainer\.lora_rank must be 0 for a model of transformers'.*got 3"):
-        TorchTrainer(folders["glm4"], asked(lora_rank=3), device="cpu")
+    with pytest.raises(ValueError, match=r"trainer\.lora_rank must be 0 for a model of transformers'.*got 3:"):
+        TorchTrainer(folders["glm4"], settings_for(lora_rank=3), device="cpu")
 
 
 def test_deepspeed_is_refused_by_name(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"trainer\.backend must be torch for this model, got deepspeed"):
-        DeepSpeedTrainer(folders["glm4"], asked(), device="cpu")
+        DeepSpeedTrainer(folders["glm4"], settings_for(), device="cpu")
 
 
 def test_every_family_is_here() -> None:

@@ -1,5 +1,4 @@
-"""Two processes make the steps of one, and of the torch trainer, while FSDP2 divides weights between them; what each
-keeps, and what travels."""
+"""Two FSDP2 ranks make the same steps as one process and as the torch trainer; memory and traffic of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,11 +23,11 @@ from engine.training.step.micro_batch import MicroBatch, batch_step
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.two_ranks import (
     TwoRanksConformance,
-    asked,
+    facts_of,
+    settings_for,
     story,
-    tell,
-    told_by,
     two_processes,
+    write_facts,
 )
 from tests.engine.training.trainer_conformance import trajectories_of
 
@@ -36,7 +35,7 @@ DIVIDED: Final = "divided"
 LOW: Final = "bfloat16"
 THIN: Final = "adapter of rank 1"
 
-# Every kind; what is computed again is divided alike whatever is trained, beside an adapter, which is not.
+# Every kind; recomputation is sharded alike for all kinds except the adapter.
 VARIANTS: Final = ("whole/kept", "whole/recomputed", "critic/kept", "adapter/recomputed", "updates/kept")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,9 +45,9 @@ def micro_batch() -> MicroBatch:
     return batch_step(trajectories_of(0), max_tokens=10_000, device="cpu").micro_batches[0]
 
 
-def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, beside: nn.Module) -> int:
-    """The bytes that are still there after a forward pass, beside the memory of a module's parameters."""
-    its_own = {own_part(parameter).untyped_storage().data_ptr() for parameter in beside.parameters()}
+def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, model: nn.Module) -> int:
+    """The bytes that a forward pass saves, without the memory of the model's parameters."""
+    its_own = {own_part(parameter).untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
 
     def note(saved: Tensor) -> Tensor:
@@ -63,25 +62,25 @@ def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, beside: nn.Mo
 
 
 def divided(folder: Path, world: World) -> dict[str, int]:
-    """Bytes that a rank has of a model's weights, and what its forward pass keeps."""
+    """The bytes of a rank's share of the weights, and those that its forward pass saves."""
     world.enter("cpu")
     sharding = Sharding(world, torch.device("cpu"), torch.float32)
     model = sharding.empty_model(read_model_config(folder))
     places = decoder_places(model.config, dict(model.named_parameters()))
-    whole_pass = PolicyPass(model, asked("whole"))
+    whole_pass = PolicyPass(model, settings_for("whole"))
     sharding.divide(whole_pass, model)
     with StoredState(weight_files(folder)) as stored:
         sharding.fill(dict(model.named_parameters()), places, stored)
     facts = {
         "of_weights": sum(own_part(parameter).nbytes for parameter in model.parameters()),
-        "for_backward": bytes_for_backward(whole_pass, beside=model),
+        "for_backward": bytes_for_backward(whole_pass, model=model),
     }
     world.leave()
     return facts
 
 
 class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The dtypes of what is gathered and of what is added up over the ranks."""
+    """Records the dtypes of gathers and of sums over ranks."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -94,7 +93,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def in_bfloat16(folder: Path, world: World) -> dict[str, Any]:
-    trainer = FsdpTrainer(folder, asked("whole", compute_dtype="bfloat16"), device="cpu", world=world)
+    trainer = FsdpTrainer(folder, settings_for("whole", compute_dtype="bfloat16"), device="cpu", world=world)
     with Traffic() as traffic:
         metrics = trainer.train_step(trajectories_of(0)).metrics
     trainer.close()
@@ -102,7 +101,7 @@ def in_bfloat16(folder: Path, world: World) -> dict[str, Any]:
 
 
 def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
-    settings = asked("adapter")
+    settings = settings_for("adapter")
     trainer_spec = settings.trainer.model_copy(update={"lora_rank": 1})
     trainer = FsdpTrainer(folder, replace(settings, trainer=trainer_spec), device="cpu", world=world)
     metrics = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
@@ -115,12 +114,12 @@ def be_a_rank(world: World, folder: Path, results: Path) -> None:
         kind, _, activations = variant.partition("/")
         mine = results / variant
         mine.mkdir(exist_ok=True)
-        trainer = FsdpTrainer(folder, asked(kind, activations=activations), device="cpu", world=world)
-        tell(story(trainer, mine), mine, world)
+        trainer = FsdpTrainer(folder, settings_for(kind, activations=activations), device="cpu", world=world)
+        write_facts(story(trainer, mine), mine, world)
         trainer.close()
     for name, find in ((DIVIDED, divided), (LOW, in_bfloat16), (THIN, thin_adapter)):
         (results / name).mkdir(exist_ok=True)
-        tell(find(folder, world), results / name, world)
+        write_facts(find(folder, world), results / name, world)
 
 
 @pytest.fixture(scope="module")
@@ -142,29 +141,29 @@ class TestTwoFsdpRanks(TwoRanksConformance):
 @pytest.mark.long
 def test_each_rank_has_its_half_of_every_matrix(two_ranks: Path, make_llama: MakeLlama) -> None:
     whole = sum(parameter.numel() * 4 for parameter in load_decoder(make_llama(), device="cpu").parameters())
-    assert [told_by(two_ranks, DIVIDED, rank)["of_weights"] for rank in (0, 1)] == [whole // 2, whole // 2]
+    assert [facts_of(two_ranks, DIVIDED, rank)["of_weights"] for rank in (0, 1)] == [whole // 2, whole // 2]
 
 
 @pytest.mark.long
 def test_no_gathered_matrix_is_kept_for_the_backward_pass(two_ranks: Path, make_llama: MakeLlama) -> None:
-    """A rank keeps what one process keeps beside its weights, to the byte."""
+    """Apart from weights, a rank saves exactly the bytes that one process saves."""
     model = load_decoder(make_llama(dtype="bfloat16"), device="cpu", dtype=torch.float32)
-    alone = bytes_for_backward(PolicyPass(model, asked("whole")), beside=model)
-    assert [told_by(two_ranks, DIVIDED, rank)["for_backward"] for rank in (0, 1)] == [alone, alone]
+    alone = bytes_for_backward(PolicyPass(model, settings_for("whole")), model=model)
+    assert [facts_of(two_ranks, DIVIDED, rank)["for_backward"] for rank in (0, 1)] == [alone, alone]
 
 
 @pytest.mark.long
-def test_in_bfloat16_weights_travel_in_it_and_gradients_are_added_up_in_float32(two_ranks: Path) -> None:
-    first, second = (told_by(two_ranks, LOW, rank) for rank in (0, 1))
+def test_gathers_are_bfloat16_and_gradient_sums_float32(two_ranks: Path) -> None:
+    first, second = (facts_of(two_ranks, LOW, rank) for rank in (0, 1))
     assert first == second
     assert first["dtypes"] == {"_allgather_base_": ["torch.bfloat16"], "_reduce_scatter_base_": ["torch.float32"]}
-    exact = told_by(two_ranks, "whole/kept")["told"][0]
+    exact = facts_of(two_ranks, "whole/kept")["steps"][0]
     assert first["metrics"]["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
     assert first["metrics"]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.05)
 
 
 @pytest.mark.long
-def test_a_rank_that_has_no_row_of_a_matrix_makes_the_steps_too(two_ranks: Path, make_llama: MakeLlama) -> None:
-    """The A of an adapter of rank 1 is one row."""
-    first, second = (told_by(two_ranks, THIN, rank)["metrics"] for rank in (0, 1))
+def test_rank_without_rows_of_a_matrix_makes_the_same_steps(two_ranks: Path, make_llama: MakeLlama) -> None:
+    """In an adapter of rank 1, A has one row."""
+    first, second = (facts_of(two_ranks, THIN, rank)["metrics"] for rank in (0, 1))
     assert first == second and all(metrics["train/skipped"] == 0.0 for metrics in first)

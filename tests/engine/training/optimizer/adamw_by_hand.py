@@ -1,4 +1,4 @@
-"""GRPO steps by AdamW, worked out apart: transformers' own forward pass, answer by answer, and the paper's formulas."""
+"""Reference GRPO steps by AdamW: transformers' own forward pass, answer by answer, and the paper's formulas."""
 
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,17 @@ from engine.training.port import TrainingTrajectory
 
 
 def first_step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, decay: float) -> dict[str, Tensor]:
-    """Weights after one step, and where they can be compared."""
-    model = _model(folder)
+    """Weights after one step, and masks (`NAME.steep`) of where they can be compared."""
+    model = _load_model(folder)
     _backward(model, batch)
     after: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         decayed = parameter * (1 - lr * decay) if parameter.dim() > 1 else parameter
-        # On the first step both moments are corrected to the gradient and its square.
+        # On the first step, bias correction turns both moments into the gradient and its square.
         stepped = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
-        after |= _public(name, stepped)
-        steep = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
-        after |= {f"{public}.steep": values for public, values in _public(name, steep).items()}
+        after |= _name_publicly(name, stepped)
+        steep = parameter.grad.abs() > 1e-5  # elsewhere rounding decides the sign
+        after |= {f"{public}.steep": values for public, values in _name_publicly(name, steep).items()}
     return after
 
 
@@ -29,8 +29,8 @@ def first_step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: flo
 def steps_by_hand(
     folder: Path, batches: list[list[TrainingTrajectory]], rates: list[float], spec: OptimizerSpec
 ) -> dict[str, Tensor]:
-    """Weights after a step a batch; algorithm 2 of arXiv 1711.05101."""
-    model = _model(folder)
+    """Weights after one step per batch, by algorithm 2 of arXiv 1711.05101."""
+    model = _load_model(folder)
     means = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     squares = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for number, (batch, rate) in enumerate(zip(batches, rates, strict=True), start=1):
@@ -42,23 +42,23 @@ def steps_by_hand(
             root = (squares[name] / (1 - spec.beta2**number)).sqrt()
             decay = spec.weight_decay if parameter.dim() > 1 else 0.0
             parameter -= rate * (mean / (root + spec.eps) + decay * parameter)
-    named = (_public(name, parameter.detach()) for name, parameter in model.named_parameters())
+    named = (_name_publicly(name, parameter.detach()) for name, parameter in model.named_parameters())
     return {name: values for each in named for name, values in each.items()}
 
 
-def _public(name: str, values: Tensor) -> dict[str, Tensor]:
-    """By the names of the file; transformers has a mixture's experts in one tensor."""
+def _name_publicly(name: str, values: Tensor) -> dict[str, Tensor]:
+    """Values by public names; transformers holds a mixture's experts in one tensor."""
     if ".experts." not in name:
         return {name: values}
     prefix, _, kind = name.rpartition(".")
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for expert, rows in enumerate(values):
         kinds = zip(("gate_proj", "up_proj"), rows.chunk(2), strict=True) if kind == "gate_up_proj" else ((kind, rows),)
-        found |= {f"{prefix}.{expert}.{each}.weight": part for each, part in kinds}
-    return found
+        tensors |= {f"{prefix}.{expert}.{each}.weight": part for each, part in kinds}
+    return tensors
 
 
-def _model(folder: Path) -> Any:
+def _load_model(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -66,7 +66,7 @@ def _model(folder: Path) -> Any:
 
 @torch.enable_grad()
 def _backward(model: Any, batch: list[TrainingTrajectory]) -> None:
-    """Corrected as by default, and clipped to a length of 1."""
+    """With the default correction, and gradients clipped to a norm of 1."""
     model.zero_grad()
     total = torch.zeros(())
     for each in batch:

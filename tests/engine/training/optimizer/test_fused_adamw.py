@@ -1,4 +1,4 @@
-"""Our AdamW is torch's, bit for bit, without the class that loads the compiler; and what moments are kept in."""
+"""FusedAdamW equals torch's AdamW bit for bit, and stores moments in bfloat16, 8 bits or host memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ def layers(dtype: torch.dtype) -> nn.Module:
     return nn.Sequential(nn.Linear(7, 5), nn.LayerNorm(5), nn.Linear(5, 3)).to(dtype)
 
 
-def test_parameters_and_moments_are_those_of_torchs_own_class() -> None:
+def test_parameters_and_moments_equal_torchs_adamw() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         ours, theirs = layers(dtype), layers(dtype)
         matrices = [[each for each in model.parameters() if each.dim() > 1] for model in (ours, theirs)]
@@ -51,7 +51,7 @@ def test_parameters_and_moments_are_those_of_torchs_own_class() -> None:
             assert set(mine.state[own]) == set(reference.state[other])
 
 
-def test_a_parameter_without_a_gradient_stays_as_it_is_and_counts_no_update() -> None:
+def test_parameter_without_gradient_is_unchanged() -> None:
     moved, still = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
     group = ParameterGroup(parameters=[moved, still], weight_decay=0.5, full_lr=0.1, lr=0.1)
     optimizer = FusedAdamW(groups=[group], betas=BETAS, eps=EPS)
@@ -62,7 +62,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is_and_counts_no_update() ->
     assert optimizer.state[moved]["step"].item() == 1.0 and not optimizer.state[still]
 
 
-# Kept apart -----------------------------------------------------------------------------------------------------------
+# Moments stored apart -------------------------------------------------------------------------------------------------
 
 NUM_WEIGHTS = 4_096
 IN_BFLOAT16 = KeptApart(dtype=torch.bfloat16, in_host_memory=False)
@@ -83,7 +83,7 @@ def after_updates(
     rows: int = 0,
     betas: tuple[float, float] = BETAS,
 ) -> tuple[nn.Parameter, FusedAdamW]:
-    """Weights that began at 0; gradients are a tenth as long from `calm_after` on. `rows`: of a matrix; 0: a vector."""
+    """Weights that began at 0; gradients shrink to a tenth from `calm_after` on. `rows`: of a matrix; 0: a vector."""
     weights = nn.Parameter(torch.zeros((rows, NUM_WEIGHTS // rows) if rows else NUM_WEIGHTS))
     optimizer = optimizer_of(weights, kept, betas=betas)
     chance = torch.Generator().manual_seed(1)
@@ -95,39 +95,39 @@ def after_updates(
 
 
 @pytest.mark.long
-def test_a_second_moment_in_bfloat16_falls_and_rises_as_in_float32() -> None:
-    """Over 2,000 updates, in whose second half a thousandth off is all that changes. Their mean over the weights, since
-    each for itself is off by chance: by less than a tenth, of which √4,096 leave little more than a thousandth."""
+def test_bfloat16_second_moment_follows_float32() -> None:
+    """Over 2,000 updates; in the second half each only takes a thousandth off. Compares means over the weights, since
+    each one has a random error below a tenth, of which √4,096 leave little more than a thousandth."""
     exact, near = (after_updates(kept, 2_000, calm_after=1_000) for kept in (None, IN_BFLOAT16))
     for name in ("exp_avg", "exp_avg_sq"):
         assert near[1].state[near[0]][name].dtype == torch.bfloat16
-    expected, found = (optimizer.state[weights]["exp_avg_sq"].double() for weights, optimizer in (exact, near))
+    expected, moment = (optimizer.state[weights]["exp_avg_sq"].double() for weights, optimizer in (exact, near))
     assert 0.2 < expected.mean() < 0.4
-    assert found.mean().item() == pytest.approx(expected.mean().item(), rel=0.01)
-    assert ((found - expected) / expected).std() < 0.1
-    way = exact[0].double().std()
-    assert (near[0] - exact[0]).double().std() < 0.1 * way
+    assert moment.mean().item() == pytest.approx(expected.mean().item(), rel=0.01)
+    assert ((moment - expected) / expected).std() < 0.1
+    distance = exact[0].double().std()
+    assert (near[0] - exact[0]).double().std() < 0.1 * distance
 
 
 @pytest.mark.parametrize(("calm_after", "variance"), [(None, 1 / 16), (100, 1 / 16 + 1 / 8)])
-def test_a_second_moment_in_8_bits_stays_and_falls_as_in_float32(calm_after: int | None, variance: float) -> None:
-    """Rounded by chance a number moves by δ with the probability p = Δ/δ: an update adds a variance of δ·Δ. With
-    Δ = (1 - β₂)·|g²/v - 1| and 2·(1 - β₂) of the variance taken off, v's is at most δ/2 where it stays, δ being at most
-    1/8 and |g²/v - 1| 1 in the mean. While v falls, nothing is taken off in relation to it: 1/(1 - β₂) updates add δ.
-    None of it depends on β₂, as long as an update's 1 - β₂ is far below δ: 200 updates by a hundredth are enough.
-    A step is off by half as much, and their mean over the weights by a 64th, of which four are allowed."""
+def test_second_moment_in_8_bits_follows_float32(calm_after: int | None, variance: float) -> None:
+    """Stochastic rounding moves a number by δ with probability p = Δ/δ, so an update adds a variance of δ·Δ. With
+    Δ = (1 - β₂)·|g²/v - 1|, and each update removing 2·(1 - β₂) of the variance, v's variance is at most δ/2 while v
+    stays, since δ is at most 1/8 and |g²/v - 1| is 1 on average. While v falls, its relative variance does not shrink:
+    1/(1 - β₂) updates add δ. This does not depend on β₂ as long as 1 - β₂ is far below δ, so 200 updates by a hundredth
+    suffice. A step's error is half as large, and the mean's over the weights a 64th, of which four are allowed."""
     exact, near = (
         after_updates(kept, 200, calm_after=calm_after, rows=16, betas=(0.9, 0.99)) for kept in (None, IN_8_BITS)
     )
     expected = exact[1].state[exact[0]]["exp_avg_sq"].double()
-    found = near[1].moment_of(near[0], "exp_avg_sq").double()
-    assert found.mean().item() == pytest.approx(expected.mean().item(), rel=4 * (variance / NUM_WEIGHTS) ** 0.5)
-    assert 0.0 < ((found - expected) / expected).var() < variance
+    moment = near[1].moment_of(near[0], "exp_avg_sq").double()
+    assert moment.mean().item() == pytest.approx(expected.mean().item(), rel=4 * (variance / NUM_WEIGHTS) ** 0.5)
+    assert 0.0 < ((moment - expected) / expected).var() < variance
     assert (near[0] - exact[0]).double().std() < variance**0.5 * exact[0].double().std()
 
 
-def test_in_8_bits_a_valley_is_gone_down_as_in_float32() -> None:
-    """A badly scaled square, by a million: each direction has a second moment of its own size."""
+def test_moments_in_8_bits_descend_a_badly_scaled_valley() -> None:
+    """A quadratic with scales a factor of a million apart: each direction's second moment has its own size."""
 
     def height_after(kept: KeptApart | None) -> float:
         scales = torch.logspace(-3, 3, NUM_WEIGHTS).view(16, -1)
@@ -145,8 +145,8 @@ def test_in_8_bits_a_valley_is_gone_down_as_in_float32() -> None:
 
 
 @pytest.mark.parametrize("in_host_memory", [False, True])
-def test_moments_in_8_bits_come_back_to_the_bit(in_host_memory: bool) -> None:
-    """As they stand in a checkpoint; then the same update follows."""
+def test_moments_in_8_bits_resume_bit_for_bit(in_host_memory: bool) -> None:
+    """In the form that a checkpoint stores; the next update is then the same."""
     kept = replace(IN_8_BITS, in_host_memory=in_host_memory)
     weights, optimizer = after_updates(kept, 5, rows=7)
     other = nn.Parameter(weights.detach().clone())
@@ -164,10 +164,10 @@ def test_moments_in_8_bits_come_back_to_the_bit(in_host_memory: bool) -> None:
     assert torch.equal(resumed.moment_of(other, "exp_avg"), optimizer.moment_of(weights, "exp_avg"))
 
 
-def test_pieces_of_rows_in_8_bits_are_together_the_whole_but_for_their_rounding(
+def test_pieces_in_8_bits_equal_the_whole_within_rounding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first update rounds nothing that it uses; each after it a moment by less than an eighth."""
+    """The first update uses no rounded moment; each later one a moment that is off by less than an eighth."""
     whole, _ = after_updates(IN_8_BITS, 2, rows=16)
     monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 700)
     pieces, _ = after_updates(IN_8_BITS, 2, rows=16)
@@ -176,14 +176,14 @@ def test_pieces_of_rows_in_8_bits_are_together_the_whole_but_for_their_rounding(
     assert ((pieces - whole).abs() <= 0.25 * 1e-3 + 0.25 * (whole - first).abs()).all()
 
 
-def test_in_8_bits_vectors_stay_as_they_are() -> None:
+def test_moments_of_vectors_stay_float32_in_8_bits() -> None:
     (exact, at_once), (near, apart) = (after_updates(kept, 3) for kept in (None, IN_8_BITS))
     assert torch.equal(near, exact)
     assert torch.equal(apart.moment_of(near, "exp_avg_sq"), at_once.state[exact]["exp_avg_sq"])
 
 
-def test_rounded_to_the_nearest_it_would_not() -> None:
-    """What chance is for: torch's own kernel on moments in bfloat16."""
+def test_second_moment_rounded_to_nearest_does_not_fall() -> None:
+    """Why rounding is stochastic: torch's own kernel on moments in bfloat16."""
     weights = nn.Parameter(torch.zeros(NUM_WEIGHTS, dtype=torch.bfloat16))
     optimizer = optimizer_of(weights, None)
     chance = torch.Generator().manual_seed(1)
@@ -196,21 +196,21 @@ def test_rounded_to_the_nearest_it_would_not() -> None:
     assert left > 0.9  # of what falls to a third
 
 
-def test_pieces_in_host_memory_are_together_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_in_host_memory_equal_the_whole_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 1_024)
     (whole, at_once), (pieces, piecewise) = (after_updates(kept, 3) for kept in (None, IN_HOST_MEMORY))
     assert torch.equal(whole, pieces)
     assert all(torch.equal(at_once.state[whole][name], piecewise.state[pieces][name]) for name in at_once.state[whole])
 
 
-def test_pieces_in_bfloat16_are_together_the_whole_but_for_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 8 bits, on both moments: a hundredth of each step."""
+def test_pieces_in_bfloat16_equal_the_whole_within_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 8 significant bits, on both moments: a hundredth of each step."""
     monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 1_000)
     (whole, _), (pieces, _) = (after_updates(kept, 3) for kept in (None, IN_BFLOAT16))
     torch.testing.assert_close(pieces, whole, rtol=0, atol=3 * 1e-3 * 2.0**-6)
 
 
-def test_chance_is_the_same_for_the_same_update_and_another_for_the_next() -> None:
+def test_rounding_noise_depends_on_the_update() -> None:
     first, again = (after_updates(IN_BFLOAT16, 5) for _ in range(2))
     assert torch.equal(first[0], again[0])
     weights, optimizer = first
@@ -224,7 +224,7 @@ def test_chance_is_the_same_for_the_same_update_and_another_for_the_next() -> No
     assert torch.equal(moments[0], moments[1]) and not torch.equal(moments[0], moments[2])
 
 
-def test_what_a_job_asks_for_is_what_is_kept() -> None:
+def test_spec_determines_the_storage_of_moments() -> None:
     assert KeptApart.asked_for(OptimizerSpec()) is None
     assert KeptApart.asked_for(OptimizerSpec(moments="bfloat16")) == IN_BFLOAT16
     assert KeptApart.asked_for(OptimizerSpec(moments="float8")) == IN_8_BITS

@@ -1,4 +1,4 @@
-"""The learning rate over a job: what both trainers multiply their rates by."""
+"""The learning rate schedule over a job."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,40 +19,40 @@ COURSES: list[dict[str, Any]] = [
 
 
 def shares(num_steps: int, **course: Any) -> list[float]:
-    asked = settings(optimizer=OptimizerSpec(**course), num_steps=num_steps)
-    return [share_of_rate(asked, num_updates) for num_updates in range(num_steps)]
+    job = settings(optimizer=OptimizerSpec(**course), num_steps=num_steps)
+    return [share_of_rate(job, num_updates) for num_updates in range(num_steps)]
 
 
 @pytest.mark.parametrize("course", COURSES, ids=str)
-def test_it_rises_to_its_highest_and_from_there_falls_at_every_step(course: dict[str, Any]) -> None:
-    told = shares(40, **course)
+def test_rate_rises_over_warm_up_then_falls_every_step(course: dict[str, Any]) -> None:
+    rates = shares(40, **course)
     highest = max(course["warmup_steps"], 1)
-    assert told[highest - 1] == 1.0
-    assert all(before < after for before, after in pairwise(told[:highest]))
-    assert all(before > after for before, after in pairwise(told[highest - 1 :]))
+    assert rates[highest - 1] == 1.0
+    assert all(before < after for before, after in pairwise(rates[:highest]))
+    assert all(before > after for before, after in pairwise(rates[highest - 1 :]))
 
 
 @pytest.mark.parametrize("course", COURSES, ids=str)
-def test_no_step_is_without_a_rate_and_the_one_after_the_last_would_have_the_final_share(
+def test_rate_is_never_zero_and_ends_at_the_final_share(
     course: dict[str, Any],
 ) -> None:
     assert min(shares(40, **course)) > 0.0 and shares(40, **course)[-1] > course["final_share"]
-    asked = settings(optimizer=OptimizerSpec(**course), num_steps=40)
-    assert share_of_rate(asked, 40) == share_of_rate(asked, 1_000) == course["final_share"]
+    job = settings(optimizer=OptimizerSpec(**course), num_steps=40)
+    assert share_of_rate(job, 40) == share_of_rate(job, 1_000) == course["final_share"]
 
 
-def test_halfway_down_both_courses_are_halfway_and_cosine_leaves_the_highest_more_slowly() -> None:
+def test_cosine_and_linear_meet_halfway_and_cosine_starts_slower() -> None:
     cosine, linear = (shares(20, course=course, warmup_steps=1, final_share=0.2) for course in ("cosine", "linear"))
     assert cosine[10] == pytest.approx(0.6) and linear[10] == pytest.approx(0.6)
     assert all(slow > even for slow, even in zip(cosine[1:10], linear[1:10], strict=True))
 
 
-def test_constant_is_what_it_was_however_many_steps_there_are() -> None:
+def test_constant_rate_does_not_depend_on_num_steps() -> None:
     assert shares(6, warmup_steps=3) == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0, 1.0, 1.0])
     assert shares(2, warmup_steps=4) == [0.25, 0.5]
 
 
-def test_a_job_that_goes_on_with_more_steps_has_their_course_at_the_step_where_it_goes_on() -> None:
+def test_resumed_job_with_more_steps_follows_its_own_schedule() -> None:
     short = settings(optimizer=OptimizerSpec(course="linear"), num_steps=50)
     longer = replace(short, num_steps=100)
     assert share_of_rate(longer, 50) == shares(100, course="linear")[50] > share_of_rate(short, 49)

@@ -1,4 +1,4 @@
-"""The rows that each rank has."""
+"""The division of rows among ranks."""
 
 import torch
 from hypothesis import given
@@ -31,7 +31,7 @@ def configs(draw: st.DrawFn) -> DecoderConfig:
 
 
 @given(num_rows=st.integers(0, 40), num_ranks=st.integers(1, 9))
-def test_every_row_is_one_ranks_and_chunks_are_those_of_torch(num_rows: int, num_ranks: int) -> None:
+def test_every_row_has_one_rank_and_chunks_equal_torchs(num_rows: int, num_ranks: int) -> None:
     every = [rows_of(rank, num_ranks, num_rows) for rank in range(num_ranks)]
     assert [row for rows in every for row in rows] == list(range(num_rows))
     chunks = torch.arange(num_rows).chunk(num_ranks)

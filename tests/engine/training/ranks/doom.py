@@ -1,9 +1,9 @@
-"""The moments of a step at which a rank is struck, whatever divides weights between the ranks.
+"""Fault injection into a step, for every way to shard weights.
 
-forward    a layer is about to compute
-gather     a layer's rows are about to be sent to the others
-backward   the gradient has come as far as a layer
-update     one part's weights and moments have moved, nobody else's may have
+forward    before a layer computes
+gather     before a layer's rows are sent to the other ranks
+backward   when the gradient reaches a layer
+update     after one part's weights and moments have moved, perhaps before any other's
 """
 
 import os
@@ -25,7 +25,7 @@ def kill_this_process() -> None:
 
 
 def strike_at(phase: str, trainer: Any, strike: Strike) -> None:
-    """The next time that this trainer comes to it."""
+    """Calls `strike` when this trainer next reaches the phase."""
     layer = trainer._model.layers[-1]
     match phase:
         case "forward":
@@ -52,7 +52,7 @@ def _strike_at_gather(trainer: Any, strike: Strike) -> None:
 
 
 def _gatherer(trainer: Any) -> tuple[Any, str]:
-    """Where it is looked up."""
+    """The object and attribute under which the gather function is looked up."""
     if isinstance(trainer, FsdpTrainer):
         import torch.distributed
 
@@ -69,14 +69,14 @@ def _strike_at_gradient(output: Any, strike: Strike) -> None:
 
 
 def _strike_at_update(trainer: Any, strike: Strike) -> None:
-    """An optimizer's class is its process's: this one's part is the first to step."""
+    """Patches the optimizer's class, as the first part steps first."""
     part = trainer._parts[0]
     optimizer = part._optimizer if isinstance(trainer, FsdpTrainer) else part._engine.optimizer.optimizer
     step = type(optimizer).step
 
     def stepped(*arguments: Any, **named: Any) -> Any:
-        answer = step(*arguments, **named)
+        result = step(*arguments, **named)
         strike()
-        return answer
+        return result
 
     type(optimizer).step = stepped

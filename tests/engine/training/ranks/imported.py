@@ -1,4 +1,4 @@
-"""All that takes a rank's process long to import: done once, by the process that ranks are forked from."""
+"""The slow imports of a rank's process, done once by the process from which ranks are forked."""
 
 from importlib import import_module
 

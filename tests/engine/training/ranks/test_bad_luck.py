@@ -1,4 +1,4 @@
-"""What befalls one rank ends the step of all of them, at once, and leaves the checkpoint before it whole."""
+"""A failure of one rank ends the step on all ranks at once, and leaves the previous checkpoint whole."""
 
 import gc
 import json
@@ -15,7 +15,7 @@ import pytest
 
 import engine.training.zero.sharding as zero_sharding
 from engine.live.process.memory import is_out_of_memory
-from engine.live.process.memory import told as told_of
+from engine.live.process.memory import told as message_of
 from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import TrainingTrajectory
@@ -25,24 +25,24 @@ from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.doom import PHASES, kill_this_process, strike_at
-from tests.engine.training.ranks.two_ranks import asked, poisoned
-from tests.engine.training.ranks.worlds import TIMEOUT_S, run_ranks, tell, told
+from tests.engine.training.ranks.two_ranks import poisoned, settings_for
+from tests.engine.training.ranks.worlds import TIMEOUT_S, read_report, run_ranks, write_report
 from tests.engine.training.trainer_conformance import assert_same_content, hash_of, save, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ASKED: dict[str, dict[str, Any]] = {
+BACKENDS: dict[str, dict[str, Any]] = {
     "torch": {},
     "stage-3": {"backend": "deepspeed", "zero_stage": 3},
 }
-# A failed rank's connections are closed at once: who waited for the bound of a collective has waited for nothing.
+# A failed rank's connections are closed at once: a rank must not wait for the timeout of a collective.
 AT_ONCE_S = TIMEOUT_S / 2
 
 
 def trainer_of(backend: str, kind: str, model: Path, world: World) -> Any:
-    pytest.MonkeyPatch().setattr(zero_sharding, "PERSISTENT_NUMEL", 0)  # so that stage 3 gathers these small ones too
+    pytest.MonkeyPatch().setattr(zero_sharding, "PERSISTENT_NUMEL", 0)  # so that stage 3 shards these small models
     make = FsdpTrainer if backend == "torch" else DeepSpeedTrainer
-    return make(model, asked(kind, **ASKED[backend]), device="cpu", world=world)
+    return make(model, settings_for(kind, **BACKENDS[backend]), device="cpu", world=world)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def lose_a_rank(world: World, model: Path, into: Path, backend: str, phase: str)
     begun = time.monotonic()
     with pytest.raises(RuntimeError):
         trainer.train_step(trajectories_of(1))
-    tell(into, world, f"{time.monotonic() - begun}")
+    write_report(into, world, f"{time.monotonic() - begun}")
     os._exit(7)  # there is no group to leave
 
 
@@ -78,13 +78,13 @@ def lose_a_rank(world: World, model: Path, into: Path, backend: str, phase: str)
         *(pytest.param("stage-3", phase, marks=pytest.mark.soak) for phase in PHASES if phase != "gather"),
     ],
 )
-def test_a_rank_killed_in_any_phase_of_a_step_leaves_nobody_waiting_and_the_checkpoint_before(
+def test_rank_killed_in_a_step_fails_all_and_keeps_checkpoint(
     model: Path, tmp_path: Path, backend: str, phase: str
 ) -> None:
     assert run_ranks(2, lose_a_rank, model, tmp_path, backend, phase) == [7, -signal.SIGKILL]
-    assert float(told(tmp_path, 0)) < AT_ONCE_S
+    assert float(read_report(tmp_path, 0)) < AT_ONCE_S
     verify_checkpoint(tmp_path / "step-1")
-    alone = TorchTrainer(model, asked("critic"), device="cpu")
+    alone = TorchTrainer(model, settings_for("critic"), device="cpu")
     alone.load(tmp_path / "step-1")
     assert_same_content(save(alone, tmp_path / "again"), tmp_path / "step-1")
 
@@ -92,18 +92,18 @@ def test_a_rank_killed_in_any_phase_of_a_step_leaves_nobody_waiting_and_the_chec
 def build_in_vain(world: World, model: Path, into: Path, backend: str) -> None:
     begun = time.monotonic()
     if world.index == 0:
-        with suppress(RuntimeError):  # of a trainer that asks the others nothing until its first step
+        with suppress(RuntimeError):  # raised unless the trainer first communicates in its first step
             trainer_of(backend, "whole", model, world)
-        tell(into, world, f"{time.monotonic() - begun}")
+        write_report(into, world, f"{time.monotonic() - begun}")
         os._exit(7)
     world.abandon("cpu")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", pytest.param("stage-3", marks=pytest.mark.soak)])
-def test_a_rank_that_can_make_no_trainer_leaves_nobody_waiting(model: Path, tmp_path: Path, backend: str) -> None:
+def test_rank_without_a_trainer_fails_the_others_at_once(model: Path, tmp_path: Path, backend: str) -> None:
     assert run_ranks(2, build_in_vain, model, tmp_path, backend) == [7, 0]
-    assert float(told(tmp_path, 0)) < AT_ONCE_S
+    assert float(read_report(tmp_path, 0)) < AT_ONCE_S
 
 
 # Not a number ------------------------------------------------------------------------------------------------------
@@ -115,17 +115,15 @@ def skip_together(world: World, model: Path, into: Path, backend: str) -> None:
     before = hash_of(trainer)
     skipped = trainer.train_step(poisoned()).metrics
     kept = hash_of(trainer) == before
-    tell(into, world, json.dumps([skipped, kept, trainer.train_step(trajectories_of(1)).metrics]))
+    write_report(into, world, json.dumps([skipped, kept, trainer.train_step(trajectories_of(1)).metrics]))
     trainer.close()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", pytest.param("stage-3", marks=pytest.mark.soak)])
-def test_of_four_ranks_one_that_has_a_nan_has_all_skip_that_update_and_no_other(
-    model: Path, tmp_path: Path, backend: str
-) -> None:
+def test_nan_on_one_of_four_ranks_skips_that_update_on_all(model: Path, tmp_path: Path, backend: str) -> None:
     assert run_ranks(4, skip_together, model, tmp_path, backend) == [0] * 4
-    first, *others = (json.loads(told(tmp_path, rank)) for rank in range(4))
+    first, *others = (json.loads(read_report(tmp_path, rank)) for rank in range(4))
     assert all(other == first for other in others)
     skipped, kept, later = first
     assert skipped["train/skipped"] == 1.0 and kept
@@ -134,12 +132,12 @@ def test_of_four_ranks_one_that_has_a_nan_has_all_skip_that_update_and_no_other(
 
 # Too large ---------------------------------------------------------------------------------------------------------
 
-# Enough for everything that is small: what meets the limit is a tensor of a pass, and not a thread.
+# Enough for small allocations, so that a tensor of a pass reaches the limit, and not a thread.
 ROOM = 64 * 2**20
 
 
 def long_answers() -> list[TrainingTrajectory]:
-    """One pass of 120,000 tokens, of which each keeps some 10 kB."""
+    """One pass of 120,000 tokens, each of which saves some 10 kB."""
     (one, *_) = trajectories_of(0)
     answers = [replace(one, group=index // 8, reward=float(index % 2)) for index in range(1_000)]
     longer = (4, 5, 6) * 50
@@ -150,7 +148,7 @@ def long_answers() -> list[TrainingTrajectory]:
 
 
 def in_one_pass(kind: str) -> TrainerSettings:
-    settings = asked(kind)
+    settings = settings_for(kind)
     trainer = settings.trainer.model_copy(update={"micro_batch_tokens": 1_000_000})
     return replace(settings, max_new_tokens=150, trainer=trainer)
 
@@ -165,17 +163,15 @@ def run_out(world: World, model: Path, into: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM, resource.RLIM_INFINITY))
     with pytest.raises((RuntimeError, MemoryError)) as failed:
         trainer.train_step(long_answers())
-    tell(into, world, json.dumps([is_out_of_memory(failed.value), told_of(failed.value)]))
+    write_report(into, world, json.dumps([is_out_of_memory(failed.value), message_of(failed.value)]))
     os._exit(7)
 
 
 @pytest.mark.long
-def test_a_batch_that_memory_has_no_room_for_is_told_with_its_size_by_the_rank_that_had_it(
-    model: Path, tmp_path: Path
-) -> None:
+def test_out_of_memory_error_names_the_batchs_size(model: Path, tmp_path: Path) -> None:
     assert run_ranks(2, run_out, model, tmp_path) == [7, 7]
-    recognised, words = json.loads(told(tmp_path, 1))
-    tokens = 1 + 500 * 149  # what all begin with is read once, and nobody reads a last token
+    recognised, words = json.loads(read_report(tmp_path, 1))
+    tokens = 1 + 500 * 149  # the shared prompt is read once, and a last token is never read
     assert recognised and f"in a micro-batch of {tokens:,} tokens, 500 sequences, the longest 150" in words
-    assert not json.loads(told(tmp_path, 0))[0], "the other has only lost a connection"
+    assert not json.loads(read_report(tmp_path, 0))[0], "the other rank has only lost a connection"
     verify_checkpoint(tmp_path / "step-1")

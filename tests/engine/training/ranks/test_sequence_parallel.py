@@ -1,4 +1,4 @@
-"""Sequences that several ranks share: the same steps as those of one process, for every layout and kind of job."""
+"""Ranks that share sequences make the same steps as one process, for every layout and kind of job."""
 
 import json
 from pathlib import Path
@@ -27,13 +27,13 @@ KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
 }
 LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",), "qwen3_moe": tuple(KINDS)}
 SHARED_BY: Final = {4: (2, 4)}
-"""By the number of ranks, how many of them share a sequence. Of two that share one: fsdp/test_families.py."""
+"""By the number of ranks, how many share a sequence. fsdp/test_families.py tests two ranks that share one."""
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def asked(kind: str, sharers: int = 1) -> TrainerSettings:
-    """Micro-batches of several sequences, some with a prompt in common."""
+def settings_for(kind: str, sharers: int = 1) -> TrainerSettings:
+    """Settings with micro-batches of several sequences, some with a shared prompt."""
     algorithm, trainer = KINDS[kind]
     return settings(
         algorithm=algorithm,
@@ -45,9 +45,9 @@ def asked(kind: str, sharers: int = 1) -> TrainerSettings:
 def train(trainer: Trainer, folder: Path, results: Path) -> list[dict[str, float]]:
     config = read_config(folder)
     batches = [routed(trajectories_of(step, tools=True), config, seed=step) for step in range(2)]
-    told = [trainer.train_step(batch).metrics for batch in batches]
+    metrics = [trainer.train_step(batch).metrics for batch in batches]
     save(trainer, results)
-    return told
+    return metrics
 
 
 def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
@@ -57,25 +57,25 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
             for sharers in SHARED_BY[num_ranks]:
                 mine = results / layout / kind / f"{num_ranks}-ranks-{sharers}-share"
                 mine.mkdir(parents=True, exist_ok=True)
-                trainer = FsdpTrainer(folder, asked(kind, sharers), device="cpu", world=world)
-                told = train(trainer, folder, mine / "trained")
-                (mine / f"rank-{world.index}.json").write_text(json.dumps(told))
+                trainer = FsdpTrainer(folder, settings_for(kind, sharers), device="cpu", world=world)
+                metrics = train(trainer, folder, mine / "trained")
+                (mine / f"rank-{world.index}.json").write_text(json.dumps(metrics))
                 trainer.close()
 
 
 @pytest.fixture(scope="module")
 def results(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What processes of their own left behind, and what one process makes of the same batches."""
+    """The results of several ranks, and of one process on the same batches."""
     results = tmp_path_factory.mktemp("shared")
-    # Four query heads: two key/value heads are fewer than the four ranks, which then have one twice.
+    # Four query heads and two key/value heads: fewer than the four ranks, each of which then has a copy.
     qwens = {layout: save_qwen(tmp_path_factory.mktemp(layout), layout) for layout in ("qwen2", "qwen3", "qwen3_moe")}
     folders = {"llama": make_llama(), **qwens}
     for layout, folder in folders.items():
         for kind in LAYOUTS[layout]:
             alone = results / layout / kind / "alone"
             alone.mkdir(parents=True)
-            told = train(TorchTrainer(folder, asked(kind), device="cpu"), folder, alone / "trained")
-            (alone / "rank-0.json").write_text(json.dumps(told))
+            metrics = train(TorchTrainer(folder, settings_for(kind), device="cpu"), folder, alone / "trained")
+            (alone / "rank-0.json").write_text(json.dumps(metrics))
     for num_ranks in SHARED_BY:
         assert run_ranks(num_ranks, be_a_rank, folders, results) == [0] * num_ranks
     return results
@@ -92,14 +92,14 @@ VARIANTS: Final = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("layout", "kind", "num_ranks", "sharers"), VARIANTS)
-def test_ranks_that_share_sequences_make_the_steps_of_one_process(
+def test_ranks_sharing_sequences_make_the_steps_of_one_process(
     results: Path, layout: str, kind: str, num_ranks: int, sharers: int
 ) -> None:
     alone, shared = (results / layout / kind / name for name in ("alone", f"{num_ranks}-ranks-{sharers}-share"))
-    told = [json.loads((shared / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
-    assert all(each == told[0] for each in told)
+    metrics = [json.loads((shared / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
+    assert all(each == metrics[0] for each in metrics)
     assert_same_steps(
-        told[0],
+        metrics[0],
         shared / "trained",
         expected=json.loads((alone / "rank-0.json").read_text()),
         expected_checkpoint=alone / "trained",
@@ -107,8 +107,8 @@ def test_ranks_that_share_sequences_make_the_steps_of_one_process(
 
 
 @pytest.mark.parametrize(("sharers", "is_fine"), [(1, True), (2, True), (4, True), (3, False), (8, False)])
-def test_heads_that_cannot_be_dealt_are_refused(make_llama: MakeLlama, sharers: int, is_fine: bool) -> None:
-    """Four query heads, two of keys and values."""
+def test_heads_that_do_not_divide_are_refused(make_llama: MakeLlama, sharers: int, is_fine: bool) -> None:
+    """Four query heads, two key/value heads."""
     config = read_config(make_llama())
     if is_fine:
         refuse_heads(config, num_sharers=sharers)

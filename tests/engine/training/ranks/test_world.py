@@ -1,4 +1,4 @@
-"""Ranks in one process, each on a thread, that have a store in common."""
+"""Progress that a rank reports reaches the ranks that wait for it."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ def worlds() -> tuple[World, World]:
     return first, second
 
 
-def test_what_another_rank_is_at_is_told_to_those_who_wait() -> None:
+def test_progress_of_a_rank_reaches_waiting_ranks() -> None:
     first, second = worlds()
     with second.signs().heard_here():
         for number in (1, 2):
@@ -28,8 +28,8 @@ def test_what_another_rank_is_at_is_told_to_those_who_wait() -> None:
             assert first.num_signs() == number
     with at_work("train"):
         pass
-    assert first.num_signs() == 2, "what is done on other threads tells nothing of a disk"
+    assert first.num_signs() == 2, "progress of other threads does not count"
     with second.signs().heard_here():
         fetched = sign_from_anywhere()
     fetched()
-    assert first.num_signs() == 3, "but threads that a library works on for a rank do"
+    assert first.num_signs() == 3, "progress of a library's threads for the rank does"

@@ -1,7 +1,6 @@
-"""Processes that are ranks of one trainer, for tests of what they leave on a disk.
+"""Runs processes as ranks of one trainer, which leave their results on a disk.
 
-They are forked from a process that has imported what a rank needs, and has done nothing else. Fresh ones import it
-themselves.
+Ranks are forked from a process that has only imported what a rank needs. Fresh ranks import it themselves.
 """
 
 import multiprocessing
@@ -26,7 +25,7 @@ def run_ranks(
     are_fresh: bool = False,
     within_s: float = ENDED_WITHIN_S,
 ) -> list[int | None]:
-    """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
+    """Runs `act(world, *given)`, a module's function, in a process for each rank. Returns the exit codes."""
     context: SpawnContext | ForkServerContext
     context = multiprocessing.get_context("spawn") if are_fresh else multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.engine.training.ranks.imported"])
@@ -61,9 +60,9 @@ def _be_a_rank(
     act(world, *given)
 
 
-def told(folder: Path, rank: int) -> str:
-    return (folder / f"told-{rank}").read_text()
+def read_report(folder: Path, rank: int) -> str:
+    return (folder / f"report-{rank}").read_text()
 
 
-def tell(folder: Path, world: World, what: str) -> None:
-    (folder / f"told-{world.index}").write_text(what)
+def write_report(folder: Path, world: World, what: str) -> None:
+    (folder / f"report-{world.index}").write_text(what)

@@ -1,4 +1,4 @@
-"""A recorded step runs deterministic kernels, and operations that have none are recorded by name."""
+"""A recorded step runs deterministic kernels; operations without one are recorded by name."""
 
 import json
 import os

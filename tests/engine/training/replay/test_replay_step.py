@@ -1,4 +1,4 @@
-"""A recorded step is trained again to the bit, by one process or two; what differs is named, the first of all."""
+"""A recorded step is replayed bit for bit, by one process or two; the first difference is named."""
 
 import json
 import struct
@@ -32,19 +32,19 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def spec_of(model: Path, **changes: Any) -> dict[str, Any]:
-    asked = {
+    spec = {
         "name": "recorded",
         "model": {"source": str(model)},
         "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
         "training": {"steps": 4, "mini_batches": 2},
         **changes,
     }
-    return JobSpec.model_validate(asked).model_dump(mode="json")
+    return JobSpec.model_validate(spec).model_dump(mode="json")
 
 
 @pytest.fixture
 def recording(make_llama: MakeLlama, tmp_path: Path) -> Path:
-    """Of the second step, which begins with moments."""
+    """A recording of the second step, which begins with moments."""
     model = make_llama(dtype="bfloat16")
     spec = spec_of(model)
     asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
@@ -66,19 +66,17 @@ def change(folder: Path, **changes: Any) -> None:
     (folder / RECORD_FILE).write_text(json.dumps(record))
 
 
-def test_a_recorded_step_is_the_same_to_the_bit(
+def test_recorded_step_replays_bit_for_bit(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert replay(monkeypatch, recording) == 0
     assert "step 2: bit for bit the same" in capsys.readouterr().out
     assert sorted(path.name for path in recording.iterdir()) == [
         *("batch.safetensors", "begin", "computed.safetensors", "end", "record.json")
-    ], "what was trained again is gone"
+    ], "the replay's files are deleted"
 
 
-def test_a_checkpoint_that_waits_to_be_written_is_written_before_the_step_is_recorded(
-    make_llama: MakeLlama, tmp_path: Path
-) -> None:
+def test_pending_checkpoint_is_written_before_the_recording(make_llama: MakeLlama, tmp_path: Path) -> None:
     model = make_llama(dtype="bfloat16")
     spec = spec_of(model)
     asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
@@ -89,13 +87,13 @@ def test_a_checkpoint_that_waits_to_be_written_is_written_before_the_step_is_rec
     step = Thread(target=recorded.train_step, args=(trajectories_of(1),))
     step.start()
     step.join(0.5)
-    assert step.is_alive(), "it would take the memory of what is not written yet"
+    assert step.is_alive(), "it waits for the memory of the pending checkpoint"
     write()
     step.join()
     assert verify_checkpoint(tmp_path / "step-1") and (asked.folder / RECORD_FILE).exists()
 
 
-def test_one_bit_of_one_log_prob_that_was_given_is_named(
+def test_changed_bit_of_an_input_log_prob_is_named(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch = load_file(recording / BATCH_FILE)
@@ -103,10 +101,10 @@ def test_one_bit_of_one_log_prob_that_was_given_is_named(
     bits[3] ^= 1
     save_file(batch, recording / BATCH_FILE)
     assert replay(monkeypatch, recording) == 1
-    assert "diverges first in batch/logprobs_R: it is not what was recorded" in capsys.readouterr().out
+    assert "diverges first in batch/logprobs_R: it differs from the recording" in capsys.readouterr().out
 
 
-def test_one_bit_of_one_weight_that_it_began_from_is_named(
+def test_changed_bit_of_an_initial_weight_is_named(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = next((recording / "begin").rglob("model*.safetensors"))
@@ -123,11 +121,11 @@ def test_one_bit_of_one_weight_that_it_began_from_is_named(
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"learning_rate": 1.1e-3}, "update 2, logprobs"),  # the first update makes other weights
+        ({"learning_rate": 1.1e-3}, "update 2, logprobs"),  # the first update results in other weights
         ({"max_grad_norm": 1e-3}, "update 2, logprobs"),
     ],
 )
-def test_of_what_was_computed_the_first_is_named_with_its_largest_difference(
+def test_first_difference_is_named_with_its_size(
     recording: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -136,12 +134,12 @@ def test_of_what_was_computed_the_first_is_named_with_its_largest_difference(
 ) -> None:
     change(recording, **changed)
     assert replay(monkeypatch, recording) == 1
-    told = capsys.readouterr().out
-    assert f"diverges first in {named}:" in told and "the largest difference is" in told
+    output = capsys.readouterr().out
+    assert f"diverges first in {named}:" in output and "the largest difference is" in output
 
 
 def recorded_by(world: World, folder: Path, results: Path) -> None:
-    """Rank 0 leaves the recording; the other makes the same calls."""
+    """Rank 0 writes the recording; the other rank makes the same calls."""
     spec = spec_of(folder, resources={"trainer_devices": 2})
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
     trainer = FsdpTrainer(folder, settings, device="cpu", world=world)
@@ -156,7 +154,7 @@ def recorded_by(world: World, folder: Path, results: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_step_of_two_ranks_is_trained_again_by_two(
+def test_step_of_two_ranks_is_replayed_by_two(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_ranks(2, recorded_by, make_llama(dtype="bfloat16"), tmp_path) == [0, 0]
@@ -164,7 +162,7 @@ def test_a_step_of_two_ranks_is_trained_again_by_two(
     assert "step 1: bit for bit the same" in capsys.readouterr().out
 
 
-def test_a_record_of_another_machine_says_that_equal_bits_are_not_expected() -> None:
+def test_differences_between_machines_are_listed() -> None:
     here = Machine.here()
     other = here.model_copy(update={"processor": "a wafer", "versions": here.versions | {"torch": "1.0"}})
     assert other.differences(here) == [
@@ -174,14 +172,14 @@ def test_a_record_of_another_machine_says_that_equal_bits_are_not_expected() -> 
     assert here.differences(here) == []
 
 
-def test_what_is_no_recording_is_refused_by_name(
+def test_folder_without_a_recording_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert replay(monkeypatch, tmp_path) == 2
     assert f"{tmp_path}: no recording of a step" in capsys.readouterr().err
 
 
-def test_a_batch_comes_back_as_it_was() -> None:
+def test_batch_round_trips_through_tensors() -> None:
     batch = TrainingBatch.of([*trajectories_of(0, tools=True), *trajectories_of(1, num=3)])
     batch = batch.only(np.arange(2, 12))
     again = from_tensors(as_tensors(batch))
@@ -192,7 +190,7 @@ def test_a_batch_comes_back_as_it_was() -> None:
     assert (again.lowest_id, again.highest_id) == (batch.lowest_id, batch.highest_id)
 
 
-def test_a_difference_is_told_by_number_and_size() -> None:
+def test_difference_lists_count_and_size() -> None:
     was, now = torch.tensor([1.0, 2.0, float("nan")]), torch.tensor([1.0, 2.5, float("nan")])
     assert difference(was, now) == "1 of 3 numbers, the largest difference is 0.5"
     assert difference(torch.zeros(1), -torch.zeros(1)) == "the same numbers in other bits"

@@ -1,6 +1,6 @@
-"""Promises of every trainer about a step of several updates.
+"""Conformance suite of all trainers for steps of several updates.
 
-A test module subclasses `MiniBatchConformance`, named Test…, and gives the fixture `make_trainer`.
+A test module subclasses `MiniBatchConformance`, named Test…, and provides the fixture `make_trainer`.
 """
 
 import json
@@ -27,17 +27,17 @@ from tests.engine.training.trainer_conformance import (
 )
 
 NUM_TOKENS: Final = (30, 10, 20, 5)
-"""Of each answer of a group: by turns, the longest group goes where there is least, so 0 and 3 are one mini-batch."""
+"""Tokens per answer, by group. The longest group goes to the emptiest mini-batch, so 0 and 3 share one."""
 PARTS: Final = ((0, 1, 2, 3, 12, 13, 14, 15), (4, 5, 6, 7, 8, 9, 10, 11))
 LEARNING_RATE: Final = 1e-2
 
 
 def four_groups() -> list[TrainingTrajectory]:
-    """Of four answers of one length each."""
-    made = []
+    """Four groups of four answers, with one length per group."""
+    batch = []
     for index, each in enumerate(trajectories_of(0, num=16)):
         length = NUM_TOKENS[index // 4]
-        made.append(
+        batch.append(
             replace(
                 each,
                 prompt_ids=(5 + index // 4, 7, 9),
@@ -47,11 +47,11 @@ def four_groups() -> list[TrainingTrajectory]:
                 staleness=(1,) * length,
             )
         )
-    return made
+    return batch
 
 
 def own_logprobs(model: Any, each: TrainingTrajectory) -> Tensor:
-    """By transformers' own forward pass."""
+    """The answer's log-probs by transformers' own forward pass."""
     ids = torch.tensor([each.prompt_ids + each.response_ids])
     logprobs: Tensor = model(ids).logits.log_softmax(-1)[0, len(each.prompt_ids) - 1 : -1]
     return logprobs.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
@@ -60,7 +60,7 @@ def own_logprobs(model: Any, each: TrainingTrajectory) -> Tensor:
 def written_by(
     folder: Path, batch: Sequence[TrainingTrajectory], *, aside: Callable[[int], float] = lambda index: 0.0
 ) -> list[TrainingTrajectory]:
-    """As if the model in the folder had written the batch, or one whose log-probs are `aside` from its own."""
+    """The batch as written by the folder's model, or by one whose log-probs differ from it by `aside`."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -74,8 +74,8 @@ def written_by(
 def updates_by_hand(
     folder: Path, batch: Sequence[TrainingTrajectory], *, passes: int
 ) -> tuple[dict[str, Tensor], float]:
-    """(weights, the share of token gradients that the clip took away) after a step of GRPO with a truncated importance
-    weight, update by update: min(π_start/μ, 2) · min(r·A, clip(r)·A) with r = π_θ/π_start."""
+    """(weights, share of clipped token gradients) after a step of GRPO with a truncated importance weight, update by
+    update: min(π_start/μ, 2) · min(r·A, clip(r)·A) with r = π_θ/π_start."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -103,7 +103,7 @@ def updates_by_hand(
 
 
 def assert_same_weights(trainer: Any, expected: dict[str, Tensor]) -> None:
-    """But for rounding, of a trainer whose ε is `SMOOTH_EPS`."""
+    """Equal within rounding, for a trainer whose ε is `SMOOTH_EPS`."""
     for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-4)
 
@@ -114,7 +114,7 @@ def poisoned(batch: Sequence[TrainingTrajectory], index: int) -> list[TrainingTr
 
 
 class MiniBatchConformance:
-    def test_a_step_of_four_updates_is_worked_out_apart(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    def test_step_of_four_updates_equals_the_reference(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         folder = make_llama()
         batch = written_by(folder, four_groups(), aside=lambda index: 0.3 - 0.2 * (index % 5))
         expected, clipped = updates_by_hand(folder, batch, passes=2)
@@ -126,7 +126,7 @@ class MiniBatchConformance:
         assert metrics["train/clip_fraction"] == pytest.approx(clipped) and clipped > 0.0
         assert metrics["train/trained_tokens"] == sum(len(each.response_ids) for each in batch)
 
-    def test_a_mini_batch_that_is_not_finite_is_skipped_alone(
+    def test_non_finite_mini_batch_is_skipped_alone(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         folder, batch = make_llama(), four_groups()
@@ -146,18 +146,18 @@ class MiniBatchConformance:
     def test_updates_resume_exactly_and_warm_up_one_by_one(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
-        asked: dict[str, Any] = {
+        given: dict[str, Any] = {
             "optimizer": OptimizerSpec(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1),
             "mini_batches": 2,
             "passes": 2,
         }
-        straight = make_trainer(make_llama(), **asked)
+        straight = make_trainer(make_llama(), **given)
         rates = [straight.train_step(trajectories_of(step)).metrics["train/learning_rate"] for step in range(2)]
         assert rates == pytest.approx([1e-2 * 4 / 16, 1e-2 * 8 / 16])
         saved = save(straight, tmp_path)
-        resumed = make_trainer(make_llama(), **asked)
+        resumed = make_trainer(make_llama(), **given)
         resumed.train_step(trajectories_of(99))
         resumed.load(saved)
-        told = [[each.train_step(trajectories_of(step)).metrics for step in (2, 3)] for each in (straight, resumed)]
-        assert told[0] == told[1] and hash_of(straight) == hash_of(resumed)
-        assert told[0][-1]["train/learning_rate"] == pytest.approx(1e-2)
+        metrics = [[each.train_step(trajectories_of(step)).metrics for step in (2, 3)] for each in (straight, resumed)]
+        assert metrics[0] == metrics[1] and hash_of(straight) == hash_of(resumed)
+        assert metrics[0][-1]["train/learning_rate"] == pytest.approx(1e-2)

@@ -1,4 +1,4 @@
-"""What layers leave for the backward pass in a job that does not say it: the same in the engine and the arithmetic."""
+"""The default of `trainer.activations`: the engine chooses what the memory arithmetic assumes."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
     ("name", "tokens", "algorithm", "sharers"),
     in_pairs(["Qwen3-0.6B", "Qwen3-8B"], [512, 2_048, 8_192, 65_536], ["grpo", "ppo"], [1, 4]),
 )
-def test_the_trainer_chooses_what_the_arithmetic_counts_on(
+def test_trainer_chooses_what_the_memory_arithmetic_assumes(
     make_llama: MakeLlama, name: str, tokens: int, algorithm: str, sharers: int
 ) -> None:
     shape = known_shape(name)
@@ -51,7 +51,7 @@ def test_the_trainer_chooses_what_the_arithmetic_counts_on(
     assert how_to_hold(TrainerSettings.of(spec), config, CPU) == plan.activations
 
 
-def test_little_is_kept_much_is_computed_again_and_what_is_asked_for_is_done(make_llama: MakeLlama) -> None:
+def test_small_models_keep_large_recompute_and_spec_overrides(make_llama: MakeLlama) -> None:
     config = read_config(make_llama())
 
     def held(layers: int, **trainer: object) -> str:

@@ -1,4 +1,4 @@
-"""The gap between rollouts and trainer: what is told of it is what was there, whoever counted which tokens."""
+"""The gap between rollouts and trainer: its metrics equal those of the exact gaps, on one rank or several."""
 
 import math
 import random
@@ -18,7 +18,7 @@ RESOLUTION = 2.0 ** (1 / BINS_AN_OCTAVE)
 
 
 class Halves:
-    """Two tallies of one step, whose numbers are added up as ranks add them up."""
+    """Ranks of two tallies of one step, whose counts add up."""
 
     index, count = 0, 2
 
@@ -33,7 +33,7 @@ class Halves:
 
 
 def micro_batches(seed: int, lags: list[int]) -> tuple[list[int], list[MicroBatch], dict[tuple[int, int], list[float]]]:
-    """Lengths of responses, micro-batches, and the gap of each token by lag and quarter: signed, of all sizes."""
+    """Lengths of responses, micro-batches, and the signed gaps of all tokens by lag and quarter."""
     rng = random.Random(seed)
     trajectories, gaps = [], dict[tuple[int, int], list[float]]()
     for each, lag in zip(trajectories_of(seed, num=len(lags)), lags, strict=True):
@@ -58,34 +58,34 @@ def counted(lengths: list[int], batches: list[MicroBatch]) -> GapTally:
     return tally
 
 
-def test_a_percentile_is_at_most_a_bin_above_the_one_of_all_tokens() -> None:
+def test_percentile_is_at_most_one_bin_above_the_exact_one() -> None:
     lengths, batches, gaps = micro_batches(0, [0, 0, 1, 3, 5, 0, 2, 0, 0])
-    told = counted(lengths, batches).metrics(Alone())
+    metrics = counted(lengths, batches).metrics(Alone())
     fresh = [gap for (lag, _), own in gaps.items() if lag == 0 for gap in own]
     for percent in (50, 90, 99):
         expected = nearest_rank(fresh, percent)
-        assert expected <= told[f"train/logprob_gap_p{percent}"] < expected * RESOLUTION
+        assert expected <= metrics[f"train/logprob_gap_p{percent}"] < expected * RESOLUTION
     for quarter in range(4):
         expected = nearest_rank(gaps[0, quarter], 99)
-        assert expected <= told[f"train/logprob_gap_p99_quarter_{quarter + 1}"] < expected * RESOLUTION
+        assert expected <= metrics[f"train/logprob_gap_p99_quarter_{quarter + 1}"] < expected * RESOLUTION
     for lag, its in ((1, (1,)), (2, (2,)), (3, (3, 5))):
         old = [gap for (each, _), own in gaps.items() if each in its for gap in own]
-        assert nearest_rank(old, 99) <= told[f"train/logprob_gap_p99_lag_{lag}"] < nearest_rank(old, 99) * RESOLUTION
+        assert nearest_rank(old, 99) <= metrics[f"train/logprob_gap_p99_lag_{lag}"] < nearest_rank(old, 99) * RESOLUTION
 
 
 def test_means_are_of_all_tokens_of_their_lag() -> None:
     lengths, batches, gaps = micro_batches(1, [0, 1, 0, 0, 1])
-    told = counted(lengths, batches).metrics(Alone())
-    fresh, old = ([gap for (lag, _), own in gaps.items() if lag == asked for gap in own] for asked in (0, 1))
-    assert told["train/logprob_gap"] == pytest.approx(sum(map(abs, fresh)) / len(fresh))
-    assert told["train/logprob_gap_max"] == max(map(abs, fresh))
-    assert told["train/logprob_gap_k1"] == pytest.approx(sum(fresh) / len(fresh))  # ln μ - ln π of μ's own tokens
-    assert told["train/logprob_gap_k3"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in fresh) / len(fresh))
-    assert told["train/logprob_gap_k3_lag_1"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in old) / len(old))
-    assert "train/logprob_gap_k3_lag_2" not in told
+    metrics = counted(lengths, batches).metrics(Alone())
+    fresh, old = ([gap for (lag, _), own in gaps.items() if lag == wanted for gap in own] for wanted in (0, 1))
+    assert metrics["train/logprob_gap"] == pytest.approx(sum(map(abs, fresh)) / len(fresh))
+    assert metrics["train/logprob_gap_max"] == max(map(abs, fresh))
+    assert metrics["train/logprob_gap_k1"] == pytest.approx(sum(fresh) / len(fresh))  # ln μ - ln π of μ's own tokens
+    assert metrics["train/logprob_gap_k3"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in fresh) / len(fresh))
+    assert metrics["train/logprob_gap_k3_lag_1"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in old) / len(old))
+    assert "train/logprob_gap_k3_lag_2" not in metrics
 
 
-def test_ranks_tell_together_what_one_would_tell() -> None:
+def test_ranks_together_report_what_one_would_report() -> None:
     lengths, batches, _ = micro_batches(2, [0, 0, 1, 2, 0, 3, 0])
     assert len(batches) > 1
     halves = [counted(lengths, batches[:1]), counted(lengths, batches[1:])]
@@ -100,7 +100,7 @@ def test_ranks_tell_together_what_one_would_tell() -> None:
     }
 
 
-def test_an_idle_micro_batch_counts_for_nothing_and_a_number_that_is_none_for_the_worst() -> None:
+def test_idle_batch_counts_for_nothing_and_nan_as_the_worst() -> None:
     lengths, (batch, *_), _ = micro_batches(3, [0])
     assert counted(lengths, [replace(batch, idle=True)]).metrics(Alone()) == {}
     broken = replace(batch, behaviour_logprobs_N=torch.full_like(batch.behaviour_logprobs_N, math.nan))

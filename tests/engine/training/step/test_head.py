@@ -1,4 +1,4 @@
-"""The head against autograd's own way over all logits at once."""
+"""The head equals autograd over all logits at once."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def by_autograd(normed_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, tempera
     train_entropy=st.booleans(),
     seed=st.integers(0, 1_000),
 )
-def test_values_and_gradients_are_those_of_all_logits_at_once(
+def test_values_and_gradients_equal_those_of_all_logits(
     num: int, chunk: int, temperature: float, train_entropy: bool, seed: int
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
@@ -55,7 +55,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
         torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-4, atol=1e-4)
 
 
-def test_a_token_without_a_chance_spoils_no_gradient() -> None:
+def test_token_of_zero_probability_keeps_gradients_finite() -> None:
     normed_ND = torch.tensor([[1.0, 0.0]], requires_grad=True)
     weight_VD = torch.tensor([[0.0, 0.0], [-torch.inf, 0.0], [1.0, 0.0]], requires_grad=True)
     logprobs_N, entropy_N, _ = head_scores(
@@ -66,25 +66,25 @@ def test_a_token_without_a_chance_spoils_no_gradient() -> None:
     assert weight_VD.grad is not None and weight_VD.grad.isfinite().all()
 
 
-def test_a_frozen_head_gets_no_gradient_and_without_gradients_nothing_is_kept() -> None:
+def test_frozen_head_gets_no_gradient_and_no_grad_saves_nothing() -> None:
     normed_ND, weight_VD = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
-    asked = {"temperature": 1.0, "dtype": torch.float32, "train_entropy": False, "chunk": 2}
-    logprobs_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
+    given = {"temperature": 1.0, "dtype": torch.float32, "train_entropy": False, "chunk": 2}
+    logprobs_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **given)  # type: ignore[arg-type]
     logprobs_N.sum().backward()  # type: ignore[no-untyped-call]
     assert normed_ND.grad is not None and weight_VD.grad is None
     with torch.no_grad():
-        again_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
+        again_N, *_ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **given)  # type: ignore[arg-type]
     assert again_N.grad_fn is None and torch.equal(again_N, logprobs_N)
 
 
-def test_chunks_are_thousands_of_rows_on_a_gpu_and_bounded_by_bytes_on_a_cpu() -> None:
+def test_chunk_is_fixed_on_a_gpu_and_bounded_by_bytes_on_a_cpu() -> None:
     assert rows_of_a_chunk(151_936, torch.device("cuda")) == 2_048
     assert 4 * 151_936 * rows_of_a_chunk(151_936, torch.device("cpu")) <= 2**28
     assert rows_of_a_chunk(2**40, torch.device("cpu")) == 1
 
 
-def test_bfloat16_products_add_a_weights_gradient_up_in_float32() -> None:
-    """A hundred chunks of bfloat16 sums would lose what is small beside their total."""
+def test_bfloat16_products_sum_weight_gradients_in_float32() -> None:
+    """Summing hundreds of chunks in bfloat16 would lose terms that are small against the total."""
     num = 400
     normed_ND = torch.ones(num, 1)
     weight_VD = torch.zeros(2, 1, requires_grad=True)
@@ -93,13 +93,13 @@ def test_bfloat16_products_add_a_weights_gradient_up_in_float32() -> None:
         normed_ND, weight_VD, targets_N, temperature=1.0, dtype=torch.bfloat16, train_entropy=False, chunk=1
     )
     shares_N = torch.ones(num)
-    shares_N[1:] = 1 / 1_024  # each of them is lost beside 1 in bfloat16, and together they are 0.39
+    shares_N[1:] = 1 / 1_024  # added to 1 in bfloat16, each would be lost; together they are 0.39
     (logprobs_N * shares_N).sum().backward()  # type: ignore[no-untyped-call]
     assert weight_VD.grad is not None
     assert weight_VD.grad[0].item() == pytest.approx(0.5 * shares_N.sum().item(), rel=1e-2)
 
 
-def test_magnitudes_are_those_of_all_logits_at_a_temperature() -> None:
+def test_magnitudes_equal_those_of_all_logits_at_temperature() -> None:
     draw = torch.Generator().manual_seed(0)
     normed_ND, weight_VD = torch.randn(5, 8, generator=draw), torch.randn(5_000, 8, generator=draw)
     targets_N = torch.arange(5)

@@ -1,4 +1,4 @@
-"""How trajectories are dealt to ranks, and what micro-batches are made of."""
+"""The division of trajectories among ranks, and the content of micro-batches."""
 
 import random
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ def shares_of(costs: Costs, num_ranks: int, *, max_tokens: int = 64) -> list[lis
 
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
 @pytest.mark.parametrize("seed", range(5))
-def test_ranks_have_as_much_work_as_each_other_on_a_long_tail(name: str, seed: int) -> None:
-    """512 answers of up to 32k tokens to 8 ranks: attention's square is most of the work of the longest. Of the time
-    that ranks need, also that is counted for which they wait for each other after every micro-batch."""
+def test_ranks_have_balanced_work_on_a_long_tail(name: str, seed: int) -> None:
+    """512 answers of up to 32k tokens on 8 ranks: attention's quadratic part dominates the longest. The ranks' time
+    includes waiting for each other after every micro-batch."""
     rng = random.Random(seed)
     costs = costs_of([min(round(rng.lognormvariate(7.5, 1.2)), 32_768) for _ in range(512)], name)
     work = [
@@ -49,13 +49,11 @@ def test_ranks_have_as_much_work_as_each_other_on_a_long_tail(name: str, seed: i
 
 
 @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 8))
-def test_ranks_make_equally_many_passes_and_nobody_repeats_what_another_does(
-    lengths: list[int], num_ranks: int
-) -> None:
+def test_ranks_make_equal_numbers_of_passes_without_repeats(lengths: list[int], num_ranks: int) -> None:
     ranks = shares_of(costs_of(lengths), num_ranks)
     assert len(set(map(len, ranks))) == 1
-    done = [member for micro_batches in ranks for own in micro_batches for member in own]
-    assert sorted(done) == list(range(len(lengths)))
+    members = [member for micro_batches in ranks for own in micro_batches for member in own]
+    assert sorted(members) == list(range(len(lengths)))
     for micro_batches in ranks:
         sizes = list(map(len, micro_batches))
         assert 0 not in sizes or max(sizes) <= 1, "a filler only where nothing is left to divide"
@@ -63,7 +61,7 @@ def test_ranks_make_equally_many_passes_and_nobody_repeats_what_another_does(
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 8))
-def test_a_micro_batch_is_as_large_as_the_bound_or_the_longest_of_its_turn(lengths: list[int], num_ranks: int) -> None:
+def test_micro_batch_is_within_the_bound_or_its_turns_longest(lengths: list[int], num_ranks: int) -> None:
     for turn in zip(*shares_of(costs_of(lengths), num_ranks, max_tokens=20), strict=True):
         longest = max(lengths[member] for own in turn for member in own)
         assert all(sum(lengths[member] for member in own) <= max(20, longest) for own in turn)
@@ -73,7 +71,7 @@ def test_a_micro_batch_is_as_large_as_the_bound_or_the_longest_of_its_turn(lengt
 
 
 def with_common_prompts(seed: int, num: int) -> list[TrainingTrajectory]:
-    """Groups of four; a third of the answers' tokens are a tool's, and every number tells whose it is."""
+    """Groups of four; a third of the answers' tokens are a tool's, and every number identifies its token."""
     batch = trajectories_of(seed, num=num, tools=True)
     return [
         replace(
@@ -87,20 +85,20 @@ def with_common_prompts(seed: int, num: int) -> list[TrainingTrajectory]:
 
 
 @given(st.integers(0, 50), st.integers(1, 16), st.integers(1, 3), st.sampled_from([1, 30, 60, 1_000]))
-def test_every_written_token_is_a_target_behind_all_that_was_said_before_it(
+def test_every_written_token_is_a_target_after_its_context(
     seed: int, num: int, num_ranks: int, max_tokens: int
 ) -> None:
     batch = with_common_prompts(seed, num)
     slots = [(number, place) for number, each in enumerate(batch) for place, mine in enumerate(each.written) if mine]
-    found: list[int] = []
+    targets: list[int] = []
     for rank in range(num_ranks):
         step = batch_step(batch, max_tokens=max_tokens, device="cpu", rank=rank, num_ranks=num_ranks)
         for micro_batch in step.micro_batches:
             if micro_batch.idle:
                 continue
             check_targets(micro_batch, batch, slots)
-            found += micro_batch.slots_N.tolist()
-    assert sorted(found) == list(range(len(slots)))
+            targets += micro_batch.slots_N.tolist()
+    assert sorted(targets) == list(range(len(slots)))
 
 
 def check_targets(
@@ -120,7 +118,7 @@ def check_targets(
         assert micro_batch.predicting_N[at] == before[-1]
 
 
-def test_a_rank_reads_no_tokens_but_those_it_trains_on() -> None:
+def test_rank_reads_only_the_tokens_it_trains_on() -> None:
     batch = TrainingBatch.of(with_common_prompts(3, 12))
     shape = {"max_tokens": 60, "device": "cpu", "rank": 1, "num_ranks": 3}
     sound = batch_step(batch, **shape).micro_batches  # type: ignore[arg-type]
@@ -147,7 +145,7 @@ def test_a_rank_reads_no_tokens_but_those_it_trains_on() -> None:
             assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_selection_of_a_batch_is_no_copy_of_its_tokens() -> None:
+def test_selection_of_a_batch_shares_its_tokens() -> None:
     batch = TrainingBatch.of(trajectories_of(0))
     few = batch.only(np.array([7, 2]))
     assert few.tokens is batch.tokens and few.groups_N.tolist() == [1, 0]

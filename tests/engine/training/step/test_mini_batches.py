@@ -1,4 +1,4 @@
-"""A step of several updates: how its batch is cut, what is computed before, what clips and corrections then mean."""
+"""Steps of several updates: the cut of a batch, the passes before it, and the effect of clips and corrections."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ groups_of_answers = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4
 
 
 @given(groups_of_answers, st.integers(1, 16), st.randoms(use_true_random=False))
-def test_whole_groups_equally_many_in_each_part_and_their_tokens_balanced(
+def test_parts_have_equal_numbers_of_groups_and_balanced_tokens(
     groups: list[list[int]], asked: int, chance: Any
 ) -> None:
     batch = [answer(group, length) for group, lengths in enumerate(groups) for length in lengths]
@@ -76,7 +76,7 @@ def test_whole_groups_equally_many_in_each_part_and_their_tokens_balanced(
 
 
 @given(groups_of_answers, st.lists(st.booleans(), min_size=12, max_size=12), st.integers(1, 16))
-def test_every_part_has_a_token_to_learn_from(groups: list[list[int]], mute: list[bool], asked: int) -> None:
+def test_every_part_has_a_written_token(groups: list[list[int]], mute: list[bool], asked: int) -> None:
     batch = [
         answer(group, length, written=not mute[group] or group == 0)
         for group, lengths in enumerate(groups)
@@ -87,7 +87,7 @@ def test_every_part_has_a_token_to_learn_from(groups: list[list[int]], mute: lis
     assert sum(map(len, parts)) == len(batch)
 
 
-def test_the_batch_of_these_tests_is_cut_as_they_say() -> None:
+def test_four_groups_are_cut_into_the_expected_parts() -> None:
     assert cut(four_groups(), 2) == [list(part) for part in PARTS]
 
 
@@ -97,19 +97,19 @@ def test_the_batch_of_these_tests_is_cut_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("correction", "mini_batches", "passes", "num_before"),
     [
-        ("truncated", 1, 1, 0),  # the step's only update is trained on the log-probs that it begins with
-        ("truncated", 1, 2, 0),  # the first pass has found them
-        ("truncated", 2, 1, 8),  # of the second mini-batch
-        ("decoupled", 2, 3, 8),  # once, however often the batch is gone over
+        ("truncated", 1, 1, 0),  # the step's only update computes the log-probs itself
+        ("truncated", 1, 2, 0),  # the first pass computes them
+        ("truncated", 2, 1, 8),  # those of the second mini-batch
+        ("decoupled", 2, 3, 8),  # once, for any number of passes
         ("aipo", 2, 2, 0),
         ("none", 2, 2, 0),
         ("a3po", 2, 2, 0),
     ],
 )
-def test_only_what_no_training_pass_tells_is_computed_before(
+def test_only_logprobs_that_no_update_computes_are_scored_before(
     make_llama: MakeLlama, correction: CorrectionName, mini_batches: int, passes: int, num_before: int
 ) -> None:
-    """With micro-batches of one answer."""
+    """Each micro-batch holds one answer."""
     batch = four_groups()
     algorithm = AlgorithmSpec(correction=CorrectionSpec(name=correction))
     trainer = trainer_of(make_llama(), algorithm=algorithm, mini_batches=mini_batches, passes=passes)
@@ -120,7 +120,7 @@ def test_only_what_no_training_pass_tells_is_computed_before(
     assert signs.counts["micro-batch"] == len(batch) * passes
 
 
-def test_the_gap_to_the_rollouts_is_measured_where_the_policy_has_not_moved(make_llama: MakeLlama) -> None:
+def test_gap_to_rollouts_is_measured_before_the_policy_moves(make_llama: MakeLlama) -> None:
     folder = make_llama()
     batch = [replace(each, staleness=()) for each in written_by(folder, four_groups())]
     for correction in ("truncated", "none"):
@@ -129,7 +129,7 @@ def test_the_gap_to_the_rollouts_is_measured_where_the_policy_has_not_moved(make
         assert metrics["train/logprob_gap_max"] < 1e-4 < 1e-2 < metrics["train/behaviour_kl"]
 
 
-# What several updates make of an algorithm ----------------------------------------------------------------------------
+# Algorithms that differ only with several updates ---------------------------------------------------------------------
 
 
 def corrected(name: CorrectionName, **given: Any) -> AlgorithmSpec:
@@ -156,13 +156,13 @@ ALIKE_IN_ONE_UPDATE = {
     "none, aipo": (0.1, corrected("none"), corrected("aipo")),
     "a3po, decoupled": (0.1, corrected("a3po"), corrected("decoupled")),
 }
-"""The distance of the writer's log-probs below the model's, and two algorithms: tokens of such an age are inside of
-every band, and a step of one update is the same for both."""
+"""How far the writer's log-probs are below the model's, and two algorithms: with tokens that far off, all inside every
+band, a step of one update is the same for both."""
 
 
 @pytest.mark.long_except("grpo, unclipped", "grpo, gspo", "decoupled, aipo", "a3po, decoupled")
 @pytest.mark.parametrize("pair", ALIKE_IN_ONE_UPDATE)
-def test_what_was_one_algorithm_in_one_update_is_two_in_two(make_llama: MakeLlama, tmp_path: Path, pair: str) -> None:
+def test_algorithms_equal_in_one_update_differ_in_two(make_llama: MakeLlama, tmp_path: Path, pair: str) -> None:
     folder = make_llama()
     behind, *algorithms = ALIKE_IN_ONE_UPDATE[pair]
     batch = written_by(folder, four_groups(), aside=lambda index: -behind)

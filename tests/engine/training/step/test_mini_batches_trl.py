@@ -1,4 +1,4 @@
-"""A step of four updates is the one that TRL's losses make, where TRL has the algorithm and the correction.
+"""A step of four updates equals four updates with TRL's losses, for TRL's algorithms and corrections.
 
 B answers of a mini-batch    T tokens of the longest
 """
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def updates_by_trl(
     folder: Path, batch: Sequence[TrainingTrajectory], spec: AlgorithmSpec, *, passes: int
 ) -> dict[str, Tensor]:
-    """Weights after every mini-batch's loss has gone backward, by torch's AdamW."""
+    """Weights after an update of torch's AdamW on every mini-batch's loss."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -84,19 +84,19 @@ def updates_by_trl(
         ("cispo", "none"),
     ],
 )
-def test_four_updates_are_those_that_trls_losses_make(
+def test_four_updates_equal_those_with_trls_losses(
     make_llama: MakeLlama, name: AlgorithmName, correction: CorrectionName
 ) -> None:
     folder = make_llama()
     spec = AlgorithmSpec(name=name, correction=CorrectionSpec(name=correction, cap=1.2, low=0.8, high=1.2))
     batch = written_by(folder, four_groups(), aside=lambda index: 0.3 - 0.2 * (index % 5))
-    asked = settings(
+    given = settings(
         algorithm=spec,
         optimizer=OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0, eps=SMOOTH_EPS),
         mini_batches=len(PARTS),
         passes=2,
     )
-    trainer = TorchTrainer(folder, asked, device="cpu")
+    trainer = TorchTrainer(folder, given, device="cpu")
     metrics = trainer.train_step(batch).metrics
     assert_same_weights(trainer, updates_by_trl(folder, batch, spec, passes=2))
     assert name == "cispo" or metrics["train/clip_fraction"] > 0.0

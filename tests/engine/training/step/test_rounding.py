@@ -1,4 +1,4 @@
-"""The bound of the gap: no bfloat16 run exceeds it, and faults of a policy as peaked as a trained one do."""
+"""The bound of the gap: bfloat16 rounding stays within it, and faults of a policy as peaked as a trained one do not."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ GAP, BOUND = "train/logprob_gap_p90", "train/logprob_gap_bound"
 
 
 def test_bfloat16_rounds_65536_times_more_than_float32(make_llama: MakeLlama) -> None:
-    """All but the sums of products, which are float32 in both."""
+    """Except in the sums of products, which are float32 in both."""
     config = read_config(make_llama())
 
     def of_terms(published: torch.dtype, products: torch.dtype, **sizes: Any) -> float:
@@ -52,7 +52,7 @@ def test_bfloat16_rounds_65536_times_more_than_float32(make_llama: MakeLlama) ->
 
 
 def peaked_logits(num: int) -> Tensor:
-    """Four of five positions have one likely word, the fifth has eight."""
+    """Four of five positions have one likely word, every fifth has eight."""
     draw = torch.Generator().manual_seed(0)
     logits_NV = torch.randn(num, VOCAB, generator=draw)
     single = num * 4 // 5
@@ -71,13 +71,13 @@ def noisy(logits_NV: Tensor) -> Tensor:
 
 
 def with_one_layer_replaced(logits_NV: Tensor) -> Tensor:
-    """A logit is the sum of what 36 layers of equal parts add to the stream, each of which has its own signs."""
+    """Models a logit as the sum of 36 layers' equal contributions with independent signs, one of them replaced."""
     others_NV = torch.randn(logits_NV.shape, generator=torch.Generator().manual_seed(2))
     replaced_NV: Tensor = logits_NV * (35 / 36) + others_NV * (1 / 36) ** 0.5
     return replaced_NV
 
 
-def told_of(behaviour_N: Tensor, begun_N: Tensor, logits_N2: Tensor, rounding: Rounding) -> dict[str, float]:
+def metrics_of(behaviour_N: Tensor, begun_N: Tensor, logits_N2: Tensor, rounding: Rounding) -> dict[str, float]:
     num = len(begun_N)
     trajectory = TrainingTrajectory(
         group=0,
@@ -93,7 +93,7 @@ def told_of(behaviour_N: Tensor, begun_N: Tensor, logits_N2: Tensor, rounding: R
 
 
 def drawn(logits_NV: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens, and their log-probs."""
+    """Samples tokens; returns them and their log-probs."""
     draw = torch.Generator().manual_seed(3)
     all_NV = logits_NV.log_softmax(dim=1)
     targets_N1 = all_NV.exp().multinomial(1, generator=draw)
@@ -114,15 +114,15 @@ def test_fault_of_a_peaked_policy_of_8b_exceeds_bound(fault: Callable[[Tensor], 
         chunk=len(logits_NV),
     )
     rounding = Rounding.between(known_shape("Qwen3-8B"), published=BF16, products=BF16)
-    told = told_of(behaviour_N, begun_N, logits_N2, rounding)
-    assert told[GAP] > told[BOUND] > 0.05
+    metrics = metrics_of(behaviour_N, begun_N, logits_N2, rounding)
+    assert metrics[GAP] > metrics[BOUND] > 0.05
 
 
-# Rounding as it is ------------------------------------------------------------------------------------------------
+# Measured rounding ------------------------------------------------------------------------------------------------
 
 
 def stream(num: int, width: int, num_writes: int, dtype: torch.dtype) -> Tensor:
-    """A normed stream that each branch was added to in `dtype`, with the six roundings of a branch's own results."""
+    """A normed residual stream: branches are added in `dtype`, each with the six roundings of its own results."""
     draw = torch.Generator().manual_seed(4)
     stream_ND = torch.randn(num, width, generator=draw).to(dtype)
     for _ in range(num_writes):
@@ -135,7 +135,7 @@ def stream(num: int, width: int, num_writes: int, dtype: torch.dtype) -> Tensor:
 
 
 def peaked_head(normed_ND: Tensor, vocab_size: int) -> Tensor:
-    """Random words, after one for each position that is far likelier there than all others."""
+    """A head with one very likely word for each position, followed by random words."""
     num, width = normed_ND.shape
     draw = torch.Generator().manual_seed(5)
     weight_VD: Tensor = torch.randn(vocab_size, width, generator=draw) / width**0.5
@@ -153,27 +153,27 @@ def gap_of_rounding(vocab_size: int, products: torch.dtype) -> dict[str, float]:
     begun_N, _, logits_N2 = head_scores(
         exact_ND, weight_VD, targets_N, temperature=1.0, dtype=products, train_entropy=False, chunk=num
     )
-    return told_of(behaviour_N, begun_N, logits_N2, Rounding.between(shape, published=BF16, products=products))
+    return metrics_of(behaviour_N, begun_N, logits_N2, Rounding.between(shape, published=BF16, products=products))
 
 
 @pytest.mark.parametrize("products", [torch.float32, BF16])
 def test_rounding_at_the_width_of_8b_stays_within_bound(products: torch.dtype) -> None:
-    told = gap_of_rounding(4_096, products)
-    assert 0.0 < told[GAP] < told[BOUND]
+    metrics = gap_of_rounding(4_096, products)
+    assert 0.0 < metrics[GAP] < metrics[BOUND]
 
 
 @pytest.mark.long
 def test_rounding_at_the_size_of_8b_head_stays_within_bound() -> None:
-    told = gap_of_rounding(VOCAB, BF16)
-    assert 0.0 < told[GAP] < told[BOUND]
+    metrics = gap_of_rounding(VOCAB, BF16)
+    assert 0.0 < metrics[GAP] < metrics[BOUND]
 
 
-# Engine against trainer, by a model that was trained --------------------------------------------------------------
+# Engine against trainer, with a trained model ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In bfloat16."""
+    """The demo model in bfloat16."""
     folder = tmp_path_factory.mktemp("demo")
     return copied(DEMO_FOLDER, folder, {name: value.to(BF16) for name, value in weights_of(DEMO_FOLDER).items()})
 
@@ -191,7 +191,7 @@ def copied(source: Path, folder: Path, weights: dict[str, Tensor]) -> Path:
 
 
 def answers(folder: Path, temperature: float = 1.0) -> list[TrainingTrajectory]:
-    rollouts, made = TorchRolloutEngine(folder, max_batch=32, device="cpu"), list[TrainingTrajectory]()
+    rollouts, batch = TorchRolloutEngine(folder, max_batch=32, device="cpu"), list[TrainingTrajectory]()
     prompts = {str(number): (6 + number, 7) for number in range(32)}
     rollouts.submit(
         [
@@ -203,8 +203,8 @@ def answers(folder: Path, temperature: float = 1.0) -> list[TrainingTrajectory]:
             for name, prompt in prompts.items()
         ]
     )
-    while len(made) < len(prompts):
-        made += [
+    while len(batch) < len(prompts):
+        batch += [
             TrainingTrajectory(
                 group=0,
                 prompt_ids=prompts[each.sequence_id],
@@ -214,13 +214,13 @@ def answers(folder: Path, temperature: float = 1.0) -> list[TrainingTrajectory]:
             )
             for each in rollouts.step()
         ]
-    return made
+    return batch
 
 
 def is_within(folder: Path, batch: list[TrainingTrajectory], products: str = "float32") -> bool:
-    asked = settings(trainer=TrainerSpec.model_validate({"compute_dtype": products}))
-    told = TorchTrainer(folder, asked, device="cpu").train_step(batch).metrics
-    return told[GAP] <= told[BOUND]
+    given = settings(trainer=TrainerSpec.model_validate({"compute_dtype": products}))
+    metrics = TorchTrainer(folder, given, device="cpu").train_step(batch).metrics
+    return metrics[GAP] <= metrics[BOUND]
 
 
 @pytest.mark.parametrize("products", ["float32", "bfloat16"])

@@ -1,4 +1,4 @@
-"""Routes of micro-batches: each token has its own, and a prompt is shared as far as its samples agree."""
+"""Routes of micro-batches: each token has its own; samples that share a prompt use the first one's routes."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def batched(trajectories: Sequence[TrainingTrajectory], max_tokens: int = 100) -
 
 
 @pytest.mark.parametrize("max_tokens", [8, 100])
-def test_each_token_has_its_own_route_wherever_it_is_packed(max_tokens: int) -> None:
+def test_each_token_keeps_its_route_when_packed(max_tokens: int) -> None:
     sizes = (2, 5, 3)
     samples = [sample(range(8, 8 + size), routes_of(4 + size, size), prompt=range(size, 4 + size)) for size in sizes]
     seen = 0
@@ -50,7 +50,7 @@ def test_each_token_has_its_own_route_wherever_it_is_packed(max_tokens: int) -> 
     assert seen == 3
 
 
-def test_samples_read_their_prompt_once_with_the_experts_that_the_first_of_them_met() -> None:
+def test_shared_prompt_has_the_first_samples_routes() -> None:
     one, other = routes_of(6, 0), routes_of(6, 1)
     size = 4 * LAYOUT.token_bytes
     assert one[:size] != other[:size]
@@ -61,9 +61,9 @@ def test_samples_read_their_prompt_once_with_the_experts_that_the_first_of_them_
     first = next(iter(batch.tokens.places))
     expected = LAYOUT.opened(both[first].routes)[:4]
     for member, places in batch.tokens.places.items():
-        met = batch.routes_TWk[list(places)]
-        assert torch.equal(met[:4], expected)
-        assert torch.equal(met[4:], LAYOUT.opened(both[member].routes)[4 : len(places)])
+        routes = batch.routes_TWk[list(places)]
+        assert torch.equal(routes[:4], expected)
+        assert torch.equal(routes[4:], LAYOUT.opened(both[member].routes)[4 : len(places)])
 
 
 def test_without_any_routes_every_token_is_counted() -> None:
@@ -72,11 +72,11 @@ def test_without_any_routes_every_token_is_counted() -> None:
     assert (int(sums["unrouted"]), int(sums["routable"])) == (6, 6)
 
 
-def test_what_is_missing_or_marked_is_counted_and_nothing_else() -> None:
+def test_only_missing_or_unknown_routes_are_counted() -> None:
     routes_TWk = LAYOUT.opened(routes_of(4, 0)).clone()
     routes_TWk[1] = LAYOUT.unknown
     (batch,) = batched([sample((8, 9), LAYOUT.packed(routes_TWk))])
-    assert int(route_sums(batch.routes_TWk)["unrouted"]) == 2  # the second token, and the fifth
+    assert int(route_sums(batch.routes_TWk)["unrouted"]) == 2  # the second and the fifth token
 
 
 def test_a_dense_model_has_no_routes() -> None:

@@ -1,4 +1,4 @@
-"""Segments: a trajectory whose history was told anew is several sequences to attention, and one to everything else."""
+"""A trajectory with rewritten history (segments) is several sequences for attention, and one trajectory otherwise."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +27,14 @@ from tests.engine.training.trainer_conformance import SMOOTH_EPS, settings, traj
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def told_anew(each: TrainingTrajectory, *retold: int) -> TrainingTrajectory:
-    """Behind the first token that it wrote, and again behind the second, so many tokens are told anew."""
+def with_segments(each: TrainingTrajectory, *rewritten: int) -> TrainingTrajectory:
+    """Adds segments after the first and the second written token, which begin with so many rewritten tokens."""
     written, ids, breaks = list[bool](), list[int](), list[int]()
-    parts = [each.response_ids[:1], each.response_ids[1:2], each.response_ids[2:]][: len(retold) + 1]
-    for part, num_retold in zip(parts, (0, *retold), strict=True):
-        breaks += [len(ids)] if num_retold else []
-        written += [False] * num_retold + [True] * len(part)
-        ids += [4 + (7 * place + len(ids)) % 36 for place in range(num_retold)] + list(part)
+    parts = [each.response_ids[:1], each.response_ids[1:2], each.response_ids[2:]][: len(rewritten) + 1]
+    for part, num_rewritten in zip(parts, (0, *rewritten), strict=True):
+        breaks += [len(ids)] if num_rewritten else []
+        written += [False] * num_rewritten + [True] * len(part)
+        ids += [4 + (7 * place + len(ids)) % 36 for place in range(num_rewritten)] + list(part)
     return replace(
         each,
         response_ids=tuple(ids),
@@ -46,7 +46,7 @@ def told_anew(each: TrainingTrajectory, *retold: int) -> TrainingTrajectory:
 
 
 def pieces_of(each: TrainingTrajectory) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    """(tokens, whether they were written) of each segment."""
+    """(tokens, whether the model wrote them) for each segment."""
     written = (False,) * len(each.prompt_ids) + (each.written or (True,) * len(each.response_ids))
     ids = each.prompt_ids + each.response_ids
     ends = [*(len(each.prompt_ids) + place for place in each.breaks), len(ids)]
@@ -56,7 +56,7 @@ def pieces_of(each: TrainingTrajectory) -> list[tuple[tuple[int, ...], tuple[boo
 def some(num_segmented: int = 7) -> list[TrainingTrajectory]:
     batch = [each for each in trajectories_of(3, num=16) if len(each.response_ids) > 3]
     assert len(batch) > num_segmented
-    return [told_anew(each, 5, 3 + at) if at < num_segmented else each for at, each in enumerate(batch)]
+    return [with_segments(each, 5, 3 + at) if at < num_segmented else each for at, each in enumerate(batch)]
 
 
 def read(batch: MicroBatch) -> dict[int, tuple[int, ...]]:
@@ -64,11 +64,9 @@ def read(batch: MicroBatch) -> dict[int, tuple[int, ...]]:
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=2), min_size=1, max_size=6), st.sampled_from([20, 10_000]))
-def test_each_written_token_is_trained_once_and_reads_what_its_own_segment_says_before_it(
-    retold: list[list[int]], max_tokens: int
-) -> None:
+def test_written_token_is_trained_once_and_sees_only_its_segment(rewritten: list[list[int]], max_tokens: int) -> None:
     whole = [each for each in trajectories_of(3, num=16) if len(each.response_ids) > 3]
-    batch = [told_anew(each, *nums) for each, nums in zip(whole, retold, strict=False)]
+    batch = [with_segments(each, *nums) for each, nums in zip(whole, rewritten, strict=False)]
     pieces = [(owner, *piece) for owner, each in enumerate(batch) for piece in pieces_of(each)]
     seen: dict[int, tuple[int, int]] = {}
     for micro_batch in batch_step(batch, max_tokens=max_tokens, device="cpu").micro_batches:
@@ -94,13 +92,13 @@ def test_each_written_token_is_trained_once_and_reads_what_its_own_segment_says_
 
 
 def own_logprobs(model: Any, each: TrainingTrajectory) -> Tensor:
-    """Of what it wrote, by transformers' own forward pass over each segment."""
-    found = []
+    """The written tokens' log-probs, by transformers' own forward pass over each segment."""
+    of_pieces = []
     for ids, written in pieces_of(each):
         logprobs = model(torch.tensor([ids])).logits.log_softmax(-1)[0, :-1]
         targets = torch.tensor(ids[1:])
-        found.append(logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)[torch.tensor(written[1:])])
-    return torch.cat(found)
+        of_pieces.append(logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)[torch.tensor(written[1:])])
+    return torch.cat(of_pieces)
 
 
 def step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float) -> dict[str, Tensor]:
@@ -122,7 +120,7 @@ def step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float) ->
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def test_a_step_of_segmented_trajectories_is_worked_out_apart(make_llama: MakeLlama) -> None:
+def test_step_of_segmented_trajectories_equals_the_reference(make_llama: MakeLlama) -> None:
     folder, batch = make_llama(), [replace(each, reward=float(at % 2)) for at, each in enumerate(some())]
     optimizer = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.0, eps=SMOOTH_EPS)
     trainer = TorchTrainer(folder, settings(optimizer=optimizer), device="cpu")
@@ -141,16 +139,16 @@ def test_without_a_break_sequences_are_trajectories() -> None:
     assert (sequences.num_written_Q == batch.num_written_N).all()
 
 
-def test_a_choice_of_trajectories_keeps_their_own_breaks() -> None:
+def test_selected_trajectories_keep_their_breaks() -> None:
     batch = some()
     chosen = TrainingBatch.of(batch).only(np.array([1, 9, 4]))
-    anew = TrainingBatch.of([batch[1], batch[9], batch[4]])
+    expected = TrainingBatch.of([batch[1], batch[9], batch[4]])
     for name in ("lengths_Q", "num_written_Q", "owners_Q", "slot_starts_Q", "last_written_Q"):
-        assert (getattr(Sequences.of(chosen), name) == getattr(Sequences.of(anew), name)).all()
+        assert (getattr(Sequences.of(chosen), name) == getattr(Sequences.of(expected), name)).all()
 
 
-def test_a_segment_that_fits_the_model_is_not_refused_for_the_length_of_its_trajectory() -> None:
-    [long] = [told_anew(each, 30) for each in trajectories_of(3) if len(each.response_ids) > 3][:1]
+def test_length_limit_applies_to_segments_not_trajectories() -> None:
+    [long] = [with_segments(each, 30) for each in trajectories_of(3) if len(each.response_ids) > 3][:1]
     longest = max(len(ids) for ids, _ in pieces_of(long))
     assert len(long.prompt_ids + long.response_ids) > longest
     check_batch(TrainingBatch.of([long]), vocab_size=40, max_positions=longest - 1)
@@ -164,13 +162,13 @@ def test_recorded_step_keeps_its_breaks() -> None:
     assert (Sequences.of(again).lengths_Q == Sequences.of(TrainingBatch.of(some())).lengths_Q).all()
 
 
-def test_routes_are_of_the_first_segment_and_those_after_it_choose_freely() -> None:
+def test_only_the_first_segment_replays_routes() -> None:
     layout = RouteFormat(num_mixtures=1, num_experts=4, chosen=1, dtype=torch.uint8)
-    [each] = [told_anew(each, 4) for each in trajectories_of(3) if len(each.response_ids) > 3][:1]
+    [each] = [with_segments(each, 4) for each in trajectories_of(3) if len(each.response_ids) > 3][:1]
     num = len(each.prompt_ids)
     routed = replace(each, routes=bytes(place % 4 for place in range(num)))
-    [made] = batch_step([routed], max_tokens=10_000, device="cpu", route_format=layout).micro_batches
-    assert made.routes_TWk is not None and DENSE.token_bytes == 0
-    by_member = {member: made.routes_TWk[places].flatten().tolist() for member, places in made.tokens.places.items()}
+    [one] = batch_step([routed], max_tokens=10_000, device="cpu", route_format=layout).micro_batches
+    assert one.routes_TWk is not None and DENSE.token_bytes == 0
+    by_member = {member: one.routes_TWk[places].flatten().tolist() for member, places in one.tokens.places.items()}
     assert by_member[0] == [place % 4 for place in range(num)]
     assert set(by_member[1]) == {layout.unknown}

@@ -1,4 +1,4 @@
-"""On-policy distillation: a frozen model says of every token that the policy wrote how likely it would have been."""
+"""On-policy distillation: a frozen teacher gives the log-prob of every token that the policy wrote."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,33 +25,33 @@ def taught_by(folder: Path, *, coefficient: float = 1.0, reward_weight: float = 
 
 
 def logprobs(folder: Path, each: TrainingTrajectory) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of the answer's tokens by transformers' own model, and its parameters."""
+    """The answer's log-probs by transformers' own model, and the model's parameters."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder)
     ids = torch.tensor([[*each.prompt_ids, *each.response_ids]])
     all_TV = model(ids).logits[0, len(each.prompt_ids) - 1 : -1].log_softmax(-1)
-    found: Tensor = all_TV.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
-    return found, dict(model.named_parameters())
+    own_T: Tensor = all_TV.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
+    return own_T, dict(model.named_parameters())
 
 
 def gradients_of(trainer: TorchTrainer, batch: list[TrainingTrajectory]) -> dict[str, Tensor]:
-    """By Hugging Face's names, before they are shortened."""
-    found: dict[str, Tensor] = {}
+    """Gradients by Hugging Face names, before clipping."""
+    gradients: dict[str, Tensor] = {}
 
     def keep(part: TrainedPart) -> float:
         own = {name: each.grad for name, each in part.parameters.items() if each.grad is not None}
-        found.update({name: view.clone() for name, view in part.views(own).items()})
+        gradients.update({name: view.clone() for name, view in part.views(own).items()})
         return 0.0
 
     trainer._clip = keep  # type: ignore[method-assign]
     trainer.train_step(batch)
-    return found
+    return gradients
 
 
 @pytest.mark.parametrize("reward_weight", [0.0, 0.5])
-def test_the_gradient_is_the_one_that_is_written_by_hand(make_llama: MakeLlama, reward_weight: float) -> None:
-    """Σ (c·(log π - log π_T) - w·A)·∇log π over tokens of the policy's own, divided by their number."""
+def test_gradient_equals_the_hand_written_one(make_llama: MakeLlama, reward_weight: float) -> None:
+    """Σ (c·(log π - log π_T) - w·A)·∇log π over on-policy tokens, divided by their number."""
     folder, teacher = make_llama(), make_llama(tied=True, kv_heads=1)
     (one,) = trajectories_of(5, num=1)
     answers = [replace(one, reward=1.0), replace(one, response_ids=one.response_ids[::-1], reward=0.0)]
@@ -72,14 +72,14 @@ def test_the_gradient_is_the_one_that_is_written_by_hand(make_llama: MakeLlama, 
         correction=CorrectionSpec(name="none"),
         teacher=taught_by(teacher, coefficient=0.3, reward_weight=reward_weight),
     )
-    asked = replace(settings(algorithm=algorithm), max_new_tokens=len(one.response_ids))  # Dr. GRPO divides by it
-    found = gradients_of(TorchTrainer(folder, asked, device="cpu"), batch)
+    given = replace(settings(algorithm=algorithm), max_new_tokens=len(one.response_ids))  # Dr. GRPO divides by it
+    gradients = gradients_of(TorchTrainer(folder, given, device="cpu"), batch)
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5)
 
 
 def answers_of(trainer: TorchTrainer, rollouts: TorchRolloutEngine, step: int) -> list[TrainingTrajectory]:
-    """On-policy, of a few beginnings."""
+    """On-policy answers to three prompts."""
     num = 24
     rollouts.install(trainer.snapshot(WeightsId(0, step)))
     requests = [
@@ -109,21 +109,19 @@ def answers_of(trainer: TorchTrainer, rollouts: TorchRolloutEngine, step: int) -
 def distances(make_llama: MakeLlama) -> list[float]:
     folder, teacher = make_llama(), make_llama(tied=True, kv_heads=1)
     algorithm = AlgorithmSpec(group_size=1, teacher=taught_by(teacher))
-    asked = settings(algorithm=algorithm, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0))
-    trainer = TorchTrainer(folder, asked, device="cpu")
+    given = settings(algorithm=algorithm, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0))
+    trainer = TorchTrainer(folder, given, device="cpu")
     rollouts = TorchRolloutEngine(folder, max_batch=24, device="cpu")
     return [trainer.train_step(answers_of(trainer, rollouts, step)).metrics["train/teacher_kl"] for step in range(40)]
 
 
-def test_a_policy_without_rewards_comes_nearer_to_its_teacher(make_llama: MakeLlama) -> None:
-    """A group of one needs no baseline. The metric is the distance itself: answers are the policy's own."""
-    told = distances(make_llama)
-    assert 0.0 < max(told[-5:]) < min(told[:5])
+def test_policy_without_rewards_approaches_its_teacher(make_llama: MakeLlama) -> None:
+    """A group of one needs no baseline. The metric is the KL itself, since answers are on-policy."""
+    kls = distances(make_llama)
+    assert 0.0 < max(kls[-5:]) < min(kls[:5])
 
 
-def test_a_teacher_is_not_moved_by_what_it_teaches_and_no_part_of_a_checkpoint(
-    make_llama: MakeLlama, tmp_path: Path
-) -> None:
+def test_teacher_is_frozen_and_not_part_of_checkpoints(make_llama: MakeLlama, tmp_path: Path) -> None:
     algorithm = AlgorithmSpec(teacher=taught_by(make_llama(tied=True, kv_heads=1), reward_weight=1.0))
     trainer, plain = (TorchTrainer(make_llama(), settings(algorithm=each), device="cpu") for each in (algorithm, None))
     assert trainer._teacher is not None
@@ -133,12 +131,12 @@ def test_a_teacher_is_not_moved_by_what_it_teaches_and_no_part_of_a_checkpoint(
     assert hash_of(trainer) != hash_of(plain)
     assert all(torch.equal(before[name], each) for name, each in trainer._teacher.named_parameters())
     trainer.prepare_save(tmp_path)()
-    plain.load(tmp_path)  # it goes on without
+    plain.load(tmp_path)  # resumes without a teacher
     assert hash_of(plain) == hash_of(trainer)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_rewards_weigh_what_the_job_says(make_llama: MakeLlama, weight: float) -> None:
+def test_rewards_have_the_weight_of_the_spec(make_llama: MakeLlama, weight: float) -> None:
     algorithm = AlgorithmSpec(teacher=taught_by(make_llama(), reward_weight=weight))
     result = TorchTrainer(make_llama(), settings(algorithm=algorithm), device="cpu").train_step(trajectories_of(0))
     without = TorchTrainer(make_llama(), settings(), device="cpu").train_step(trajectories_of(0))

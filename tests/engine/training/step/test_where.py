@@ -1,4 +1,4 @@
-"""An error in a micro-batch says how large that was, whichever pass it is raised in."""
+"""An error in a micro-batch carries the micro-batch's size, in the forward and the backward pass."""
 
 from collections.abc import Callable
 
@@ -25,9 +25,7 @@ def in_backward(trainer: TorchTrainer) -> None:
 
 
 @pytest.mark.parametrize("where", [in_forward, in_backward])
-def test_the_size_of_the_micro_batch_is_noted_once(
-    where: Callable[[TorchTrainer], None], make_llama: MakeLlama
-) -> None:
+def test_micro_batch_size_is_noted_once(where: Callable[[TorchTrainer], None], make_llama: MakeLlama) -> None:
     trainer = TorchTrainer(make_llama(), settings(), device="cpu")
     where(trainer)
     (one,) = trajectories_of(1, num=1)

@@ -1,4 +1,4 @@
-"""Every promise of a trainer, kept by DeepSpeed's ZeRO 1, 2 and 3 in one process; and the torch trainer's steps."""
+"""DeepSpeed's ZeRO 1, 2 and 3 in one process: the trainer conformance suite, and the torch trainer's steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,28 +23,28 @@ from tests.engine.training.trainer_parts_conformance import make_layout as make_
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# Two ranks prove all that stages divide differently, of all three (test_ranks.py): steps, checkpoints, versions, what
-# is skipped. In one process stage 3 is the one that differs from the torch trainer by most.
+# test_ranks.py covers what the three stages shard differently, on two ranks: steps, checkpoints, versions, skipped
+# updates. In one process, stage 3 differs most from the torch trainer.
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak), 3])
 def make_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTrainer]:
-    """Trainers of one test live side by side."""
-    monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)  # of so small a model, stage 3 would divide nothing
-    made: list[DeepSpeedTrainer] = []
+    """A test's trainers live at the same time."""
+    monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)  # otherwise stage 3 would not shard so small a model
+    trainers: list[DeepSpeedTrainer] = []
 
     def make(folder: Path, *, trainer: TrainerSpec | None = None, **given: Any) -> DeepSpeedTrainer:
-        asked = (trainer or TrainerSpec()).model_copy(update={"backend": "deepspeed", "zero_stage": request.param})
-        made.append(DeepSpeedTrainer(folder, settings(trainer=asked, **given), device="cpu"))
-        return made[-1]
+        spec = (trainer or TrainerSpec()).model_copy(update={"backend": "deepspeed", "zero_stage": request.param})
+        trainers.append(DeepSpeedTrainer(folder, settings(trainer=spec, **given), device="cpu"))
+        return trainers[-1]
 
     yield make
-    for trainer in made:
+    for trainer in trainers:
         trainer.close()
 
 
 @pytest.mark.long_except(
-    "test_a_step_tells_each_tokens_logprob_by_the_weights_that_it_began_with",
-    "test_one_step_is_that_of_adamw_worked_out_apart",
-    "test_what_is_written_is_what_was_prepared_and_resumes_exactly",
+    "test_step_returns_logprobs_by_its_first_weights",
+    "test_one_step_equals_reference_adamw",
+    "test_checkpoint_holds_the_prepared_state_and_resumes_exactly",
 )
 @pytest.mark.proof  # the first DeepSpeed of a process takes 15 s
 class TestDeepSpeedTrainer(TrainerConformance):
@@ -67,7 +67,7 @@ class TestDeepSpeedTrainersPartsAreTorchs(SameStepsConformance):
 
 
 @pytest.mark.long
-def test_moments_in_bfloat16_are_taken_over_from_the_torch_trainer(
+def test_bfloat16_moments_of_the_torch_trainer_are_loaded(
     make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
 ) -> None:
     rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments="bfloat16")
@@ -80,13 +80,11 @@ def test_moments_in_bfloat16_are_taken_over_from_the_torch_trainer(
         assert torch.equal(taken[name], tensor.to(taken[name].dtype))
 
 
-def test_of_a_base_that_is_not_trained_each_rank_keeps_its_part_only(
-    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stage 3: the first layer's input needs no gradient, so its end in the backward pass shows nowhere."""
+def test_frozen_base_stays_sharded_after_a_step(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage 3: the first layer's input needs no gradient, so no hook runs at its end in the backward pass."""
     monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    asked = LORA.model_copy(update={"backend": "deepspeed", "zero_stage": 3})
-    trainer = DeepSpeedTrainer(make_llama(), settings(trainer=asked, algorithm=AlgorithmSpec(kl=WITH_KL)), device="cpu")
+    spec = LORA.model_copy(update={"backend": "deepspeed", "zero_stage": 3})
+    trainer = DeepSpeedTrainer(make_llama(), settings(trainer=spec, algorithm=AlgorithmSpec(kl=WITH_KL)), device="cpu")
     try:
         for step in range(3):
             trainer.train_step(trajectories_of(step))
@@ -97,12 +95,10 @@ def test_of_a_base_that_is_not_trained_each_rank_keeps_its_part_only(
 
 @pytest.mark.long_except("1", "2")
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_part_takes_no_more_memory_for_the_exchange_of_gradients_than_it_has(
-    make_llama: MakeLlama, stage: int
-) -> None:
-    """DeepSpeed's own choice is 2 GB for each part."""
-    asked = LORA.model_copy(update={"backend": "deepspeed", "zero_stage": stage})
-    trainer = DeepSpeedTrainer(make_llama(), settings(trainer=asked), device="cpu")
+def test_reduce_bucket_is_no_larger_than_the_trained_part(make_llama: MakeLlama, stage: int) -> None:
+    """DeepSpeed's default is 2 GB for each part."""
+    spec = LORA.model_copy(update={"backend": "deepspeed", "zero_stage": stage})
+    trainer = DeepSpeedTrainer(make_llama(), settings(trainer=spec), device="cpu")
     try:
         assert trainer._adapter is not None
         trained = sum(whole_shape(parameter).numel() for parameter in trainer._adapter.parameters.values())

@@ -1,4 +1,4 @@
-"""DeepSpeed as a guest in the process: it takes nothing over."""
+"""DeepSpeed leaves the process's global state unchanged."""
 
 import gc
 import logging
@@ -60,10 +60,10 @@ def globals_of_the_process() -> list[object]:
 
 @pytest.mark.long_except("2")
 @pytest.mark.parametrize("stage", [2, 3])
-def test_it_comes_and_goes_without_a_trace_and_without_a_word(
+def test_trainer_leaves_globals_and_stdout_unchanged(
     make_llama: MakeLlama, stage: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    sharded(make_llama()).close()  # what imports leave behind is not a trainer's doing
+    sharded(make_llama()).close()  # imports leave traces too, before the comparison
     before = globals_of_the_process()
     capfd.readouterr()
     trainer = sharded(make_llama(), zero_stage=stage)
@@ -75,8 +75,8 @@ def test_it_comes_and_goes_without_a_trace_and_without_a_word(
 
 
 @pytest.mark.long
-def test_a_model_that_was_trained_here_is_not_kept(make_llama: MakeLlama) -> None:
-    """Nor what it was divided by: a group's threads that outlive Python abort the process."""
+def test_closed_trainers_model_is_freed(make_llama: MakeLlama) -> None:
+    """Nor its process group: a group's threads that outlive Python abort the process."""
     trainer = sharded(make_llama(), zero_stage=3)
     trainer.train_step(trajectories_of(0))
     weights = [weakref.ref(parameter) for parameter in trainer._model.parameters()]
@@ -86,8 +86,8 @@ def test_a_model_that_was_trained_here_is_not_kept(make_llama: MakeLlama) -> Non
     assert [each for each in weights if each() is not None] == []
 
 
-def test_trainers_in_one_process_do_not_disturb_each_other(make_llama: MakeLlama) -> None:
-    """The world lasts until the last one has left, and can be entered again."""
+def test_trainers_in_one_process_are_independent(make_llama: MakeLlama) -> None:
+    """The world lasts until the last trainer has left, and can be entered again."""
     first, second = sharded(make_llama(), zero_stage=2), sharded(make_llama())
     untouched = hash_of(second)
     first.train_step(trajectories_of(0))
@@ -100,22 +100,20 @@ def test_trainers_in_one_process_do_not_disturb_each_other(make_llama: MakeLlama
     third.close()
 
 
-def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama, group_of_others: None) -> None:
+def test_process_group_of_other_code_is_left_alone(make_llama: MakeLlama, group_of_others: None) -> None:
     with pytest.raises(ValueError, match="process group"):
         sharded(make_llama())
     assert torch_distributed.get_world_size() == 1
 
 
-@pytest.mark.long_except("2-asked0")
-@pytest.mark.parametrize(("stage", "asked"), [(2, {}), (3, {"lora_rank": 3})])
-def test_bfloat16_products_are_those_of_the_torch_trainer(
-    make_llama: MakeLlama, stage: int, asked: dict[str, int]
-) -> None:
-    there = plain(make_llama(), compute_dtype="bfloat16", **asked)
-    here = sharded(make_llama(), compute_dtype="bfloat16", zero_stage=stage, **asked)
-    exact = plain(make_llama(), **asked)
-    norms = [trainer.train_step(trajectories_of(0)).metrics["train/grad_norm"] for trainer in (there, here, exact)]
-    here.close()
+@pytest.mark.long_except("2-spec0")
+@pytest.mark.parametrize(("stage", "spec"), [(2, {}), (3, {"lora_rank": 3})])
+def test_bfloat16_products_equal_the_torch_trainers(make_llama: MakeLlama, stage: int, spec: dict[str, int]) -> None:
+    theirs = plain(make_llama(), compute_dtype="bfloat16", **spec)
+    ours = sharded(make_llama(), compute_dtype="bfloat16", zero_stage=stage, **spec)
+    exact = plain(make_llama(), **spec)
+    norms = [trainer.train_step(trajectories_of(0)).metrics["train/grad_norm"] for trainer in (theirs, ours, exact)]
+    ours.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     assert norms[2] != pytest.approx(norms[0], rel=1e-5)
 
@@ -125,7 +123,7 @@ def test_bfloat16_products_are_those_of_the_torch_trainer(
 def test_logits_in_chunks_give_the_same_gradient(
     make_llama: MakeLlama, stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is computed again in the backward pass, when stage 3 has let go of the weights."""
+    """Each chunk is recomputed in the backward pass, after stage 3 has freed the weights."""
     monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
     norms = []
     for logits in (head.LOGITS_ON_A_CPU, 40 * 16):
@@ -136,10 +134,10 @@ def test_logits_in_chunks_give_the_same_gradient(
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
-def test_a_program_that_is_nowhere_does_not_end_training(
+def test_missing_program_does_not_end_training(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that may not be run is refused to root too, as a closed folder is to anybody else."""
+    """A file without execute permission: root cannot run it either, as other users cannot search a closed folder."""
     (tmp_path / "numactl").touch(mode=0o600)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PermissionError):
@@ -150,7 +148,7 @@ def test_a_program_that_is_nowhere_does_not_end_training(
 
 
 def as_an_ordinary_user(path: str) -> str:
-    """What `searchable` makes of a path: root may look into every folder."""
+    """`searchable(path)` as an ordinary user, since root may search every folder."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -159,26 +157,26 @@ def as_an_ordinary_user(path: str) -> str:
         os.write(writing, searchable(path).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    answer = os.read(reading, 4_096).decode()
+    result = os.read(reading, 4_096).decode()
     os.close(reading)
     os.close(writing)
-    return answer
+    return result
 
 
-def test_deepspeeds_programs_are_looked_for_in_folders_that_may_be_looked_into() -> None:
-    with tempfile.TemporaryDirectory() as made:  # pytest's own folders are closed to other users
-        folder = Path(made)
+def test_searchable_drops_folders_without_permission() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
         folder.chmod(0o755)
         for name, mode in (("open", 0o755), ("closed", 0o700 if os.getuid() == 0 else 0o000)):
             (folder / name).mkdir()
             (folder / name).chmod(mode)
         given = [folder / "open", folder / "closed", folder / "closed" / "within", folder / "nowhere"]
-        found = as_an_ordinary_user(os.pathsep.join(map(str, given)))
-        assert found.split(os.pathsep) == [str(folder / "open"), str(folder / "nowhere")]
+        result = as_an_ordinary_user(os.pathsep.join(map(str, given)))
+        assert result.split(os.pathsep) == [str(folder / "open"), str(folder / "nowhere")]
         assert as_an_ordinary_user(str(folder / "closed")) == os.defpath
 
 
-def test_a_model_that_cannot_be_read_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
+def test_unreadable_model_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((make_llama() / "config.json").read_bytes())
     with pytest.raises((OSError, ValueError)):
         sharded(tmp_path)

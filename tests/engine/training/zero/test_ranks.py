@@ -1,4 +1,4 @@
-"""Two processes make the steps of one, and of the torch trainer, whatever ZeRO divides between them."""
+"""Two DeepSpeed ranks make the same steps as one process and as the torch trainer, in every ZeRO stage."""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.two_ranks import (
     KINDS,
     TwoRanksConformance,
-    asked,
+    settings_for,
     story,
-    tell,
     two_processes,
+    write_facts,
 )
 from tests.engine.training.trainer_conformance import assert_same_content, save
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def in_stage(kind: str, stage: int) -> TrainerSettings:
-    return asked(kind, backend="deepspeed", zero_stage=stage)
+    return settings_for(kind, backend="deepspeed", zero_stage=stage)
 
 
 def be_a_rank(world: World, folder: Path, results: Path) -> None:
@@ -40,14 +40,13 @@ def be_a_rank(world: World, folder: Path, results: Path) -> None:
             mine = results / kind / f"stage-{stage}"
             mine.mkdir(exist_ok=True)
             trainer = DeepSpeedTrainer(folder, in_stage(kind, stage), device="cpu", world=world)
-            tell(story(trainer, mine), mine, world)
+            write_facts(story(trainer, mine), mine, world)
             trainer.close()
 
 
 @pytest.fixture(scope="module")
 def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Processes of their own: DeepSpeed numbers what it divides, process by process, and is imported without a
-    compiler."""
+    """Runs fresh processes: DeepSpeed numbers sharded parameters per process, and is imported without a compiler."""
     model, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks")
     return two_processes(be_a_rank, model, results, are_fresh=True)
 
@@ -70,7 +69,7 @@ def test_no_compiler_was_needed(two_ranks: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_of_two_ranks_goes_on_alone_and_in_another_stage(
+def test_checkpoint_of_two_ranks_resumes_alone_in_another_stage(
     two_ranks: Path, make_llama: MakeLlama, tmp_path: Path, kind: str
 ) -> None:
     trained = two_ranks / kind / "stage-3" / "trained"

@@ -103,7 +103,7 @@ def _beside_weights(trainer: Any, folder: Path) -> int:
     with LiveBytes() as live:
         if isinstance(trainer, FsdpTrainer):
             with StoredState(weight_files(folder)) as stored:
-                read: Any = trainer._frozen(trainer._empty_model(), stored)
+                read: Any = trainer._make_frozen(trainer._empty_model(), stored)
         else:
             read = trainer._loaded()
         beside: int = live.peak - live.now
