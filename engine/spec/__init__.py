@@ -1,1 +1,1 @@
-"""Data that may cross the border between control plane and engine. Imports pydantic and nothing heavy."""
+"""Data shared by control plane and engine. Imports pydantic and nothing heavy."""

@@ -1,7 +1,7 @@
 """Environment workers: how many a job needs for its open samples.
 
-Each open sample has at most one call to its environment. A worker serves as many at once as it has threads; what waits
-for a core or a process waits on the worker's host, so that further workers on the same host would change nothing.
+Each open sample has at most one call to its environment. A worker serves one call per thread; calls that wait for a
+core or a process wait on the worker's host, so further workers on the same host would not help.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ MOST_WORKERS: Final = 256
 
 
 def open_samples(spec: JobSpec) -> int:
-    """At most, over all replicas."""
+    """The most samples that all replicas have open at once."""
     return spec.rollout.replicas * spec.rollout.max_batch
 
 
@@ -23,11 +23,11 @@ def workers_for(spec: JobSpec) -> int:
 
 def line_on_workers(spec: JobSpec) -> str:
     """A line of the fit report."""
-    told = (
+    line = (
         f"Up to {open_samples(spec):,} open samples, for which {spec.environment.workers:,} environment workers serve "
-        f"{spec.environment.workers * CALLS_OF_A_WORKER:,} calls at once; their graders and tools take at most half of "
+        f"{spec.environment.workers * CALLS_OF_A_WORKER:,} calls at once; their graders and tools use at most half of "
         "the cores and a quarter of the memory of a host."
     )
     if spec.environment.workers < workers_for(spec):
-        return f"{told} The others wait in line: set environment.workers to {workers_for(spec):,}."
-    return told
+        return f"{line} Further calls wait in a queue: set environment.workers to {workers_for(spec):,}."
+    return line

@@ -1,4 +1,4 @@
-"""EvaluationSpec: how many held-out prompts are answered, when, and how their answers are drawn."""
+"""EvaluationSpec: how many held-out prompts are answered, when, and how their answers are sampled."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -9,12 +9,12 @@ from engine.spec.knob_effects import knob
 from engine.spec.strict import Strict
 
 MAX_ANSWERS: Final = 2**18
-"""Of one evaluation: about 80 MB of rewards and lengths in the memory of data, which keeps them until its end."""
+"""Answers of one evaluation: about 80 MB of rewards and lengths, which the data part keeps until its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSampling:
-    """How tokens are drawn: in training as `rollout` says, of held-out answers as `evaluation` says."""
+    """How tokens are sampled: `rollout` sets it for training, `evaluation` for held-out answers."""
 
     temperature: float
     """0: greedy."""
@@ -24,7 +24,7 @@ class TokenSampling:
 
     @property
     def cuts(self) -> bool:
-        """Unlikely tokens are left out, so that a vocabulary is sorted."""
+        """Whether unlikely tokens are left out, which requires sorting the vocabulary."""
         return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
@@ -33,18 +33,18 @@ class EvaluationSpec(Strict):
         256,
         ge=1,
         le=65_536,
-        description="Held-out prompts, answered with the first weights (in parallel with training) and with the last.",
+        description="Held-out prompts, answered with the initial weights (in parallel with training) and the last.",
     )
     every: int = Field(
         0,
         ge=0,
         le=1_000_000,
-        description="Also after every so many steps; 0: only with the first and last weights.",
+        description="Also evaluate each time this many steps are trained; 0: only initial and final weights.",
     )
     samples: int = knob(
         1,
         "evaluation.samples",
-        "Answers to each held-out prompt, k of avg@k and pass@k.",
+        "Answers per held-out prompt: k of avg@k and pass@k.",
         ge=1,
         le=256,
     )
@@ -52,19 +52,19 @@ class EvaluationSpec(Strict):
         1.0,
         ge=-1e9,
         le=1e9,
-        description="An answer passes with this reward or more; pass@k is the share of prompts with an answer that "
+        description="The least reward of an answer that passes. pass@k is the share of prompts with an answer that "
         "passes.",
     )
     temperature: float | None = Field(
-        None, ge=0, le=4, description="Of held-out answers; 0: greedy, the likeliest token. Empty: rollout.temperature."
+        None, ge=0, le=4, description="For held-out answers; 0: greedy. Empty: rollout.temperature."
     )
-    top_p: float | None = knob(None, "evaluation.top_p", "Of held-out answers. Empty: rollout.top_p.", gt=0, le=1)
+    top_p: float | None = knob(None, "evaluation.top_p", "For held-out answers. Empty: rollout.top_p.", gt=0, le=1)
     top_k: int | None = knob(
-        None, "evaluation.top_k", "Of held-out answers; 0: all tokens. Empty: rollout.top_k.", ge=0, le=1_000_000
+        None, "evaluation.top_k", "For held-out answers; 0: all tokens. Empty: rollout.top_k.", ge=0, le=1_000_000
     )
-    min_p: float | None = knob(None, "evaluation.min_p", "Of held-out answers. Empty: rollout.min_p.", ge=0, lt=1)
+    min_p: float | None = knob(None, "evaluation.min_p", "For held-out answers. Empty: rollout.min_p.", ge=0, lt=1)
 
     def sampling(self, otherwise: TokenSampling) -> TokenSampling:
-        """`otherwise`: of what is empty here."""
+        """These settings; `otherwise` supplies the empty ones."""
         given = {each.name: getattr(self, each.name) for each in fields(TokenSampling)}
         return replace(otherwise, **{name: value for name, value in given.items() if value is not None})

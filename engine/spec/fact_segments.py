@@ -1,10 +1,10 @@
-"""The names of a spool's segments: `facts/000000000001.jsonl`, the number of a segment's first fact in each.
+"""The file names of a spool's segments: `facts/000000000001.jsonl`, where the number is the segment's first fact.
 
-The driver writes them, the control plane reads those of a driver that is gone.
+The driver writes segments; the control plane reads those of a driver that has ended.
 
 Invariants:
 - a segment holds every fact from its number to the one before the next segment's number;
-- a name that is not of this form is no segment;
+- a file with another form of name is not a segment;
 - a folder is never read beyond `MOST_ENTRIES`: a hostile node may have filled it.
 """
 
@@ -30,7 +30,7 @@ def segment_name(first_seq: int) -> str:
 
 
 def first_seqs(folder: Path) -> list[int]:
-    """The first fact's number of each segment in this folder, in order; none where there is no folder."""
+    """The first fact's number of each segment in this folder, sorted; empty if the folder does not exist."""
     return sorted(_first_seqs(folder))
 
 
@@ -43,7 +43,7 @@ def has_segments(folder: Path) -> bool:
 
 
 def _first_seqs(folder: Path) -> Iterator[int]:
-    """Raises `ValueError` behind the last entry that may be there."""
+    """Raises `ValueError` if there are more than `MOST_ENTRIES`."""
     try:
         with os.scandir(folder) as entries:
             for entry in islice(entries, MOST_ENTRIES):

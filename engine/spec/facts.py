@@ -1,9 +1,9 @@
-"""Facts: the engine's news about an attempt. Past participles, each stored once.
+"""Facts: events of an attempt that the engine reports. Named by past participles, each stored once.
 
 Invariants:
-- `seq` counts 1, 2, 3, … within an attempt with no gap; a fact is never changed after it was spooled;
+- `seq` counts 1, 2, 3, … within an attempt without a gap; a spooled fact never changes;
 - a fact with an old fence has no effect: the control plane answers 409 and the driver stops;
-- a kind or a field of a later release is passed over, so that either side may be upgraded first.
+- an unknown kind or field of a later release is ignored, so that either side can be upgraded first.
 """
 
 import re
@@ -19,7 +19,7 @@ _KIND: Final = re.compile(r"[a-z]+(_[a-z]+)*", re.ASCII)
 MAX_TRACED = 2_048
 MAX_SPANS = 500
 MAX_LINES = 200
-LONGEST_LINE = 1_000  # a fact of the most and the longest is still smaller than a body may be
+LONGEST_LINE = 1_000  # MAX_LINES lines of this length still fit the largest request body
 LongText = Annotated[Text, Field(max_length=100_000)]
 Outcome = Literal["rewarded", "cut", "untrusted", "timeout", "error"]
 End = Literal["trained", "filtered", "dropped_stale", "failed"]
@@ -45,7 +45,7 @@ class PhaseChanged(Told):
 
 
 class PipelineReady(Told):
-    """Every actor is placed and holds weights: the job is running from here on."""
+    """Every actor is placed and holds weights: the job is running from now on."""
 
     type: Literal["pipeline_ready"] = "pipeline_ready"
     num_replicas: Count
@@ -53,43 +53,43 @@ class PipelineReady(Told):
 
 
 class StepTrained(Told):
-    """One step: a batch trained. Metric names are the series of the page; steps count from 1."""
+    """One batch was trained. Metric names are the series on the job's page; steps count from 1."""
 
     type: Literal["step_trained"] = "step_trained"
     step: Ordinal
     metrics: dict[MetricName, float] = Field(max_length=200)
     ledger: dict[Annotated[Text, Field(max_length=40)], BigCount] = Field(default_factory=dict, max_length=40)
-    """Where all samples of the run went, by data's last word before this step; empty: not told."""
+    """Counts of all samples of the run by their end, as data last reported them before this step; empty: unknown."""
 
 
 class Evaluated(Told):
-    """The held-out prompts answered by the weights of one version."""
+    """The weights of one version answered the held-out prompts."""
 
     type: Literal["evaluated"] = "evaluated"
     version: BigCount
     num_prompts: Count
     reward_mean: float
-    """Over prompts, of the mean reward of each prompt's answers: avg@k."""
+    """avg@k: the mean over prompts of the mean reward of each prompt's answers."""
     reward_std: float = Field(ge=0)
-    """Of the prompts' mean rewards about their mean; 0 where there is one prompt."""
+    """Standard deviation of the prompts' mean rewards; 0 for a single prompt."""
     length_mean: float
     num_samples: int = Field(1, ge=1, le=65_536)
-    """k: the answers that each prompt was asked for."""
+    """k: the answers requested per prompt."""
     reward_error: float = Field(0.0, ge=0)
     """Standard error of `reward_mean`, over prompts."""
     pass_rate: float | None = Field(None, ge=0, le=1)
-    """pass@k: the share of prompts with an answer whose reward is at least `evaluation.pass_mark`. None: not told."""
+    """pass@k: the share of prompts with an answer whose reward is at least `evaluation.pass_mark`. None: unknown."""
     pass_error: float = Field(0.0, ge=0)
     """Standard error of `pass_rate`, over prompts."""
 
 
 class PromptsAnswered(Told):
-    """The progress of one version's evaluation: told while it lasts, about once a second, and at its end."""
+    """The progress of one version's evaluation, sent about once a second and at its end."""
 
     type: Literal["prompts_answered"] = "prompts_answered"
     version: BigCount
     num_answered: int = Field(ge=0, le=65_536)
-    """Have their end: an answer, or the word that there will be none."""
+    """Prompts that are finished: all answered, or known to stay without an answer."""
     num_prompts: int = Field(ge=1, le=65_536)
 
 
@@ -98,33 +98,33 @@ class TokenTrace(Told):
 
     token_ids: list[Whole] = Field(max_length=MAX_TRACED)
     logprobs: list[float] = Field(max_length=MAX_TRACED)
-    """By the policy that wrote each; 0 for an environment's words."""
+    """Log-prob of each token by the policy that generated it; 0 for tokens of the environment."""
     versions: list[Whole] = Field(max_length=MAX_TRACED)
     written: list[bool] = Field(max_length=MAX_TRACED)
-    """By the model; false: an environment's words."""
+    """True for tokens of the model, false for tokens of the environment."""
     texts: list[Annotated[Text, Field(max_length=LONGEST_TOKEN)]] = Field(default_factory=list, max_length=MAX_TRACED)
-    """Of each token; what is no text by itself (a part of a letter) is the replacement character. Empty: not told."""
+    """The text of each token; U+FFFD for a token that is no text by itself (part of a character). Empty: unknown."""
     trainer_logprobs: list[float] = Field(default_factory=list, max_length=MAX_TRACED)
-    """By the trainer at the weights that its step began with; 0 for an environment's words. Empty: not known,
-    as of what it never trained on."""
+    """Log-prob of each token by the trainer at the weights that its step began with; 0 for tokens of the environment.
+    Empty: unknown, for example because the response was never trained on."""
 
 
 class Turn(Told):
-    """One message behind the prompt."""
+    """One message after the prompt."""
 
     author: Literal["model", "environment"]
     text: LongText
     first_token: Count
-    """Its place in the response."""
+    """The index of the message's first token in the response."""
     num_tokens: Count
     tool: Annotated[Text, Field(max_length=200)] = ""
-    """The tool that this message calls, or answers for; empty: none."""
+    """The tool that this message calls, or whose result it is; empty: none."""
     arguments: LongText = ""
-    """Of the call, as the model wrote them."""
+    """The arguments of the call, as the model wrote them."""
     seconds: float | None = Field(default=None, ge=0)
-    """The environment's, for its answer."""
+    """How long the environment took for this message."""
     error: LongText = ""
-    """Of the tool or the environment; empty: it went well."""
+    """The error of the tool or environment; empty: none."""
 
 
 class TrajectorySample(Told):
@@ -136,26 +136,25 @@ class TrajectorySample(Told):
     reward: float
     advantage: float
     outcome: Outcome = "rewarded"
-    """`cut`: it reached the longest length allowed. `untrusted`: the environment doubts the reward, and nothing was
-    learned from it. `timeout`, `error`: there is no reward, and `remark` says why."""
+    """`cut`: it reached the length limit. `untrusted`: the environment flagged the reward as unreliable, and nothing
+    was learned from it. `timeout`, `error`: there is no reward; `remark` holds the reason."""
     prompt: LongText
     response: LongText
     remark: LongText = ""
     trace: TokenTrace | None = None
     end: End = "trained"
-    """What became of it."""
     reason: LongText = ""
-    """For that end, where it was not trained."""
+    """Why the sample was not trained on; empty if it was."""
     group_size: Count = 0
-    """Samples of its question; 0: not told. The whole group is told where as many come with this prompt_ordinal."""
+    """Samples of the prompt; 0: unknown. The group is complete if this many samples have its prompt_ordinal."""
     turns: list[Turn] = Field(default_factory=list, max_length=MAX_TURNS)
-    """The response as messages, in order; empty: it is one, by the model."""
+    """The response as messages, in order; empty: a single message of the model."""
     parts: dict[Annotated[Text, Field(max_length=60)], float] = Field(default_factory=dict, max_length=MAX_PARTS)
-    """Of the reward, where the environment names them."""
+    """The components of the reward, if the environment names any."""
 
 
 class TrajectoriesSampled(Told):
-    """Some of a step's trajectories, to be read: whole groups, and one of each end and outcome that there was."""
+    """Some of a step's trajectories, for display: whole groups, and one of each end and outcome that occurred."""
 
     type: Literal["trajectories_sampled"] = "trajectories_sampled"
     step: Ordinal
@@ -163,7 +162,7 @@ class TrajectoriesSampled(Told):
 
 
 class CheckpointSaved(Told):
-    """`uri` holds a whole checkpoint: its manifest was written last and read back."""
+    """`uri` holds a complete checkpoint: its manifest was written last and read back."""
 
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
     step: Count
@@ -172,7 +171,7 @@ class CheckpointSaved(Told):
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     num_bytes: BigCount
     code_version: Annotated[Text, Field(max_length=80)] = ""
-    """Of the engine that made it."""
+    """The version of the engine that wrote the checkpoint."""
 
 
 class FaultDetected(Told):
@@ -185,7 +184,7 @@ class FaultDetected(Told):
 class Span(Told):
     doing: Literal["decode", "prefill", "environment", "weights", "move", "idle"]
     start_s: float = Field(le=0)
-    """Before the fact's own time, hence negative."""
+    """Relative to the fact's own time, hence negative."""
     end_s: float = Field(le=0)
 
 
@@ -200,22 +199,22 @@ class ReplicaState(Told):
     num_prefilled: BigCount
     num_decoded: BigCount
     num_steps: BigCount = 0
-    """Of decoding, since its incarnation began, each a token of everything that ran; 0: not told."""
+    """Decoding steps since the incarnation began, each one token of every running sequence; 0: unknown."""
     decode_s: float = Field(default=0.0, ge=0)
-    """Seconds of those steps, with what was read between them."""
+    """Seconds spent in those steps, with the prefills between them."""
     num_installs: BigCount = 0
-    """Of weights, since then."""
+    """Weight installs since the incarnation began."""
     install_s: float = Field(default=0.0, ge=0)
     spans: list[Span] = Field(max_length=MAX_SPANS)
 
 
 class ReplicasObserved(Told):
-    """The activity of replicas since the fact of this kind before. Of very many replicas, some, each in its turn."""
+    """The activity of replicas since the previous fact of this kind. Of many replicas each fact holds some, in turn."""
 
     type: Literal["replicas_observed"] = "replicas_observed"
     replicas: list[ReplicaState] = Field(max_length=64)
     num_replicas: Count = 0
-    """That there are; 0: not told."""
+    """All replicas of the run; 0: unknown."""
 
 
 class LogLine(Told):
@@ -225,14 +224,14 @@ class LogLine(Told):
 
 
 class LogLines(Told):
-    """Lines of one component, oldest first. Those beyond its rate were dropped where they were written."""
+    """Lines of one component, oldest first. The component dropped the lines beyond its rate limit."""
 
     type: Literal["log_lines"] = "log_lines"
     component: Annotated[str, Field(pattern=r"^[a-z]+(-[0-9]+)?$", max_length=60)]
     """`driver`, `trainer`, `data`, `environment`, `rollout-0`, `relay-1`, …"""
     lines: list[LogLine] = Field(max_length=MAX_LINES)
     num_dropped: Count = 0
-    """Since the fact of this component before."""
+    """Lines dropped since the component's previous fact."""
 
 
 class RequestAcknowledged(Told):
@@ -241,7 +240,7 @@ class RequestAcknowledged(Told):
 
 
 class ReplicasResized(Told):
-    """The run goes on with so many replicas; nothing of the others is left."""
+    """The run continues with this number of replicas; the others have been removed."""
 
     type: Literal["replicas_resized"] = "replicas_resized"
     replicas: Ordinal
@@ -258,11 +257,11 @@ class RunFinished(Told):
 
 
 class Untold(Told):
-    """A fact of a kind that came with a later release: counted, and without effect."""
+    """A fact of an unknown kind of a later release: counted, and without effect."""
 
     type: Literal["untold"] = "untold"
     said: Annotated[Text, Field(max_length=40)] = ""
-    """The kind."""
+    """The unknown kind."""
 
 
 FactBody = Annotated[
@@ -293,8 +292,8 @@ class Fact(Told):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_later_release(cls, told: object) -> object:
-        match told:
+    def _replace_unknown_kind(cls, document: object) -> object:
+        match document:
             case {"body": {"type": str(kind)}, **others} if kind not in KINDS and _KIND.fullmatch(kind):
                 return {**others, "body": {"type": "untold", "said": kind}}
-        return told
+        return document

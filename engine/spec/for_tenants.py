@@ -1,12 +1,12 @@
-"""Words of the engine as a tenant may read them: no path of a host, no line of our own code.
+"""Redacts the engine's messages for tenants: no paths of hosts, no lines of our own code.
 
-    File "/srv/laminar/engine/live/run/attempt.py", line 88, in run     ours: left out, with the line that it shows
-    File "/box/main.py", line 3, in respond                            the customer's: stays
+    File "/srv/laminar/engine/live/run/attempt.py", line 88, in run     ours: removed, with the source line below it
+    File "/box/main.py", line 3, in respond                            the customer's: kept
     cannot read /mnt/fsx/store/models/big/config.json                  ──▶ cannot read …/config.json
 
 Invariants:
-- what a customer's own code said and where, stays: it runs in /box, and its frames are told;
-- of an absolute path the last name is left; addresses (https://…) and what every machine has (/dev, /proc) stay.
+- messages and frames of the customer's own code, which runs in /box, are kept;
+- an absolute path is cut to its last name; URLs (https://…) and paths of every machine (/dev, /proc) are kept.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final
 
 _FRAME: Final = re.compile(r'\s*File "(?P<path>[^"]*)"(?:, line \d+.*)?$')
 _HEADER: Final = re.compile(r"\s*Traceback \(most recent call last\):\s*$")
-_OF_EVERYBODY: Final = ("/box/", "/dev/", "/proc/", "/sys/", "/api/")
+_KEPT_PATHS: Final = ("/box/", "/dev/", "/proc/", "/sys/", "/api/")
 _OUR_OWN_IN_THE_BOX: Final = frozenset({"/box/bootstrap.py", "/box/serve.py", "/box/frames.py"})
 _PATH: Final = re.compile(r"(?<![\w:/.…])(?:file://)?(?P<path>(?:/[^\s/:\"'`,;()\[\]{}<>|=]+){2,})/?")
 _STORED: Final = re.compile(r"(?:^|/)(jobs/.+)$")
@@ -24,22 +24,22 @@ _STORED: Final = re.compile(r"(?:^|/)(jobs/.+)$")
 def for_tenants(text: str) -> str:
     if "/" not in text:
         return text
-    return _PATH.sub(_last_name, "\n".join(_without_our_frames(text.split("\n"))))
+    return _PATH.sub(_cut_path, "\n".join(_without_our_frames(text.split("\n"))))
 
 
 def place_in_store(uri: str) -> str:
-    """Of an address in the store, what does not say where the store is."""
-    found = _STORED.search(uri)
-    return found[1] if found else for_tenants(uri)
+    """The part of a stored object's URI that does not reveal where the store is."""
+    match = _STORED.search(uri)
+    return match[1] if match else for_tenants(uri)
 
 
-def _last_name(found: re.Match[str]) -> str:
-    path = found["path"]
-    return found[0] if path.startswith(_OF_EVERYBODY) else f"…/{path.rpartition('/')[2]}"
+def _cut_path(match: re.Match[str]) -> str:
+    path = match["path"]
+    return match[0] if path.startswith(_KEPT_PATHS) else f"…/{path.rpartition('/')[2]}"
 
 
 def _without_our_frames(lines: list[str]) -> Iterator[str]:
-    """A frame is its line and what is indented below it."""
+    """Removes our frames: each is its `File` line and the lines indented below it."""
     indent_of_ours: int | None = None
     headers: list[str] = []
     for line in lines:
@@ -50,7 +50,7 @@ def _without_our_frames(lines: list[str]) -> Iterator[str]:
             if indent_of_ours is not None:
                 continue
         elif _HEADER.match(line):
-            headers, indent_of_ours = [line], None  # told only if a frame is
+            headers, indent_of_ours = [line], None  # kept only if a frame follows
             continue
         elif indent_of_ours is not None and indent > indent_of_ours:
             continue

@@ -1,6 +1,6 @@
 """Hints: settings of a valid spec that work against each other, each with the change that helps.
 
-Shown before a job is submitted, beside its presets. Nothing is refused by them.
+Hints are shown with the presets before a job is submitted. They never refuse a spec.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ UNCUT: Final = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     path: str
-    """Of the setting to change first."""
+    """The path of the setting to change first."""
     message: str
 
 
@@ -28,8 +28,8 @@ def hints_of(spec: JobSpec) -> tuple[Hint, ...]:
 
 
 def most_running(spec: JobSpec) -> int:
-    """Trajectories that training ever has running at once: a window's, or those of all groups that may be open while
-    none is in training (engine/policy/schedule.py)."""
+    """The most trajectories that training has running at once: those of a window, or of all groups that may be open
+    while none is in training (engine/policy/schedule.py)."""
     entry, bound = SCHEDULES[spec.schedule.name], spec.schedule.staleness_bound
     if entry.lead_steps is None:
         steps: float = min(entry.window_steps, bound + 1)
@@ -40,7 +40,7 @@ def most_running(spec: JobSpec) -> int:
 
 
 def _unfilled_replicas(spec: JobSpec) -> Iterator[Hint]:
-    """Where fewer replicas have places for all that can run; max_batch alone costs no devices."""
+    """A hint if fewer replicas could run all trajectories; a larger max_batch alone costs no devices."""
     rollout, most = spec.rollout, most_running(spec)
     enough = ceil(most / rollout.max_batch)
     if enough >= rollout.replicas:
@@ -62,8 +62,8 @@ def _cut_distribution(spec: JobSpec) -> Iterator[Hint]:
         return
     given = ", ".join(f"rollout.{name} {getattr(spec.rollout, name):g}" for name in cuts)
     message = (
-        f"Tokens are drawn from a cut distribution ({given}), but log-probs are of the whole vocabulary: a token "
-        "counts as less likely than it was drawn, which no correction makes up for. Leave "
+        f"Tokens are sampled from a truncated distribution ({given}), but log-probs cover the whole vocabulary: they "
+        "are lower than the sampling probabilities, and no correction makes up for that. Leave "
         f"{' and '.join(f'rollout.{name} at {UNCUT[name]:g}' for name in cuts)}; rollout.temperature is accounted for."
     )
     yield Hint(path=f"rollout.{cuts[0]}", message=message)

@@ -1,12 +1,12 @@
 """Settings that have an effect only sometimes: for each a condition and a sentence.
 
-Refusals, the form's help and the API's documentation are made from this table, so none of them can say something else.
+Validation errors, the form's help and the API documentation are generated from this table, so that they agree.
 
 Invariants:
-- a setting that would do nothing is accepted at its default only;
-- a job that only evaluates (`training.steps` 0) may keep what its trainer would have been given: the spec of a job
-  that trains becomes the evaluation of where it begins by this change, and by `evaluation.every` 0;
-- a bound that the job keeps anyway is no setting without effect: `schedule.max_staleness` 3 holds with `sync` too.
+- a setting without effect is accepted at its default only;
+- a job that only evaluates (`training.steps` 0) may keep the settings of its trainer: this change and
+  `evaluation.every` 0 turn the spec of a training job into the evaluation of its initial weights;
+- a bound that the job keeps anyway counts as having an effect: `schedule.max_staleness` 3 holds with `sync` too.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from engine.spec.job import JobSpec
 
 CLIPS: Final = ("none", "a3po")
-"""Corrections that measure π_θ against something older than the step. With the others the ratio is 1 in a step's first
-update, so that a step of one update never reaches a clip."""
+"""Corrections whose ratio compares π_θ with a policy older than the step. With the others the ratio is 1 in a step's
+first update, so that a step of one update never clips."""
 NEVER_CLIPS: Final = "aipo"
-"""Measures π_θ against itself in every update: its cap is its only bound."""
+"""Its ratio compares π_θ with itself in every update: its cap is its only bound."""
 CAPS: Final = ("truncated", "masked", "decoupled", "a3po", "aipo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobEffect:
     only: str
-    """A sentence for a person."""
+    """When the setting has an effect, as a sentence for users."""
     acts: Callable[["JobSpec"], bool]
 
 
@@ -42,8 +42,8 @@ def _of(only: str, acts: Callable[["JobSpec"], bool], *paths: str) -> dict[str, 
 
 KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
     **_of(
-        f"Only with the correction {' or '.join(CLIPS)}, or with several updates a step (training.mini_batches, "
-        f"training.passes) and any but {NEVER_CLIPS}: elsewhere the ratio is 1 whenever it is looked at.",
+        f"Only with the correction {' or '.join(CLIPS)}, or with several updates per step (training.mini_batches, "
+        f"training.passes) and any correction but {NEVER_CLIPS}: otherwise the ratio is always 1.",
         lambda spec: (
             spec.algorithm.corrects_by in CLIPS
             or (spec.training.updates_per_step > 1 and spec.algorithm.corrects_by != NEVER_CLIPS)
@@ -68,15 +68,15 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.kl.estimator",
     ),
     **_of(
-        "Only with the algorithm ppo, which alone has a critic.",
+        "Only with the algorithm ppo, the only one with a critic.",
         lambda spec: spec.algorithm.name == "ppo",
         "algorithm.critic.learning_rate",
         "algorithm.critic.gamma",
         "algorithm.critic.gae_lambda",
     ),
     **_of(
-        "Only with the algorithm ppo and several updates a step (training.mini_batches, training.passes): before the "
-        "first one no value has moved.",
+        "Only with the algorithm ppo and several updates per step (training.mini_batches, training.passes): values do "
+        "not change before the first update.",
         lambda spec: spec.algorithm.name == "ppo" and spec.training.updates_per_step > 1,
         "algorithm.critic.value_clip",
     ),
@@ -87,17 +87,17 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.teacher.reward_weight",
     ),
     **_of(
-        "Not where the teacher alone is learned from (algorithm.teacher.reward_weight 0).",
+        "Not if the policy learns from the teacher only (algorithm.teacher.reward_weight 0).",
         lambda spec: spec.algorithm.learns_from_rewards,
         "algorithm.overlong_tokens",
     ),
     **_of(
-        "Only where a group may go on without a sample (algorithm.groups.on_failure train_rest or replace).",
+        "Only if a group may be trained without a sample (algorithm.groups.on_failure train_rest or replace).",
         lambda spec: spec.algorithm.groups.on_failure != "drop",
         "algorithm.groups.min_group",
     ),
     **_of(
-        "Other than constant only in a job of more steps than its warm-up has.",
+        "Other values than constant only in a job with more steps than its warm-up.",
         lambda spec: spec.training.steps > max(spec.optimizer.warmup_steps, 1) or spec.only_evaluates,
         "optimizer.course",
     ),
@@ -107,7 +107,7 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "optimizer.final_share",
     ),
     **_of(
-        "Not with the trainer deepspeed, which keeps them in float32.",
+        "Not with the trainer deepspeed, which keeps moments in float32.",
         lambda spec: spec.trainer.backend != "deepspeed",
         "optimizer.moments",
     ),
@@ -117,12 +117,12 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "optimizer.offload",
     ),
     **_of(
-        "Not with the schedules sync, one_step and stream, where a barrier decides.",
+        "Not with the schedules sync, one_step and stream, which wait at a barrier.",
         lambda spec: SCHEDULES[spec.schedule.name].lead_steps is not None,
         "schedule.lead_steps",
     ),
     **_of(
-        "Only with the schedule laminar, where a replica holds several versions (rollout.weight_slots).",
+        "Only with the schedule laminar, if a replica holds several versions (rollout.weight_slots).",
         lambda spec: spec.schedule.name == "laminar" and num_weight_slots(spec) > 1,
         "schedule.age_cap",
     ),
@@ -160,7 +160,7 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "trainer.lora_alpha",
     ),
     **_of(
-        "Only with rollout.engine vllm, which deals a model to several; with torch all but one would lie idle.",
+        "Only with rollout.engine vllm, which splits a model over devices; torch uses a single one.",
         lambda spec: spec.rollout.engine == "vllm",
         "resources.devices_per_replica",
     ),
@@ -179,21 +179,21 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
 
 
 def knob(default: Any, path: str, text: str, **bounds: Any) -> Any:
-    """A field whose description says what it is, and when it has an effect. `bounds`: as of pydantic's `Field`."""
+    """A field whose description is `text` and when the setting has an effect. `bounds`: those of pydantic's `Field`."""
     return Field(default, description=f"{text} {KNOB_EFFECTS[path].only}", **bounds)
 
 
 def idle_knobs(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
-    """(path, message, value) of each setting that was given a value and would do nothing."""
+    """(path, message, value) of each setting that has another value than its default and no effect."""
     for path, effect in KNOB_EFFECTS.items():
         value, default = _given(spec, path)
         if value != default and not effect.acts(spec):
             instead = "leave it empty" if default in (None, "") else f"leave it at {default}"
-            yield path, f"{path} has no effect in this job. {effect.only} Got {_short(value)}; {instead}.", value
+            yield path, f"{path} has no effect in this job. {effect.only} Got {_shorten(value)}; {instead}.", value
 
 
 def without_effect(spec: "JobSpec") -> dict[str, str]:
-    """By path, when it would have one: of each setting that would do nothing in this job, whatever it were given."""
+    """For each setting without effect in this job, whatever its value, the sentence about when it has one; by path."""
     return {path: effect.only for path, effect in KNOB_EFFECTS.items() if not effect.acts(spec)}
 
 
@@ -205,6 +205,6 @@ def _given(spec: BaseModel, path: str) -> tuple[Any, Any]:
     return getattr(spec, last), type(spec).model_fields[last].default
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:39] + "…"

@@ -1,11 +1,11 @@
-"""Labels of a cluster's hosts, and selectors over them, as Ray has both.
+"""Label selectors over a cluster's hosts, in Ray's syntax.
 
     {"accelerator": "H100", "zone": "in(a, b)", "lent": "!true", "rack": "!in(r1, r2)"}
 
 Invariants:
-- what is taken in here Ray takes too, and a host is chosen here if and only if Ray's scheduler would choose it (a test
-  asks a real one);
-- a host without the label is chosen by `!…` and by nothing else.
+- Ray accepts every selector accepted here, and a host matches here if and only if Ray's scheduler would choose it (a
+  test compares with a real scheduler);
+- a host without the label matches `!…` only.
 """
 
 import re
@@ -25,16 +25,16 @@ _CHOICE: Final = re.compile(rf"(?P<is_not>!?)(?:in\((?P<several>{_WORD}(?:, ?{_W
 
 
 def _well_formed(selector: dict[str, str]) -> dict[str, str]:
-    """Without spaces: Ray 2.60 takes them, and then looks for a value that begins with one."""
+    """Validates a selector and removes spaces: Ray 2.60 accepts them, but looks for a value that begins with one."""
     for label, choice in selector.items():
         prefix, _, name = label.rpartition("/")
         if not _NAME.fullmatch(name) or (prefix and not (_is_prefix(prefix))) or label.startswith("/"):
             raise ValueError(
-                f"a label is a word of letters, digits, dash, dot and underscore, at most 63 of them, perhaps behind a "
-                f"prefix as in ray.io/accelerator-type; got {label!r}"
+                f"a label must have at most 63 letters, digits, dashes, dots and underscores, with an optional prefix "
+                f"as in ray.io/accelerator-type; got {label!r}"
             )
         if not _CHOICE.fullmatch(choice):
-            raise ValueError(f"of the label {label}: a value, !value, in(a, b) or !in(a, b); got {choice!r}")
+            raise ValueError(f"{label}: must be a value, !value, in(a, b) or !in(a, b); got {choice!r}")
     return {label: choice.replace(" ", "") for label, choice in selector.items()}
 
 
@@ -43,21 +43,21 @@ def _is_prefix(text: str) -> bool:
 
 
 LabelSelector = Annotated[dict[Text, Text], Field(max_length=MOST_LABELS), AfterValidator(_well_formed)]
-"""By label, what its value must be, or must not be. Empty: every host."""
+"""For each label a condition on its value. Empty: every host."""
 
 
 def is_chosen(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether a host with these labels satisfies all of a well-formed selector."""
-    return all(_agrees(labels.get(label), choice) for label, choice in selector.items())
+    """Whether a host with these labels satisfies every condition of a well-formed selector."""
+    return all(_satisfies(labels.get(label), choice) for label, choice in selector.items())
 
 
-def _agrees(value: str | None, choice: str) -> bool:
-    read = _CHOICE.fullmatch(choice)
-    assert read is not None, f"{choice} was to be refused"
-    named = [each.strip() for each in (read["several"] or read["one"]).split(",")]
-    return (value in named) is not bool(read["is_not"])
+def _satisfies(value: str | None, choice: str) -> bool:
+    match = _CHOICE.fullmatch(choice)
+    assert match is not None, f"{choice} should have been refused"
+    values = [each.strip() for each in (match["several"] or match["one"]).split(",")]
+    return (value in values) is not bool(match["is_not"])
 
 
 def written(selector: Mapping[str, str]) -> str:
-    """For messages."""
+    """The selector as text for messages."""
     return ", ".join(f"{label}={choice}" for label, choice in selector.items())

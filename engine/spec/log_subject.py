@@ -1,9 +1,9 @@
-"""What log lines are about, beside what they say: the request, the job, its attempt.
+"""The subject of log lines: the request, job and attempt that they belong to.
 
-    with about(job=job.pk): …       as far as this thread's or task's work goes
-    this_process_is_about(job=…)    the whole of a process that has one subject, such as a driver
+    with about(job=job.pk): …       lines of this thread or asyncio task within the block
+    this_process_is_about(job=…)    all lines of a process with a single subject, such as a driver
 
-A line that names another job in its own words is about that one.
+A line whose own message names another job belongs to that job.
 """
 
 from collections.abc import Iterator, Mapping

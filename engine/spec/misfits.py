@@ -1,6 +1,6 @@
-"""Misfits: the parts of a spec that do not fit together, each told at its own place.
+"""Misfits: settings of a spec that conflict, each reported at its own path.
 
-Rules over several fields are here; settings without effect come from their table.
+This module holds the rules over several fields; settings without effect come from `KNOB_EFFECTS`.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
         yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
     if (slots := spec.rollout.weight_slots or 1) > 1 and spec.rollout.engine == "vllm" and not share_an_engine(spec):
-        whose = f"which holds several of an adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
+        whose = f"which holds several versions of a LoRA adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
         rule = f"must be 1 with vllm, {whose}; got {slots}"
         yield _misfit("rollout.weight_slots", rule, slots)
     lead, bound = spec.schedule.lead_steps, spec.schedule.staleness_bound
     if lead is not None and lead > bound and SCHEDULES[spec.schedule.name].lead_steps is not None:
-        rule = f"must not exceed schedule.max_staleness, which is {bound}: what is begun so far ahead would be dropped"
+        rule = f"must not exceed schedule.max_staleness, which is {bound}: samples started earlier would be dropped"
         yield _misfit("schedule.lead_steps", rule, lead)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
@@ -40,25 +40,25 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         yield _misfit("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
     if (sharers := spec.trainer.sequence_parallel) > 1 and not spec.only_evaluates:
         if spec.trainer_devices % sharers:
-            rule = f"must divide resources.trainer_devices, which are {spec.trainer_devices}"
+            rule = f"must divide resources.trainer_devices, which is {spec.trainer_devices}"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
         if spec.algorithm.name == "gspo":
-            rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
+            rule = "must be 1 with gspo: its ratio needs the whole answer on one device"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
-    yield from _of_the_evaluation(spec)
-    yield from _of_the_groups(spec)
-    yield from _of_the_correction(spec)
-    yield from _of_the_teacher(spec)
+    yield from _check_evaluation(spec)
+    yield from _check_groups(spec)
+    yield from _check_correction(spec)
+    yield from _check_teacher(spec)
     if spec.environment.functions and not spec.environment.code:
-        rule = f"must be a Python file with the environment {spec.environment.name}"
+        rule = f"is required with the environment {spec.environment.name}: a Python file"
         yield _misfit("environment.code", rule, "")
     params = spec.environment.params
     for name, wrong in wrong_params(spec.environment.name, params):
-        yield _told(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
-    yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+        yield _error_at(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
+    yield from (_error_at(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
 
 
-def _of_the_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+def _check_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     evaluation = spec.evaluation
     if evaluation.every > spec.training.steps:
         yield _misfit("evaluation.every", "must not exceed training.steps", evaluation.every)
@@ -68,39 +68,39 @@ def _of_the_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         yield _misfit("evaluation.samples", rule, evaluation.samples)
 
 
-def _of_the_groups(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+def _check_groups(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     algorithm, least = spec.algorithm, spec.algorithm.groups.min_group
     if least == 1 and algorithm.learns_from_rewards and RECIPES[algorithm.name].has_group_baseline:
-        rule = f"must be at least 2 with {algorithm.name}: a sample alone is its own baseline"
+        rule = f"must be at least 2 with {algorithm.name}: a single sample is its own baseline"
         yield _misfit("algorithm.groups.min_group", rule, least)
 
 
-def _of_the_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+def _check_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     algorithm = spec.algorithm
     if algorithm.corrects_by == "aipo" and RECIPES[algorithm.name].ratio == "sequence":
         rule = (
-            f"must not be aipo with {algorithm.name}: aipo measures the policy against itself, so the ratio of an "
-            "answer is always 1; algorithm.name grpo with aipo trains the same"
+            f"must not be aipo with {algorithm.name}: aipo compares the policy with itself, so the ratio of an answer "
+            "is always 1; use algorithm.name grpo with aipo, which trains the same"
         )
         yield _misfit("algorithm.correction.name", rule, "aipo")
 
 
-def _of_the_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+def _check_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     algorithm = spec.algorithm
     if algorithm.learns_from_rewards:
         return
     if algorithm.name == "ppo":
-        rule = "must be above 0 with ppo, whose critic learns from rewards alone"
+        rule = "must be above 0 with ppo: its critic learns from rewards only"
         yield _misfit("algorithm.teacher.reward_weight", rule, algorithm.teacher.reward_weight)
     if algorithm.kl.coefficient and algorithm.kl.estimator == "k1":
-        rule = "must be k2 or k3 with algorithm.teacher.reward_weight 0: k1 is a cost in the rewards"
+        rule = "must be k2 or k3 with algorithm.teacher.reward_weight 0: k1 only changes the rewards"
         yield _misfit("algorithm.kl.estimator", rule, "k1")
 
 
 def _misfit(path: str, rule: str, value: object) -> InitErrorDetails:
-    return _told(path, "does_not_fit", f"{path} {rule}", value)
+    return _error_at(path, "does_not_fit", f"{path} {rule}", value)
 
 
-def _told(path: str, code: str, message: str, value: object) -> InitErrorDetails:
+def _error_at(path: str, code: str, message: str, value: object) -> InitErrorDetails:
     error = PydanticCustomError(code, "{message}", {"message": message})
     return InitErrorDetails(type=error, loc=tuple(path.split(".")), input=value)

@@ -1,7 +1,7 @@
-"""The data sets and models that a spec names, and where in it.
+"""The data sets and models that a spec names, with their paths in it.
 
-Both planes read it: the control plane, which looks each name up among a team's and says which version was found; and
-the engine, which puts in its place where that version lies on the node.
+Both planes use this module: the control plane resolves each name to a version among a team's assets, and the engine
+replaces each name by the location of that version on the node.
 """
 
 import re
@@ -14,58 +14,58 @@ from engine.spec.job import JobSpec
 
 AssetKind = Literal["data", "model"]
 BUILT_IN_MODELS: Final[Mapping[str, str]] = {
-    "demo": "Adds up, one sum after the other, and makes mistakes. 0.2 million weights; it was made for trying things.",
+    "demo": "A model with 0.2 million weights that does sums, with mistakes. For trying things out.",
 }
 BUILT_IN_DATA: Final[Mapping[str, str]] = {
-    "demo/sums": "600 sums with their results, in the words of the model demo.",
+    "demo/sums": "600 sums with their results, in the format of the model demo.",
 }
-"""With a slash, which no name of a team's has: whatever a team uploads, its name leads to it."""
+"""These names have a slash, which a team's names cannot have: no upload can be hidden by a built-in name."""
 _REFERENCE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?:@([1-9][0-9]{0,8}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedAsset:
     pointer: str
-    """Into the spec."""
+    """A JSON pointer into the spec."""
     kind: AssetKind
     said: str
 
 
 def named_assets(spec: JobSpec) -> list[NamedAsset]:
-    """Those that are not built in."""
-    models = {"/model/source": spec.model.source, "/algorithm/teacher/source": spec.algorithm.teacher.source}
-    found = [
-        NamedAsset(pointer=pointer, kind="model", said=said)
-        for pointer, said in models.items()
-        if said and said not in BUILT_IN_MODELS
+    """The assets that the spec names, without the built-in ones."""
+    sources = {"/model/source": spec.model.source, "/algorithm/teacher/source": spec.algorithm.teacher.source}
+    models = [
+        NamedAsset(pointer=pointer, kind="model", said=name)
+        for pointer, name in sources.items()
+        if name and name not in BUILT_IN_MODELS
     ]
     params = spec.environment.params
-    return found + [
+    return models + [
         NamedAsset(pointer=f"/environment/params/{key}", kind="data", said=str(params[key]))
         for key in files_of(spec.environment.name)
         if params.get(key, "") not in ("", *BUILT_IN_DATA)
     ]
 
 
-def reference_of(said: str) -> tuple[str, int | None] | None:
-    """`NAME@3` is a version, `NAME` the newest; None: neither."""
-    found = _REFERENCE.fullmatch(said)
-    return None if found is None else (found[1], int(found[2]) if found[2] else None)
+def reference_of(text: str) -> tuple[str, int | None] | None:
+    """Parses a reference: `NAME@3` is a version, `NAME` the newest; None: malformed."""
+    match = _REFERENCE.fullmatch(text)
+    return None if match is None else (match[1], int(match[2]) if match[2] else None)
 
 
 def saying(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
-    """The spec with other words at these pointers."""
+    """The spec with the values at these pointers replaced."""
     changed: Any = spec
-    for pointer, said in instead.items():
-        changed = _changed(changed, pointer.strip("/").split("/"), said)
+    for pointer, value in instead.items():
+        changed = _replace_at(changed, pointer.strip("/").split("/"), value)
     assert isinstance(changed, JobSpec)
     return changed
 
 
-def _changed(node: Any, way: list[str], said: str) -> Any:
-    if not way:
-        return said
-    first, *rest = way
+def _replace_at(node: Any, keys: list[str], value: str) -> Any:
+    if not keys:
+        return value
+    first, *rest = keys
     if isinstance(node, Mapping):
-        return {**node, first: _changed(node[first], rest, said)}
-    return node.model_copy(update={first: _changed(getattr(node, first), rest, said)})
+        return {**node, first: _replace_at(node[first], rest, value)}
+    return node.model_copy(update={first: _replace_at(getattr(node, first), rest, value)})

@@ -1,4 +1,4 @@
-"""OptimizerSpec: how AdamW moves the weights, and how its step size goes on over a job."""
+"""OptimizerSpec: AdamW's settings and its learning-rate schedule."""
 
 from typing import Literal
 
@@ -10,32 +10,32 @@ from engine.spec.strict import Strict
 
 class OptimizerSpec(Strict):
     learning_rate: float = Field(
-        3e-4, gt=0, le=1, description="AdamW's step size. Left out: by the model; 0.0003 of a small one."
+        3e-4, gt=0, le=1, description="AdamW's step size. Left out: chosen for the model; 0.0003 for a small model."
     )
     warmup_steps: int = Field(5, ge=0, le=100_000, description="Steps over which the learning rate rises from zero.")
     course: Literal["constant", "cosine", "linear"] = knob(
         "constant",
         "optimizer.course",
-        "How the learning rate goes on after its warm-up, until the last of training.steps. A job that begins at a "
-        "checkpoint is at that step of its own course.",
+        "The learning-rate schedule between warm-up and the last of training.steps. A job that resumes from a "
+        "checkpoint continues at the checkpoint's step.",
     )
-    # A tenth: a step costs its rollouts in full, so none is spent on a rate of nearly nothing.
+    # A tenth: every step pays for its rollouts, so none should be spent on a learning rate near zero.
     final_share: float = knob(
-        0.1, "optimizer.final_share", "What the learning rate falls to, as a share of its highest.", ge=0, lt=1
+        0.1, "optimizer.final_share", "The final learning rate, as a share of the highest.", ge=0, lt=1
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="How much an update keeps of the gradients' running mean.")
-    beta2: float = Field(0.999, ge=0, lt=1, description="How much an update keeps of their squares' running mean.")
-    eps: float = Field(1e-8, gt=0, le=1, description="Added to the root of that mean before it divides.")
-    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decay.")
-    max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients longer than this are scaled down.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean of gradients.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the running mean of squared gradients.")
+    eps: float = Field(1e-8, gt=0, le=1, description="AdamW's epsilon, added to the denominator.")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients with a larger norm are scaled down to it.")
     moments: Literal["float32", "bfloat16", "float8"] = knob(
         "float32",
         "optimizer.moments",
-        "What both means are kept in; bfloat16 halves their memory, float8 (of matrices) quarters it, and both round "
-        "them by chance, true on average.",
+        "Data type of both running means. bfloat16 halves their memory, float8 (matrices only) quarters it; both use "
+        "stochastic rounding, which is unbiased.",
     )
     offload: bool = knob(
-        False, "optimizer.offload", "Keep both means in the host's memory; a step fetches them piece by piece."
+        False, "optimizer.offload", "Keep both running means in host memory; a step fetches them piece by piece."
     )
 
     @property

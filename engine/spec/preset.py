@@ -1,4 +1,4 @@
-"""One preset: a setting's value for what a spec does not say, and why."""
+"""One preset: the value of a setting that a spec leaves out, with its reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ Value = float | int | str | None
 class Preset:
     path: str
     value: Value
-    """None: as the empty setting has it."""
+    """None: the setting's own empty value."""
     reason: str
 
 
 def says(spec: JobSpec, path: str) -> bool:
-    """Whether somebody set it, be it to its default."""
-    here: BaseModel = spec
-    *way, last = path.split(".")
-    for step in way:
-        if step not in here.model_fields_set:
+    """Whether the spec sets this path explicitly, even to its default."""
+    node: BaseModel = spec
+    *parents, last = path.split(".")
+    for name in parents:
+        if name not in node.model_fields_set:
             return False
-        here = getattr(here, step)
-    return last in here.model_fields_set
+        node = getattr(node, name)
+    return last in node.model_fields_set
 
 
 def with_settings(spec: JobSpec, settings: Mapping[str, Any]) -> JobSpec | None:
-    """`settings`: values by path. None: the spec has no such setting, or they do not fit together."""
+    """The spec with these values by path. None: no such setting exists, or the result is not valid."""
     document: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
     for path, value in settings.items():
-        here = document
-        *way, last = path.split(".")
-        for step in way:
-            here = here.setdefault(step, {})
-        here[last] = value
+        node = document
+        *parents, last = path.split(".")
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = value
     try:
         return JobSpec.model_validate(document)
     except ValidationError:
@@ -46,7 +46,7 @@ def with_settings(spec: JobSpec, settings: Mapping[str, Any]) -> JobSpec | None:
 
 
 def value_at(spec: JobSpec, path: str) -> Any:
-    here: Any = spec
-    for step in path.split("."):
-        here = getattr(here, step)
-    return here
+    node: Any = spec
+    for name in path.split("."):
+        node = getattr(node, name)
+    return node

@@ -1,12 +1,12 @@
-"""Presets: what a job gets by its model's size and family, for what its spec does not say, each with its reason.
+"""Presets: values for the settings that a spec leaves out, by its model's size and family, each with its reason.
 
-The defaults of `JobSpec` are those of the demo, whose model has 0.2 million weights. A model that has learned a
-language already wants a learning rate of a hundredth of that, and answers of a hundred times its length.
+The defaults of `JobSpec` suit the demo, whose model has 0.2 million weights. A pretrained language model needs about a
+hundredth of its learning rate and answers a hundred times as long.
 
 Invariants:
-- what a spec says stays, also where it says a default;
-- a preset that would not fit the rest of the spec is left out: a valid spec stays one;
-- a filled spec says everything, so that filling it again, or a release with other presets, changes nothing of it.
+- a setting of the spec stays, even one set to its default;
+- a preset that conflicts with the rest of the spec is skipped: a valid spec stays valid;
+- a filled spec sets everything, so that filling it again, or with the presets of another release, changes nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ PRESET_NUMBERS: Final = (
     "max_runtime_s",
     *PATHS_BY_POOL,
 )
-"""Those that differ by the job. The others are the defaults, with the reason why they are right for a large one."""
+"""Presets that depend on the job. The others equal the defaults and give the reason why they suit a large model."""
 
-SMALLEST: Final = 100_000_000  # weights: what is smaller was made for a task, or for tests, as the demo was
+SMALLEST: Final = 100_000_000  # weights; smaller models are made for one task or for tests, like the demo
 THINKING: Final = ("qwen3", "qwen3_moe")
 THOUGHTS, ANSWER = 8_192, 2_048
 PROMPT_TOKENS: Final = 1_024
@@ -44,7 +44,7 @@ LONGEST_RUNTIME_S: Final = 2 * 86_400
 
 
 def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> JobSpec:
-    """`shape`: the model's, `pool`: the devices' of its pool, if they are known."""
+    """The spec with presets applied. `shape` of the model and size of the `pool`: None if unknown."""
     if shape is None or shape.num_weights < SMALLEST:
         return spec
     for stage in _stages(pool):
@@ -55,7 +55,7 @@ def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None
 
 
 def in_force(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> tuple[Preset, ...]:
-    """Those that a filled spec has, whoever gave them to it."""
+    """The presets whose values a filled spec has, whether the user or `filled` set them."""
     if shape is None or shape.num_weights < SMALLEST:
         return ()
     presets = (preset for stage in _stages(pool) for preset in stage(spec, shape))
@@ -63,21 +63,21 @@ def in_force(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = No
 
 
 def _stages(pool: PoolSize | None) -> tuple[Stage, ...]:
-    """A stage sees what those before it have filled in."""
+    """The stages in order; each sees the presets applied by those before it."""
     of_pool = () if pool is None else tuple(partial(stage, pool=pool) for stage in STAGES_BY_POOL)
     return (_presets, *of_pool, _workers)
 
 
 def as_said(spec: JobSpec) -> dict[str, Any]:
-    """A document of it, to be changed: what it leaves to its model, it leaves to another one too."""
+    """The spec as a document to edit, without preset values, so that they follow when the model is changed."""
     document = spec.model_dump(mode="json")
     for path in PRESET_NUMBERS:
         if not says(spec, path):
-            *way, last = path.split(".")
-            here = document
-            for step in way:
-                here = here[step]
-            del here[last]
+            *parents, last = path.split(".")
+            node = document
+            for name in parents:
+                node = node[name]
+            del node[last]
     return document
 
 
@@ -89,13 +89,13 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
     yield Preset(
         path="trainer.micro_batch_tokens",
         value=max(longest + PROMPT_TOKENS, TrainerSpec().micro_batch_tokens),
-        reason="The longest answer with its prompt is read at once, so that fewer would save no memory.",
+        reason="The longest answer and its prompt are one forward pass, so a smaller value would save no memory.",
     )
     yield Preset(
         path="trainer.compute_dtype",
         value=None,
-        reason="bfloat16 on a GPU, as the model was trained; weights stay in float32, which keeps steps as small as "
-        "these. A mixture whose log-probs drift from the rollout's wants float32: the job says so.",
+        reason="bfloat16 on a GPU, as the model was trained; weights stay in float32, which can represent such small "
+        "steps. If the log-probs of a mixture of experts drift from the rollouts', set float32.",
     )
     yield _clip(spec)
     yield from _critic(spec)
@@ -103,19 +103,19 @@ def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
     yield Preset(
         path="algorithm.kl.coefficient",
         value=0.0,
-        reason="Where answers are checked, the policy may go far from where it began (DAPO, arXiv 2503.14476, section "
-        "2.3), and a reference model is as large as the policy.",
+        reason="With verified rewards the policy may move far from its start (DAPO, arXiv 2503.14476, section 2.3). A "
+        "reference model is as large as the policy.",
     )
     yield Preset(
         path="schedule.name",
         value="laminar",
-        reason="Nobody waits for the longest answer, and the larger the model, the longer it takes.",
+        reason="No step waits for the longest answer, which takes longer the larger the model is.",
     )
     yield Preset(
         path="schedule.max_staleness",
         value=None,
-        reason=f"The schedule's own, {SCHEDULES[spec.schedule.name].max_staleness}: with a correction a job loses "
-        "little by that age (AReaL, arXiv 2505.24298, table 2).",
+        reason=f"The schedule's default, {SCHEDULES[spec.schedule.name].max_staleness}: with a correction a job loses "
+        "little at that staleness (AReaL, arXiv 2505.24298, table 2).",
     )
 
 
@@ -123,7 +123,7 @@ def _workers(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
     yield Preset(
         path="environment.workers",
         value=workers_for(spec),
-        reason=f"One for {CALLS_OF_A_WORKER} open samples: {open_samples(spec):,} of all replicas together.",
+        reason=f"One per {CALLS_OF_A_WORKER} open samples; all replicas together have {open_samples(spec):,}.",
     )
 
 
@@ -131,35 +131,35 @@ def _runtime() -> Preset:
     return Preset(
         path="max_runtime_s",
         value=LONGEST_RUNTIME_S,
-        reason="Two days: a step of such a model takes minutes. Unused time is not billed, but a budget must have "
-        "that much left. Near the end the job saves a checkpoint, from which it can go on.",
+        reason="Two days, because a step of such a model takes minutes. Unused time is not billed, but the budget must "
+        "cover it. Near the end the job saves a checkpoint to resume from.",
     )
 
 
 def _critic(spec: JobSpec) -> Iterator[Preset]:
     path = "algorithm.critic.learning_rate"
     if KNOB_EFFECTS[path].acts(spec):
-        reason = "Ten times the policy's: the critic's head begins from nothing (verl's examples of PPO)."
+        reason = "Ten times the policy's: the critic's head starts untrained (verl's PPO examples)."
         yield Preset(path=path, value=1e-5, reason=reason)
 
 
 def _learning_rate(spec: JobSpec) -> Preset:
     path, of_all = "optimizer.learning_rate", 1e-6
     if spec.trainer.lora_rank:
-        reason = "An adapter takes ten times the rate of all weights (Thinking Machines, LoRA Without Regret, 2025)."
+        reason = "LoRA needs ten times the rate of full training (Thinking Machines, LoRA Without Regret, 2025)."
         return Preset(path=path, value=ADAPTERS_RATE * of_all, reason=reason)
-    reason = "What models of 7 and 32 billion weights were trained with (DeepSeekMath, arXiv 2402.03300; DAPO)."
+    reason = "The rate used for models of 7 and 32 billion weights (DeepSeekMath, arXiv 2402.03300; DAPO)."
     return Preset(path=path, value=of_all, reason=reason)
 
 
 def _new_tokens(spec: JobSpec, shape: ModelShape) -> Preset:
     thinks = shape.family in THINKING
     cache = kv_tokens_of_a_slot(spec) or shape.max_positions
-    most = max(min(shape.max_positions, cache) // 2, 1)  # a prompt wants room beside it
+    most = max(min(shape.max_positions, cache) // 2, 1)  # leaves room for the prompt
     reason = (
-        "This family thinks before it answers; it may take four times as many, and the longest answer sets the pace."
+        "This family thinks before it answers. It can use four times as many, but the longest answer sets the pace."
         if thinks
-        else "An answer with its steps; a model that thinks aloud wants several times as many."
+        else "An answer with its steps. A model that thinks before it answers needs several times as many."
     )
     return Preset(path="rollout.max_new_tokens", value=min(THOUGHTS if thinks else ANSWER, most), reason=reason)
 
@@ -167,10 +167,10 @@ def _new_tokens(spec: JobSpec, shape: ModelShape) -> Preset:
 def _clip(spec: JobSpec) -> Preset:
     path = "algorithm.clip_high"
     if not KNOB_EFFECTS[path].acts(spec):
-        return Preset(path=path, value=None, reason="A step of one update does not reach a clip.")
+        return Preset(path=path, value=None, reason="A step of one update never clips.")
     if spec.algorithm.name != "grpo":
-        return Preset(path=path, value=None, reason=f"The value of {spec.algorithm.name} itself.")
+        return Preset(path=path, value=None, reason=f"The default of {spec.algorithm.name}.")
     reason = (
-        "Rare words may become likelier than 0.2 allows, else a model soon says one thing only (DAPO, section 3.1)."
+        "More room than 0.2 for rare tokens to become likelier, which prevents entropy collapse (DAPO, section 3.1)."
     )
     return Preset(path=path, value=0.28, reason=reason)

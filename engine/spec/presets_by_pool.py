@@ -1,13 +1,13 @@
-"""Presets by the pool: how many devices train and generate, what generates, and how many sequences at once.
+"""Presets by the pool: devices of trainer and replicas, the inference engine and the batch size.
 
     trainer    the fewest devices that hold it with exact moments and nothing offloaded
-    replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as train,
-               if the job fills them
+    replicas   the fewest devices that hold the model and a cache for enough whole sequences; as many devices as the
+               trainer has, if the job's trajectories fill them
     max_batch  as many sequences as the cache holds at half of their longest
 
 Invariants:
-- a pool is never asked for more devices than it has, where it has enough for one replica beside the trainer;
-- what no number of devices makes fit is left as it is: the refusal says what would (`fit/verdict.py`).
+- presets never need more devices than the pool has, if it has enough for the trainer and one replica;
+- a spec that fits on no number of devices is left unchanged: its refusal names what would help (`fit/verdict.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from engine.spec.job import JobSpec
 from engine.spec.preset import Preset, Value, with_settings
 
 FEWEST_SEQUENCES: Final = 16
-"""Whole ones that a replica's cache has room for, or decoding reads the weights for next to nothing."""
+"""Sequences of full length that a replica's cache must hold; with fewer, decoding reads the weights for few tokens."""
 MOST_SEQUENCES: Final = 256
 MEANS: Final[dict[str, Value]] = {
     "optimizer.moments": "float32",
@@ -42,7 +42,7 @@ PATHS_BY_POOL: Final = ("rollout.engine", TRAINER, DEALT, "rollout.replicas", "r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSize:
-    """Of a pool of GPUs."""
+    """The size of a pool of GPUs."""
 
     num_devices: int
     device_bytes: int
@@ -51,14 +51,14 @@ class PoolSize:
 
 def _engine(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
     if pool.has_vllm:
-        reason = "It is made for large models on GPUs; the built-in engine is for small ones and for CPUs."
+        reason = "vLLM is made for large models on GPUs; the built-in engine is for small models and CPUs."
         yield Preset(path="rollout.engine", value="vllm", reason=reason)
 
 
 def _devices(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
     num_dealt = _fewest_dealt(spec, shape, pool)
     if num_dealt:
-        reason = f"The fewest that hold the model and a cache for {FEWEST_SEQUENCES} of the longest sequences."
+        reason = f"The fewest that hold the model and a cache for {FEWEST_SEQUENCES} sequences of full length."
         yield Preset(path=DEALT, value=num_dealt, reason=reason)
     if spec.only_evaluates or spec.algorithm.has_teacher:  # a teacher's shape is not known here
         return
@@ -66,21 +66,21 @@ def _devices(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Pr
     fewest = _fewest_trainers(spec, shape, pool, most)
     device = gigabytes(pool.device_bytes)
     if fewest is not None:
-        reason = f"The fewest of {device} that hold weights, gradients and moments in float32."
+        reason = f"The fewest devices of {device} that hold weights, gradients and moments in float32."
         yield Preset(path=TRAINER, value=fewest, reason=reason)
     else:
-        reason = f"As many as the pool has beside a replica, which are few for this model: devices of {device}."
+        reason = f"All that the pool has left next to a replica; few for this model, at {device} each."
         yield Preset(path=TRAINER, value=max(_powers_of_two(most)), reason=reason)
 
 
 def _means(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
-    """Where the devices are too few. An adapter learns something else, and is nobody's default."""
+    """Settings that save memory if there are too few devices. Never an adapter, which changes what is learned."""
     if spec.only_evaluates or spec.algorithm.has_teacher:
         return
     misfit = _trainer_misfit(spec, shape, pool) or _trainer_misfit(_without_means(spec), shape, pool)
     for change in misfit.changes or () if misfit is not None else ():
         for path, value in change.settings.items():
-            reason = f"Or the trainer would not fit {spec.trainer_devices} devices: {change.words}."
+            reason = f"Otherwise the trainer would not fit on {spec.trainer_devices} devices: {change.words}."
             yield Preset(path=path, value=value, reason=reason)
 
 
@@ -90,7 +90,7 @@ def _batch(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Pres
     if tokens:
         at_once = 2 * tokens // ReplicaPlan.of_spec(spec, shape).longest
         value = max(FEWEST_SEQUENCES, min(1 << max(at_once, 1).bit_length() - 1, MOST_SEQUENCES))
-        reason = f"A replica's cache holds {tokens:,} tokens, and sequences are half as long as allowed on average."
+        reason = f"A replica's cache holds {tokens:,} tokens; sequences of half the longest length are assumed."
         yield Preset(path="rollout.max_batch", value=value, reason=reason)
 
 
@@ -100,7 +100,7 @@ def _replicas(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[P
         return
     as_many = max(1, min(train, pool.num_devices - train) // each)
     filled = ceil(most_running(spec) / spec.rollout.max_batch)
-    reason = "As many devices generate as train." if as_many <= filled else "As many as the job's trajectories fill."
+    reason = "As many devices as the trainer has." if as_many <= filled else "As many as the job's trajectories fill."
     yield Preset(path="rollout.replicas", value=min(as_many, filled), reason=reason)
 
 
@@ -109,7 +109,7 @@ def _trainer_misfit(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> Misfit 
 
 
 def _without_means(spec: JobSpec) -> JobSpec:
-    """Of a filled spec, so that the reasons for its means are found again."""
+    """The spec without the presets of `_means`, so that a filled spec gives the same reasons again."""
     return with_settings(spec, MEANS) or spec
 
 
@@ -119,10 +119,10 @@ STAGES_BY_POOL: Final[tuple[Stage, ...]] = (_engine, _devices, _means, _batch, _
 
 def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int) -> int | None:
     for count in _powers_of_two(most):
-        asked = with_settings(spec, {TRAINER: count})
-        if asked is None:
+        candidate = with_settings(spec, {TRAINER: count})
+        if candidate is None:
             continue
-        if trainer_need(shape, TrainerPlan.of_spec(asked, shape)).num_bytes <= pool.device_bytes:
+        if trainer_need(shape, TrainerPlan.of_spec(candidate, shape)).num_bytes <= pool.device_bytes:
             return count
     return None
 
@@ -138,7 +138,7 @@ def _fewest_dealt(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> int | Non
 
 
 def _cache_tokens(spec: JobSpec, shape: ModelShape, num_devices: int, pool: PoolSize) -> int:
-    """Of a replica of so many devices, beside all else that they hold."""
+    """Tokens that fit the cache of a replica of `num_devices`, next to everything else in their memory."""
     plan = replace(ReplicaPlan.of_spec(spec, shape), num_devices=num_devices, max_batch=MOST_SEQUENCES)
     of_token = kv_bytes_of_token(dealt(shape, num_devices))
     cache_bytes = backed_tokens(dealt(shape, num_devices), plan) * of_token

@@ -1,4 +1,4 @@
-"""The table of presets: what a job gets whose spec names a model and nothing else, on pools of several sizes."""
+"""The table of presets: the settings of a job whose spec names only a model, on pools of several sizes."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -47,6 +47,6 @@ def _row(model: str, pool: PoolSize) -> tuple[str, ...]:
 
 def _verdict(spec: JobSpec, model: str, pool: PoolSize) -> str:
     if spec.num_devices > pool.num_devices:
-        return f"no: it needs {spec.num_devices} devices"
+        return f"no: needs {spec.num_devices} devices"
     misfit = will_not_fit(spec, known_shape(model), pool.device_bytes, num_devices=pool.num_devices)
     return "yes" if misfit is None else f"no: {misfit.advice}"

@@ -1,4 +1,4 @@
-"""Recipes: the differences between algorithms, and the values that are each one's own. A row each.
+"""Recipes: the differences between algorithms and their default values, one row per algorithm.
 
     name          advantage                       ratio      beyond the clip      mean over
     grpo          group's mean and deviation      token      no gradient          sequences, then their tokens
@@ -10,17 +10,17 @@
     reinforce_pp  rewards to go, whitened         token      no gradient          tokens
     ppo           critic and GAE, whitened        token      no gradient          tokens
 
-Each row says where its clip is from. A paper that names none is not guessed at: the row says whose value stands in.
+Each row names the source of its clip. If a paper gives no value, the row names whose value is used instead.
 
-DAPO's other parts lie elsewhere: its penalty for long answers in `advantages.overlong_penalty`, its dynamic sampling
-with whoever deals prompts. RLOO's authors sum over an answer's tokens and take the mean over answers: the same
-direction as the mean over tokens, times the mean length.
+DAPO's other parts are elsewhere: its penalty for long answers in `advantages.overlong_penalty`, its dynamic sampling
+where prompts are dealt. RLOO's authors sum over an answer's tokens and take the mean over answers: the same direction
+as the mean over tokens, times the mean length.
 
-The correction that an algorithm has unless the job says otherwise is a truncated importance weight, because the
-default schedule trains on answers that are several versions old. AReaL (arXiv 2505.24298, table 2) measured what it
-costs to leave that uncorrected: on AIME24 its objective of PPO fell from 42.0 to 23.3 with answers of up to 4 versions,
-and one that weighs tokens for their age kept 42.2. A cap of 2 is the usual one (TRL's and ms-swift's example). CISPO
-needs none: its clip is a truncated importance weight.
+The default correction is a truncated importance weight, because the default schedule trains on answers that are several
+versions old. AReaL (arXiv 2505.24298, table 2) measured the cost of no correction: on AIME24 the plain PPO objective
+fell from 42.0 to 23.3 with answers of up to 4 versions, and an objective that weighs tokens by their age kept 42.2. A
+cap of 2 is the usual one (TRL's and ms-swift's example). CISPO needs no correction: its clip is a truncated importance
+weight.
 """
 
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ class Recipe:
     advantage: Advantage
     ratio: Literal["token", "sequence"] = "token"
     beyond_clip: Literal["stop", "weigh"] = "stop"
-    """stop: min(r·A, clip(r)·A), whose gradient vanishes. weigh: clip(r)·A·log π with the clip as a constant."""
+    """stop: min(r·A, clip(r)·A), whose gradient vanishes. weigh: clip(r)·A·log π, where clip(r) is a constant."""
     mean: Mean = "tokens"
     clip_low: float = 0.2
     clip_high: float = 0.2
-    """The distances that the ratio may be below and above 1."""
+    """How far the ratio may be below and above 1."""
     clip_source: str
     correction: CorrectionName = "truncated"
 
@@ -90,7 +90,7 @@ RECIPES: Final[dict[AlgorithmName, Recipe]] = {
 
 
 def own_clips(side: Literal["clip_low", "clip_high"]) -> str:
-    """`0.2 (grpo, ppo); 0.28 (dapo)`: for whoever may set another."""
+    """The algorithms' defaults for the documentation, such as `0.2 (grpo, ppo); 0.28 (dapo)`."""
     names: dict[float, list[str]] = {}
     for name, recipe in RECIPES.items():
         names.setdefault(getattr(recipe, side), []).append(name)

@@ -1,16 +1,16 @@
-"""Schedules by name: who waits for whom in one line each, and how stale a trajectory may be.
+"""Schedules by name: which waits they impose, one line each, and how stale a trajectory may be.
 
-Whatever lists them reads this table: spec, policy, benches, glossary, pages; a test holds the READMEs to it. What a
-schedule decides is in engine/policy/schedule.py.
+Spec, policy, benches, glossary and pages read this table; a test compares the READMEs with it. The decisions of a
+schedule are in engine/policy/schedule.py.
 
-How stale. With `sync`, `one_step` and `stream` the bound follows from their windows. The others run ahead of the
-trainer as far as an answer is long, and have FAR_ENOUGH unless the job says otherwise. AReaL (arXiv 2505.24298,
-table 2) measured by how much a bound on staleness lowers AIME24 where the loss corrects for it: 42.0 at 0, 42.2 at 4,
-41.0 at 8, 38.7 at 16, 36.9 without a bound. At 8 a job loses little by age; what it loses by dropping its usage tells:
-a group goes whole when one of its answers is too old.
+Staleness. For `sync`, `one_step` and `stream` the bound follows from their windows. The others run ahead of the trainer
+by the length of an answer and have the bound FAR_ENOUGH by default. AReaL (arXiv 2505.24298, table 2) measured how much
+a bound on staleness lowers AIME24 when the loss corrects for it: 42.0 at 0, 42.2 at 4, 41.0 at 8, 38.7 at 16, 36.9
+without a bound. At 8 a job loses little by staleness. A bound also drops work, which the job's usage shows: a group is
+dropped whole when one of its answers is too old.
 
-How far ahead. A lead of two: one batch lies ready when the trainer comes back, one is being generated. More only adds
-staleness. With windows the barrier decides, and a job cannot say another lead.
+Lead. Two steps: one batch is ready when the trainer needs it, another is being generated. More only adds staleness.
+With windows the barrier decides, and a job cannot set a lead.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,11 @@ FAR_ENOUGH: Final = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry:
     waits: str
-    """The rule of who waits for whom."""
+    """Who waits for whom, as a sentence for users."""
     max_staleness: int = FAR_ENOUGH
-    """Unless the job names another bound; with windows, what they come to."""
+    """The default bound; with windows, the staleness that follows from them."""
     lead_steps: float | None = 2
-    """Steps' worth of groups that may be open beyond the step in training, unless the job says otherwise. None: as many
-    as its windows have, and nothing else."""
+    """The default number of steps whose groups may be open beyond the step in training. None: fixed by the windows."""
     window_steps: int = 0
     """Steps whose groups start from the same weights, behind a barrier; 0: no barrier."""
     repacks: bool = False
@@ -56,24 +55,24 @@ SCHEDULES: Final[dict[ScheduleName, ScheduleEntry]] = {
     ),
     "bounded": ScheduleEntry(waits="generation runs ahead by a fraction of a step", lead_steps=0.5),
     "partial": ScheduleEntry(
-        waits="running answers are interrupted at new weights, their KV cache is recomputed, and they go on"
+        waits="new weights interrupt running answers, which recompute their KV cache and continue"
     ),
     "inflight": ScheduleEntry(
-        waits="nobody: new weights are laid under answers that go on, and what they have cached stays of the old ones"
+        waits="no one: running answers continue on new weights and keep the KV cache of the old ones"
     ),
     "paper": ScheduleEntry(
-        waits="a replica has one version; what runs on it ends before it takes the next, and tails move together",
+        waits="a replica holds one version; its answers finish before it takes the next, and tails move together",
         repacks=True,
     ),
     "laminar": ScheduleEntry(
-        waits="nobody: what runs ends on the weights that it began with, what is fresh starts on the newest beside it",
+        waits="no one: running answers finish on the weights that they began with, new ones start on the newest",
         repacks=True,
     ),
 }
 
 
 def all_schedules() -> str:
-    """For a glossary, or beside a choice."""
+    """All schedules with their sentences, for the documentation of the setting."""
     return " ".join(f"{name}: {entry.waits}." for name, entry in SCHEDULES.items())
 
 

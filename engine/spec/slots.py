@@ -1,11 +1,11 @@
-"""Versions side by side in a replica: how many there are, and what each of them costs.
+"""Weight versions that a replica holds at once: how many, and what each costs.
 
-    torch             an engine for each version: its weights, its share of the KV cache
-    vllm              one version
-    vllm, an adapter  one engine with the base, one batch and one KV cache; a version is an adapter beside it
+    torch          an engine per version: its weights, its share of the KV cache
+    vllm           one version
+    vllm and LoRA  one engine with the base model, one batch and one KV cache; a version is an adapter
 
-Invariant: whether versions share an engine follows from the spec alone, so that who counts memory, who starts a replica
-and who refuses a spec agree.
+Invariant: the spec alone decides whether versions share an engine, so that the memory estimate, the start of a replica
+and the validation of a spec agree.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from engine.spec.job import JobSpec
 
-# The ranks that vLLM has room for (a test compares). An adapter takes the room of the next of them.
+# The maximum ranks that vLLM supports (a test compares). An adapter takes the space of the next larger one.
 VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -22,7 +22,7 @@ def room_of_rank(rank: int) -> int:
 
 
 def share_an_engine(spec: "JobSpec") -> bool:
-    """A job that only evaluates has whole weights, whatever it was trained by."""
+    """Whether versions share an engine. A job that only evaluates holds merged weights, even after LoRA training."""
     is_adapter = 0 < spec.trainer.lora_rank <= VLLM_RANKS[-1] and not spec.only_evaluates
     return spec.rollout.engine == "vllm" and is_adapter
 
@@ -32,6 +32,6 @@ def num_weight_slots(spec: "JobSpec") -> int:
 
 
 def kv_tokens_of_a_slot(spec: "JobSpec") -> int:
-    """That a sequence may have for itself. 0: nobody said."""
+    """The KV tokens available to one version's sequences; 0: not set."""
     is_divided = spec.schedule.name == "laminar" and not share_an_engine(spec)
     return spec.rollout.kv_tokens // (num_weight_slots(spec) if is_divided else 1)

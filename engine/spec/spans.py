@@ -1,12 +1,12 @@
-"""Spans of the way of one job, as OTLP writes them in JSON. Pure: whoever has some sends them.
+"""Trace spans of a job in OTLP's JSON encoding. Pure: the callers send the documents.
 
-    job ─┬─ submission, queue, admission, start, run, …, end     the control plane's, when the job has ended
-         └─ driver ─┬─ start, phases                             the engine's, an attempt each, as it goes
+    job ─┬─ submission, queue, admission, start, run, …, end     sent by the control plane when the job has ended
+         └─ driver ─┬─ start, phases                             sent by the engine, per attempt, as they end
                     └─ first step, step, step, …
 
 Invariants:
-- a job is one trace, and both planes know its ids without telling each other: they are digests of what a span is of;
-- a span tells numbers and words of our own lists: nothing that a customer wrote, no host, no address.
+- a job is one trace; both planes compute the same ids without communication, as digests of each span's subject;
+- attributes are numbers and words of our own lists: no customer text, no host, no address.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 JOB: Final = ("job",)
-"""What the trace's first span is of."""
+"""The subject of the trace's root span."""
 Of = tuple[str | int, ...]
 _SERVER, _INTERNAL, _ERROR = 2, 1, 2  # SPAN_KIND_SERVER, SPAN_KIND_INTERNAL, STATUS_CODE_ERROR
 
@@ -35,10 +35,10 @@ class Span:
 
 
 def traces_address(url: str) -> str:
-    """Where a collector takes spans. Raises `ValueError`."""
+    """The collector's URL for spans. Raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"LAMINAR_OTLP_URL: the address of a collector, such as http://collector:4318, got {url!r}")
+        raise ValueError(f"LAMINAR_OTLP_URL must be a collector's URL such as http://collector:4318, got {url!r}")
     return f"{url.rstrip('/')}/v1/traces"
 
 
@@ -48,7 +48,7 @@ def document(job: str, spans: Sequence[Span], *, service: str) -> dict[str, Any]
         "resourceSpans": [
             {
                 "resource": {"attributes": _attributes({"service.name": service})},
-                "scopeSpans": [{"scope": {"name": "laminar"}, "spans": [_written(job, span) for span in spans]}],
+                "scopeSpans": [{"scope": {"name": "laminar"}, "spans": [_encode(job, span) for span in spans]}],
             }
         ]
     }
@@ -62,8 +62,8 @@ def span_id(job: str, of: Of) -> str:
     return _digest("span", job, *of)[:16]
 
 
-def _written(job: str, span: Span) -> dict[str, Any]:
-    written: dict[str, Any] = {
+def _encode(job: str, span: Span) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "traceId": trace_id(job),
         "spanId": span_id(job, span.of),
         "name": span.name,
@@ -74,14 +74,14 @@ def _written(job: str, span: Span) -> dict[str, Any]:
         "events": [{"timeUnixNano": _nanoseconds(at), "name": name} for at, name in span.events],
     }
     if span.parent is not None:
-        written["parentSpanId"] = span_id(job, span.parent)
+        document["parentSpanId"] = span_id(job, span.parent)
     if span.is_failure:
-        written["status"] = {"code": _ERROR}
-    return written
+        document["status"] = {"code": _ERROR}
+    return document
 
 
-def _attributes(told: Mapping[str, str | int | float | bool]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in told.items()]
+def _attributes(values: Mapping[str, str | int | float | bool]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
 def _value(value: str | int | float | bool) -> dict[str, Any]:

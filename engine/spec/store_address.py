@@ -1,7 +1,7 @@
-"""Where the bucket is: read from the environment alike by the control plane and by every node.
+"""The address of the bucket, read from the environment in the same way by the control plane and every node.
 
-Keys, or a role, come from where boto3 looks for them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_ROLE_ARN with
-AWS_WEB_IDENTITY_TOKEN_FILE, a profile, the machine's own role. Of a private authority AWS_CA_BUNDLE is the file.
+Credentials come from where boto3 looks for them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_ROLE_ARN with
+AWS_WEB_IDENTITY_TOKEN_FILE, a profile, the machine's role. AWS_CA_BUNDLE: the file of a private certificate authority.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 class StoreAddress:
     bucket: str
     prefix: str
-    """Without slashes around it; empty: the whole bucket."""
+    """Without leading and trailing slashes; empty: the whole bucket."""
     endpoint: str
-    """Of a server that is not Amazon's; empty: it is."""
+    """The URL of another server than Amazon's; empty: Amazon's."""
     region: str
     addressing: str
 
@@ -25,17 +25,15 @@ class StoreAddress:
         """Raises `ValueError`."""
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
-            raise ValueError(f"LAMINAR_STORE_URL: s3://bucket/prefix, got {url!r}")
+            raise ValueError(f"LAMINAR_STORE_URL must be s3://bucket/prefix, got {url!r}")
         server = urlsplit(endpoint)
         if endpoint and (server.scheme not in {"http", "https"} or not server.hostname):
-            raise ValueError(f"LAMINAR_STORE_ENDPOINT: https://host:port, got {endpoint!r}")
-        addressing = (
-            addressing or "path"
-        )  # names of buckets need not be names of hosts, as on most servers of one's own
+            raise ValueError(f"LAMINAR_STORE_ENDPOINT must be https://host:port, got {endpoint!r}")
+        addressing = addressing or "path"  # works on self-hosted servers, where bucket names are rarely host names
         if addressing not in {"path", "virtual"}:
             raise ValueError(
-                f"LAMINAR_STORE_ADDRESSING: path (https://host/bucket/key) or virtual (https://bucket.host/key), "
-                f"got {addressing!r}"
+                f"LAMINAR_STORE_ADDRESSING must be path (https://host/bucket/key) or virtual "
+                f"(https://bucket.host/key), got {addressing!r}"
             )
         return cls(
             bucket=parts.netloc, prefix=parts.path.strip("/"), endpoint=endpoint, region=region, addressing=addressing
@@ -43,7 +41,7 @@ class StoreAddress:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """None: there is no bucket. Raises `ValueError`."""
+        """None: no bucket is configured. Raises `ValueError`."""
         url, endpoint, region, addressing = (
             environment.get(f"LAMINAR_STORE_{name}", "") for name in ("URL", "ENDPOINT", "REGION", "ADDRESSING")
         )
@@ -51,13 +49,13 @@ class StoreAddress:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """For `boto3.client`."""
+        """Arguments of `boto3.client`."""
         return {"endpoint_url": self.endpoint or None, "region_name": self.region or None}
 
     @property
     def config_options(self) -> dict[str, Any]:
-        """For botocore's `Config`: every call ends. Checksums of Amazon's own kind, which servers of others refuse, are
-        left out unless a call needs one: what is kept here is known by its hash."""
+        """Arguments of botocore's `Config`, with a timeout for every call. Amazon's own checksums, which other servers
+        refuse, are sent only when required: our objects are verified by their hashes."""
         return {
             "connect_timeout": 5,
             "read_timeout": 30,

@@ -1,5 +1,5 @@
-"""The bases of everything that crosses a border: frozen, no NaN, no control characters, and but for news no unknown
-field."""
+"""Base classes of everything that crosses a process border: frozen, no NaN, no control characters and, except in
+messages between driver and control plane, no unknown fields."""
 
 import re
 from datetime import UTC, datetime
@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-# Postgres refuses NUL in text and jsonb, terminals obey the rest; newline and tab are ordinary text.
+# Postgres refuses NUL in text and jsonb, terminals execute the others; newline and tab are ordinary text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-"""Beyond them a time of day in another zone, or a minute earlier, has no name in Python's calendar."""
+"""Beyond these, converting to another time zone or subtracting a minute can leave the range of `datetime`."""
 
 
 def _without_control_characters(text: str) -> str:
@@ -20,7 +20,7 @@ def _without_control_characters(text: str) -> str:
 
 
 def within_calendar(moment: datetime) -> datetime:
-    """The same in UTC; without a zone it is taken for UTC. Raises `ValueError`."""
+    """The moment in UTC; one without a zone counts as UTC. Raises `ValueError`."""
     try:
         shifted = moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         is_within = EARLIEST <= shifted < LATEST
@@ -31,7 +31,7 @@ def within_calendar(moment: datetime) -> datetime:
     return shifted
 
 
-def _told(moment: datetime) -> datetime:
+def _clamp(moment: datetime) -> datetime:
     try:
         return within_calendar(moment)
     except ValueError:
@@ -40,15 +40,15 @@ def _told(moment: datetime) -> datetime:
 
 Text = Annotated[str, AfterValidator(_without_control_characters)]
 Moment = Annotated[datetime, AfterValidator(within_calendar)]
-"""A time that can be stored, compared, and shifted to any zone."""
-ToldMoment = Annotated[datetime, AfterValidator(_told)]
-"""The same by a clock that may be wrong: what it says is taken all the same, beyond the calendar as the earliest."""
+"""A time that can be stored, compared and converted to any zone."""
+ToldMoment = Annotated[datetime, AfterValidator(_clamp)]
+"""A time from another process's clock, which may be wrong: never refused; outside the calendar it becomes EARLIEST."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BigCount = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Ordinal = Annotated[int, Field(ge=1, le=2**31 - 1)]
 BigOrdinal = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-"""What the columns of the database hold, and every reader of JSON."""
+"""The range of the database's bigint columns."""
 
 
 class Strict(BaseModel):
@@ -56,7 +56,7 @@ class Strict(BaseModel):
 
 
 class Told(Strict):
-    """What driver and control plane tell each other while an attempt runs. One of them may be of a later release, so a
-    field that is not known yet is passed over; what is known is judged as strictly as ever."""
+    """Messages between driver and control plane while an attempt runs. Either may run a later release, so unknown
+    fields are ignored; known fields are validated strictly."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -1,6 +1,6 @@
 """A Ray node's label for vLLM's environment, as both planes read it.
 
-Invariant: what nobody said is not held against a node: only its own `none` is.
+Invariant: a node without the label counts as having vLLM; only the value `none` excludes it.
 """
 
 from collections.abc import Mapping
@@ -11,5 +11,5 @@ FOUND, NO_VLLM = "found", "none"
 
 
 def has_vllm(labels: Mapping[str, str]) -> bool:
-    """As far as this node says."""
+    """Whether the node may have vLLM: its label does not deny it."""
     return labels.get(VLLM_LABEL) != NO_VLLM

@@ -246,7 +246,7 @@ def test_what_nobody_has_is_told_beside_its_field_before_it_is_sent(world: World
     assert re.search(r'data-field="f-environment-params"><span dir="auto">Your team has no data set .sums', page)
     page = judged(owner, filled(world, environment__name="tool_sums", environment__params="turns = 0\ndepth = 3"))
     assert "Turns: a whole number from 1 to 63; got 0." in page
-    assert "Data: a data set, which is required." in judged(owner, filled(world, environment__name="jsonl"))
+    assert "Data: a data set is required." in judged(owner, filled(world, environment__name="jsonl"))
     assert "Unknown parameter 'depth'; choose from turns, waits" in page
 
 

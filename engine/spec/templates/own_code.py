@@ -1,7 +1,7 @@
-"""Sums that go on: after each answer one more number is to be added.
+"""Running sums over several turns: after each answer one more number is added.
 
-prompt   asks. The same arguments must give the same question, and no question may be in both splits.
-respond  says what happens next, or, at the end, what all of it was worth.
+prompt   returns a question. The same arguments must give the same question; no question may be in both splits.
+respond  returns the next observation or, at the end, the reward.
 """
 
 import random
@@ -28,8 +28,8 @@ def respond(prompt: dict[str, dict[str, str]], turns: list[str]) -> dict[str, ob
     if len(turns) < NUM_TURNS:
         return {"observation": f" + {later[len(turns) - 1]} ="}
     due = [int(prompt["facts"]["start"]) + sum(later[:number]) for number in range(NUM_TURNS)]
-    said = [re.findall(r"\d+", turn)[-1:] for turn in turns]
-    right = [found == [str(total % 100)] for found, total in zip(said, due, strict=True)]
+    answers = [re.findall(r"\d+", turn)[-1:] for turn in turns]
+    right = [answer == [str(total % 100)] for answer, total in zip(answers, due, strict=True)]
     return {
         "reward": sum(right) / NUM_TURNS,
         "parts": {"first_right": float(right[0]), "last_right": float(right[-1])},

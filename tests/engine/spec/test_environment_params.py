@@ -1,4 +1,4 @@
-"""Parameters of environments: a spec is refused for what the environment would refuse, each at its own place."""
+"""Parameters of environments: a spec is refused for what the environment would refuse, each at its own path."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -43,12 +43,12 @@ def wrong_values(row: Param) -> list[object]:
     return [3, True]
 
 
-def test_every_environment_has_its_row() -> None:
+def test_every_environment_has_a_row() -> None:
     assert set(ENVIRONMENTS) == set(get_args(EnvironmentName)) == set(ENVIRONMENT_NAMES)
 
 
 @pytest.mark.parametrize(("name", "key", "row"), ROWS, ids=[f"{name}-{key}" for name, key, _ in ROWS])
-def test_a_value_is_refused_with_its_spec_as_the_environment_would_refuse_it(name: str, key: str, row: Param) -> None:
+def test_spec_and_environment_refuse_the_same_values(name: str, key: str, row: Param) -> None:
     for value in wrong_values(row):
         params = with_data(name, {**COMPANIONS.get(key, {}), key: value})
         assert refusals(name, params)[f"environment.params.{key}"] == f"{key}: {row.rule}; got {value!r}"
@@ -56,14 +56,14 @@ def test_a_value_is_refused_with_its_spec_as_the_environment_would_refuse_it(nam
         read = {"number": reader.number, "file": reader.file}.get(row.kind, reader.text)
         with pytest.raises(ValueError, match=f"^{name}: {key}: "):
             read(key)
-    taken = {"choice": row.choices, "words": row.choices, "number": (row.low, row.high), "whole": (row.low, row.high)}
-    for value in taken.get(row.kind, ("text",)):
-        told = refusals(name, with_data(name, {**COMPANIONS.get(key, {}), key: value}))
-        assert f"environment.params.{key}" not in told or "needs corpus" in told[f"environment.params.{key}"]
+    right = {"choice": row.choices, "words": row.choices, "number": (row.low, row.high), "whole": (row.low, row.high)}
+    for value in right.get(row.kind, ("text",)):
+        errors = refusals(name, with_data(name, {**COMPANIONS.get(key, {}), key: value}))
+        assert f"environment.params.{key}" not in errors or "needs corpus" in errors[f"environment.params.{key}"]
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_what_stands_for_nothing_said_is_taken_where_it_is_said(name: str) -> None:
+def test_explicit_default_param_is_accepted(name: str) -> None:
     params = with_data(
         name, {key: row.default for key, row in ENVIRONMENTS[name].params.items() if not row.is_required}
     )
@@ -81,32 +81,32 @@ def test_what_stands_for_nothing_said_is_taken_where_it_is_said(name: str) -> No
         ("jsonl", {"data": "demo/sums", "held_out_value": "exam"}, "held_out_value"),
     ],
 )
-def test_what_does_not_go_together_is_refused_by_both(name: str, params: dict[str, Any], at: str) -> None:
+def test_conflicting_params_are_refused_by_both(name: str, params: dict[str, Any], at: str) -> None:
     assert list(refusals(name, params)) == [f"environment.params.{at}"]
     with pytest.raises(ValueError, match=at):
         make_environment(EnvironmentSpec.model_validate({"name": name, "params": params}), seed=0, data_folder=None)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    told = refusals("tool_sums", {"turns": 0, "waits": "long", "depth": 3})
-    assert set(told) == {f"environment.params.{key}" for key in ("turns", "waits", "depth")}
+def test_all_wrong_params_are_reported_together() -> None:
+    errors = refusals("tool_sums", {"turns": 0, "waits": "long", "depth": 3})
+    assert set(errors) == {f"environment.params.{key}" for key in ("turns", "waits", "depth")}
 
 
-def test_what_an_environment_hands_on_is_not_judged_here() -> None:
+def test_params_passed_on_are_not_validated() -> None:
     assert refusals("reasoning_gym", {"task": "leg_counting", "max_animals": 5}) == {}
     assert refusals("custom", {"whatever": "it likes"}) == {}
 
 
-def test_a_spec_that_was_taken_in_before_is_not_judged_again() -> None:
+def test_accepted_spec_keeps_unknown_params() -> None:
     assert JobSpec.accepted({"name": "t", "environment": {"params": {"terms": 3}}}).environment.params == {"terms": 3}
 
 
-def test_the_readme_names_every_parameter() -> None:
+def test_readme_names_every_parameter() -> None:
     assert not [key for _, key, _ in ROWS if f"`{key}`" not in README]
 
 
-def test_only_rows_of_kind_file_are_opened_and_looked_up() -> None:
-    """A text that is opened would be neither looked up among a team's data sets nor confined to them."""
+def test_only_file_params_are_opened_and_resolved() -> None:
+    """Opening another text parameter would bypass the resolution among a team's data sets."""
     reader = ParamReader("jsonl", {"data": "questions", "prompt_column": "/etc/passwd"})
     assert reader.file("data") == Path("questions") and reader.file("held_out_data") is None
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Words of the engine as a tenant may read them."""
+"""Redaction of the engine's messages for tenants."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine.spec.for_tenants import for_tenants, place_in_store
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "redacted"),
     [
         ("cannot read /mnt/fsx/models/big/config.json", "cannot read …/config.json"),
         ("'/srv/a/b': no such file, see file:///srv/a/c.", "'…/b': no such file, see …/c."),
@@ -16,26 +16,26 @@ from engine.spec.for_tenants import for_tenants, place_in_store
         ("no slash", "no slash"),
     ],
 )
-def test_of_a_path_its_last_name_is_left(said: str, told: str) -> None:
-    assert for_tenants(said) == told
+def test_path_is_cut_to_its_last_name(text: str, redacted: str) -> None:
+    assert for_tenants(text) == redacted
 
 
-def test_a_traceback_keeps_what_is_the_customers() -> None:
-    said = (
+def test_traceback_keeps_the_customers_frames() -> None:
+    text = (
         'Traceback (most recent call last):\n  File "/opt/x/engine/a.py", line 1, in f\n    ours()\n'
         '  File "/box/main.py", line 3, in respond\n    theirs()\nValueError: mine'
     )
-    assert for_tenants(said) == (
+    assert for_tenants(text) == (
         'Traceback (most recent call last):\n  File "/box/main.py", line 3, in respond\n    theirs()\nValueError: mine'
     )
 
 
-def test_a_traceback_of_ours_alone_leaves_the_error() -> None:
-    said = 'it failed\nTraceback (most recent call last):\n  File "/opt/x/a.py", line 1, in f\n    ours()\nKeyError: 1'
-    assert for_tenants(said) == "it failed\nKeyError: 1"
+def test_traceback_of_our_frames_leaves_only_the_error() -> None:
+    text = 'it failed\nTraceback (most recent call last):\n  File "/opt/x/a.py", line 1, in f\n    ours()\nKeyError: 1'
+    assert for_tenants(text) == "it failed\nKeyError: 1"
 
 
-def test_an_address_in_the_store_does_not_say_where_the_store_is() -> None:
+def test_store_address_hides_the_stores_location() -> None:
     assert place_in_store("file:///srv/x/jobs/job_1/attempt-1/checkpoints/step-5") == (
         "jobs/job_1/attempt-1/checkpoints/step-5"
     )

@@ -1,4 +1,4 @@
-"""Hints: the bound on what runs at once against the schedule itself, and the settings that a hint names."""
+"""Hints: the number of running trajectories compared with the schedule, and the settings that a hint names."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def job(**sections: Any) -> JobSpec:
 
 
 def groups_opened_by_schedule(spec: JobSpec) -> int:
-    """With a trainer that waits and a replica for each group."""
+    """The groups that the schedule opens for an idle trainer and a replica per group."""
     plan = Plan.from_spec(spec)
 
     def demand(num_open: int) -> DemandView:
@@ -35,7 +35,7 @@ def groups_opened_by_schedule(spec: JobSpec) -> int:
 @pytest.mark.parametrize("steps", [1, 2, 100])
 @pytest.mark.parametrize("bound", [None, 0, 1, 2, 20])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_most_running_is_what_the_schedule_opens(name: ScheduleName, bound: int | None, steps: int) -> None:
+def test_most_running_matches_what_the_schedule_opens(name: ScheduleName, bound: int | None, steps: int) -> None:
     leads = [None] if SCHEDULES[name].lead_steps is None else [None, 0.3, 1.0, 5.0]
     for lead in leads:
         if lead is not None and lead > (SCHEDULES[name].max_staleness if bound is None else bound):
@@ -49,10 +49,10 @@ def test_most_running_is_what_the_schedule_opens(name: ScheduleName, bound: int 
         assert most_running(spec) == 5 * groups_opened_by_schedule(spec)
 
 
-def test_replicas_that_nothing_fills_are_named() -> None:
-    asked: dict[str, Any] = {"training": {"prompts_per_step": 16}, "schedule": {"lead_steps": 2}}  # 3 · 16 · 8 = 384
-    assert hints_of(job(**asked, rollout={"replicas": 6, "max_batch": 64})) == ()
-    [hint] = hints_of(job(**asked, rollout={"replicas": 16, "max_batch": 64}))
+def test_hint_names_unfilled_replicas() -> None:
+    demand: dict[str, Any] = {"training": {"prompts_per_step": 16}, "schedule": {"lead_steps": 2}}  # 3 · 16 · 8 = 384
+    assert hints_of(job(**demand, rollout={"replicas": 6, "max_batch": 64})) == ()
+    [hint] = hints_of(job(**demand, rollout={"replicas": 16, "max_batch": 64}))
     assert hint.path == "rollout.replicas"
     assert "1,024 trajectories" in hint.message and "more than 384 running" in hint.message
     assert "Set rollout.replicas to 6" in hint.message and "schedule.lead_steps" in hint.message
@@ -61,7 +61,7 @@ def test_replicas_that_nothing_fills_are_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("top_p", 0.9), ("top_k", 50), ("min_p", 0.05)])
-def test_cut_distributions_are_named_with_their_setting(name: str, value: float) -> None:
+def test_hint_names_setting_that_cuts_the_distribution(name: str, value: float) -> None:
     [hint] = hints_of(job(rollout={name: value}))
     assert hint.path == f"rollout.{name}" and f"rollout.{name} {value:g}" in hint.message
 

@@ -1,4 +1,4 @@
-"""Log lines as JSON: one object a line, which nobody else words, and in which no secret is."""
+"""JSON log lines: one object a line, which values cannot forge, without secrets."""
 
 import io
 import json
@@ -32,8 +32,8 @@ def line_of(message: str, *arguments: object, failure: BaseException | None = No
     handler.emit(record)
     (line, rest) = stream.getvalue().split("\n")
     assert rest == "" and line.isascii() and line.isprintable()
-    found: dict[str, Any] = json.loads(line)
-    return found
+    record_read: dict[str, Any] = json.loads(line)
+    return record_read
 
 
 def raised(text: str) -> ValueError:
@@ -43,7 +43,7 @@ def raised(text: str) -> ValueError:
         return error
 
 
-def test_a_line_tells_time_level_logger_and_message() -> None:
+def test_json_line_has_time_level_logger_and_message() -> None:
     line = line_of("it took %.1f s", 2.5, created=1_767_614_400.25)
     assert line == {
         "time": "2026-01-05T12:00:00.250Z", "level": "WARNING", "logger": "a.b", "message": "it took 2.5 s",
@@ -51,48 +51,48 @@ def test_a_line_tells_time_level_logger_and_message() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_record_is_one_object_and_visible_once_it_is_decoded(text: str) -> None:
+def test_hostile_record_is_one_printable_object(text: str) -> None:
     line = line_of("job=%s said=%r %s", text, text, '", "level": "FATAL', failure=raised(text + '"}\n{"level": "X"}'))
     assert line["level"] == "WARNING" and line["message"].isprintable() and line["job"].isprintable()
     assert all(each.isprintable() and each.startswith("    ") for each in line["exception"].split("\n"))
 
 
 class TestSubject:
-    def test_job_and_attempt_are_those_of_the_words_of_the_message(self) -> None:
+    def test_job_and_attempt_come_from_the_format_string(self) -> None:
         line = line_of("launched job=%s attempt=%d after=%5.1f%% submission=%s", "job_1", 2, 3.0, "x")
         assert (line["job"], line["attempt"]) == ("job_1", 2)
 
-    def test_nobody_names_a_job_by_what_is_filled_in(self) -> None:
+    def test_value_cannot_set_the_job(self) -> None:
         line = line_of("refused error=%s", "job=job_of_somebody attempt=9")
         assert "job" not in line and "attempt" not in line
 
-    def test_else_they_are_those_of_the_work_that_is_done(self) -> None:
+    def test_job_and_attempt_default_to_the_context(self) -> None:
         with about(request_id="req_1"), about(job="job_1", attempt=2):
             within, of_another = line_of("plain"), line_of("stopped job=%s", "job_2")
         assert (within["request_id"], within["job"], within["attempt"]) == ("req_1", "job_1", 2)
-        assert of_another["job"] == "job_2" and "attempt" not in of_another, "2 was the other one's"
+        assert of_another["job"] == "job_2" and "attempt" not in of_another, "attempt 2 belongs to job_1"
         assert "job" not in line_of("plain")
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-def test_what_is_recognised_as_a_secret_is_in_no_line(text: str, secret: str) -> None:
+def test_secret_is_in_no_line(text: str, secret: str) -> None:
     line = line_of("cannot reach %s", text, failure=raised(text))
     assert secret not in json.dumps(line) and "cannot reach" in line["message"]
     record = logging.LogRecord("a", logging.INFO, __file__, 1, "cannot reach %s", (text,), None)
-    assert secret not in OneLine().format(record), "nor in the other form"
+    assert secret not in OneLine().format(record), "nor in the text format"
 
 
 @pytest.mark.parametrize("text", ["https://laminar.example/jobs/job_1", "12:30 to a@b.example", "http://h:8000/a@b"])
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_stays_unchanged(text: str) -> None:
     assert without_secrets(text) == text
 
 
-def test_of_a_records_extras_only_what_is_known_is_told() -> None:
+def test_only_known_extras_are_written() -> None:
     line = line_of("x", password="hunter2", request="cookie", request_id="req_9")
     assert "hunter2" not in json.dumps(line) and "cookie" not in json.dumps(line) and line["request_id"] == "req_9"
 
 
-def test_a_form_that_there_is_not_is_refused() -> None:
+def test_unknown_log_format_is_refused() -> None:
     assert form_of("") is form_of("text") is OneLine and form_of("json") is JsonLine
     with pytest.raises(ValueError, match="LAMINAR_LOG_FORMAT: text or json, got 'xml'"):
         form_of("xml")

@@ -1,4 +1,4 @@
-"""A setting that would do nothing is refused with a reason, and where it does something it is not."""
+"""A setting without effect is refused with a reason; one with an effect is accepted."""
 
 from typing import Any, get_args
 
@@ -11,7 +11,7 @@ from engine.spec.recipes import CorrectionName
 
 CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
 
-# Path, a value that is not the default, a job in which it acts (none: there is no such job yet).
+# Path, a value other than the default, a job in which the setting has an effect (None: no such job yet).
 SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("algorithm.clip_low", 0.1, {"algorithm": {"correction": {"name": "none"}}}),
     ("algorithm.clip_high", 0.3, {"algorithm": {"correction": {"name": "a3po"}}}),
@@ -47,7 +47,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("model.history", "as_generated", {"model": {"chat": "template"}}),
     ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
 ]
-# Where nothing of the above acts.
+# Jobs in which these settings have no effect; for the others the default job is one.
 NOWHERE: dict[str, dict[str, Any]] = {
     "model.chat_options": {"model": {"chat": "plain"}},
     "model.history": {"model": {"chat": "plain"}},
@@ -79,19 +79,17 @@ def refusals(document: dict[str, Any]) -> dict[str, str]:
     return {}
 
 
-def test_every_row_is_tried_here() -> None:
+def test_every_row_has_a_case() -> None:
     assert sorted(path for path, *_ in SOMEWHERE) == sorted(KNOB_EFFECTS)
 
 
 @pytest.mark.parametrize(("path", "value", "acts"), SOMEWHERE, ids=[path for path, *_ in SOMEWHERE])
-def test_a_setting_is_refused_where_it_would_do_nothing_and_nowhere_else(
-    path: str, value: object, acts: dict[str, Any] | None
-) -> None:
+def test_setting_is_refused_only_where_it_has_no_effect(path: str, value: object, acts: dict[str, Any] | None) -> None:
     nowhere: dict[str, Any] = NOWHERE.get(path, {})
-    told = refusals(with_value(nowhere, path, value))
-    assert list(told) == [path]
-    assert told[path].startswith(f"{path} has no effect in this job. {KNOB_EFFECTS[path].only} Got ")
-    assert "; leave it " in told[path]
+    errors = refusals(with_value(nowhere, path, value))
+    assert list(errors) == [path]
+    assert errors[path].startswith(f"{path} has no effect in this job. {KNOB_EFFECTS[path].only} Got ")
+    assert "; leave it " in errors[path]
     if acts is not None:
         assert refusals(with_value(acts, path, value)) == {}
 
@@ -100,40 +98,40 @@ JOBS: list[dict[str, Any]] = [{}, *(acts for *_, acts in SOMEWHERE if acts is no
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
-def test_what_a_form_switches_off_is_what_a_spec_is_refused_for(job: dict[str, Any]) -> None:
+def test_form_disables_exactly_what_a_spec_is_refused_for(job: dict[str, Any]) -> None:
     code = {"environment": {"name": "custom", "code": CUSTOM["code"]}} if "environment" in job else {}
     spec = JobSpec.model_validate({"name": "t", **job, **code})
     off = without_effect(spec)
     for path, value, _ in SOMEWHERE:
-        told = refusals(with_value({**job, **code}, path, value)).get(path, "")
-        assert (path in off) == told.startswith(f"{path} has no effect"), path
+        error = refusals(with_value({**job, **code}, path, value)).get(path, "")
+        assert (path in off) == error.startswith(f"{path} has no effect"), path
 
 
-def test_all_of_them_are_told_at_once_with_what_else_does_not_fit() -> None:
+def test_all_misfits_are_reported_together() -> None:
     document = {"tags": ["a", "a"], "trainer": {"zero_stage": 1, "lora_alpha": 1.0}, "evaluation": {"every": 1_000}}
     assert set(refusals(document)) == {"tags", "evaluation.every", "trainer.zero_stage", "trainer.lora_alpha"}
 
 
-def test_defaults_are_accepted_wherever_they_are_spelled_out() -> None:
+def test_explicit_defaults_are_accepted() -> None:
     spec = JobSpec(name="t")
     assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_deepspeed_keeps_no_small_moments() -> None:
+def test_deepspeed_refuses_small_moments() -> None:
     for moments in ("bfloat16", "float8"):
-        asked = {"optimizer": {"moments": moments}}
-        assert refusals(asked) == {}
-        assert list(refusals(asked | {"trainer": {"backend": "deepspeed"}})) == ["optimizer.moments"]
+        settings = {"optimizer": {"moments": moments}}
+        assert refusals(settings) == {}
+        assert list(refusals(settings | {"trainer": {"backend": "deepspeed"}})) == ["optimizer.moments"]
 
 
-def test_cispos_clip_acts_since_it_corrects_by_it() -> None:
+def test_cispo_clip_has_an_effect_and_its_cap_has_none() -> None:
     assert refusals({"algorithm": {"name": "cispo", "clip_high": 7.0}}) == {}
     assert list(refusals({"algorithm": {"name": "cispo", "correction": {"cap": 3.0}}})) == ["algorithm.correction.cap"]
 
 
 @pytest.mark.parametrize("updates", [{"mini_batches": 2}, {"passes": 2}])
-def test_several_updates_a_step_make_clips_act_but_for_aipo_which_has_none(updates: dict[str, int]) -> None:
+def test_several_updates_give_clips_an_effect_except_with_aipo(updates: dict[str, int]) -> None:
     for name in ("truncated", "masked", "icepop", "decoupled"):
         clipped: dict[str, Any] = {"algorithm": {"clip_low": 0.1, "clip_high": 0.3, "correction": {"name": name}}}
         assert refusals(clipped | {"training": updates}) == {}
@@ -142,66 +140,66 @@ def test_several_updates_a_step_make_clips_act_but_for_aipo_which_has_none(updat
     assert list(refusals(aipo)) == ["algorithm.clip_low"]
 
 
-def test_the_teacher_alone_needs_no_baseline_and_goes_with_nothing_that_lives_on_rewards() -> None:
+def test_teacher_only_needs_no_baseline_and_refuses_reward_terms() -> None:
     alone: dict[str, Any] = {"teacher": {"source": "demo", "reward_weight": 0}, "group_size": 1}
     assert refusals({"algorithm": alone}) == {}
     assert list(refusals({"algorithm": alone | {"name": "ppo"}})) == ["algorithm.teacher.reward_weight"]
     k1 = {"kl": {"coefficient": 0.1, "estimator": "k1"}}
     assert list(refusals({"algorithm": alone | k1})) == ["algorithm.kl.estimator"]
-    beside = {"teacher": {"source": "demo"}}
-    assert refusals({"algorithm": beside | k1}) == {} == refusals({"algorithm": beside | {"name": "ppo"}})
-    assert "algorithm" in refusals({"algorithm": beside | {"group_size": 1}}), "rewards still need a baseline"
+    both = {"teacher": {"source": "demo"}}
+    assert refusals({"algorithm": both | k1}) == {} == refusals({"algorithm": both | {"name": "ppo"}})
+    assert "algorithm" in refusals({"algorithm": both | {"group_size": 1}}), "rewards still need a baseline"
 
 
 @pytest.mark.parametrize(("name", "accepted"), [("grpo", False), ("rloo", False), ("reinforce_pp", True)])
-def test_sample_alone_is_no_group_where_its_mean_is_the_baseline(name: str, accepted: bool) -> None:
+def test_group_of_one_is_refused_if_the_mean_is_the_baseline(name: str, accepted: bool) -> None:
     refused = refusals({"algorithm": {"name": name, "groups": {"min_group": 1}}})
     assert list(refused) == ([] if accepted else ["algorithm.groups.min_group"])
 
 
 @pytest.mark.parametrize("correction", get_args(CorrectionName))
-def test_gspo_takes_every_correction_but_aipo(correction: CorrectionName) -> None:
-    asked: dict[str, Any] = {"correction": {"name": correction}, "teacher": {"source": "demo"}}
-    refused = refusals({"algorithm": asked | {"name": "gspo"}})
+def test_gspo_accepts_every_correction_but_aipo(correction: CorrectionName) -> None:
+    settings: dict[str, Any] = {"correction": {"name": correction}, "teacher": {"source": "demo"}}
+    refused = refusals({"algorithm": settings | {"name": "gspo"}})
     assert list(refused) == (["algorithm.correction.name"] if correction == "aipo" else [])
     if refused:
-        assert refused["algorithm.correction.name"].endswith("algorithm.name grpo with aipo trains the same")
-        assert refusals({"algorithm": asked | {"name": "grpo"}}) == {}
+        assert refused["algorithm.correction.name"].endswith("use algorithm.name grpo with aipo, which trains the same")
+        assert refusals({"algorithm": settings | {"name": "grpo"}}) == {}
 
 
-def test_a_critics_clip_acts_where_a_value_can_have_moved() -> None:
+def test_value_clip_needs_several_updates() -> None:
     ppo: dict[str, Any] = {"algorithm": {"name": "ppo", "critic": {"value_clip": 0.5}}}
     assert list(refusals(ppo)) == ["algorithm.critic.value_clip"]
     assert refusals(ppo | {"training": {"mini_batches": 16}}) == {}
 
 
-def test_a_batch_is_cut_into_no_more_mini_batches_than_it_has_prompts() -> None:
+def test_mini_batches_beyond_the_prompts_are_refused() -> None:
     assert refusals({"training": {"prompts_per_step": 4, "mini_batches": 4}}) == {}
-    told = refusals({"training": {"prompts_per_step": 4, "mini_batches": 5}})
-    assert list(told) == ["training.mini_batches"]
-    assert told["training.mini_batches"].startswith("training.mini_batches must not exceed training.prompts_per_step")
+    errors = refusals({"training": {"prompts_per_step": 4, "mini_batches": 5}})
+    assert list(errors) == ["training.mini_batches"]
+    assert errors["training.mini_batches"].startswith("training.mini_batches must not exceed training.prompts_per_step")
 
 
-def test_the_papers_own_setting_fits() -> None:
-    """512 prompts of 16 trajectories, 2,048 trajectories an update."""
-    asked = {"algorithm": {"group_size": 16}, "training": {"prompts_per_step": 512, "mini_batches": 4}}
-    assert refusals(asked) == {}
+def test_settings_of_the_paper_are_accepted() -> None:
+    """512 prompts of 16 trajectories, 2,048 trajectories per update."""
+    paper = {"algorithm": {"group_size": 16}, "training": {"prompts_per_step": 512, "mini_batches": 4}}
+    assert refusals(paper) == {}
 
 
-def test_devices_that_share_sequences_divide_the_trainers_and_have_whole_ratios() -> None:
-    def told(sharers: int, devices: int, algorithm: str = "grpo") -> list[str]:
+def test_sequence_parallel_divides_devices_and_excludes_gspo() -> None:
+    def wrong_paths(sharers: int, devices: int, algorithm: str = "grpo") -> list[str]:
         trainer, resources = {"sequence_parallel": sharers}, {"trainer_devices": devices}
         return list(refusals({"trainer": trainer, "resources": resources, "algorithm": {"name": algorithm}}))
 
-    assert told(2, 4) == told(4, 4) == []
-    assert told(3, 4) == told(8, 4) == told(2, 2, "gspo") == ["trainer.sequence_parallel"]
+    assert wrong_paths(2, 4) == wrong_paths(4, 4) == []
+    assert wrong_paths(3, 4) == wrong_paths(8, 4) == wrong_paths(2, 2, "gspo") == ["trainer.sequence_parallel"]
 
 
-def test_a_job_that_only_evaluates_may_keep_its_trainers_devices() -> None:
+def test_evaluation_only_job_may_keep_trainer_devices() -> None:
     assert refusals({"training": {"steps": 0}, "resources": {"trainer_devices": 4}}) == {}
 
 
-def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
+def test_accepted_spec_is_read_without_misfit_rules() -> None:
     document = {"name": "t", "trainer": {"zero_stage": 3}, "tags": ["a", "a"]}
     accepted = JobSpec.accepted(document)
     assert accepted.trainer.zero_stage == 3
@@ -210,7 +208,7 @@ def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
         JobSpec.accepted({"name": "t", "trainer": {"zero_stage": 4}})
 
 
-def test_a_learning_rate_falls_where_a_step_is_left_after_its_highest() -> None:
+def test_course_needs_a_step_after_the_warmup() -> None:
     cosine = {"course": "cosine", "warmup_steps": 0}
     assert list(refusals({"training": {"steps": 1}, "optimizer": cosine})) == ["optimizer.course"]
     assert refusals({"training": {"steps": 2}, "optimizer": cosine}) == {}
@@ -218,7 +216,7 @@ def test_a_learning_rate_falls_where_a_step_is_left_after_its_highest() -> None:
 
 
 @pytest.mark.parametrize("path", KNOB_EFFECTS)
-def test_the_documentation_says_when_a_setting_acts(path: str) -> None:
+def test_description_says_when_a_setting_has_an_effect(path: str) -> None:
     *way, last = path.split(".")
     model: type[BaseModel] = JobSpec
     for step in way:
@@ -229,7 +227,9 @@ def test_the_documentation_says_when_a_setting_acts(path: str) -> None:
     assert documented.endswith(KNOB_EFFECTS[path].only)
 
 
-def test_a_replica_that_would_hold_a_device_idle_cannot_be_submitted() -> None:
+def test_torch_replica_of_two_devices_is_refused() -> None:
     spec = {"name": "t", "rollout": {"engine": "torch"}, "resources": {"devices_per_replica": 2}}
-    with pytest.raises(ValidationError, match=r"devices_per_replica has no effect .* lie idle\. Got 2; leave it at 1"):
+    with pytest.raises(
+        ValidationError, match=r"devices_per_replica has no effect .* single one\. Got 2; leave it at 1"
+    ):
         JobSpec.model_validate(spec)

@@ -1,4 +1,4 @@
-"""Selectors of labels: what is taken in, and whom it chooses. tests/infra/test_two_kinds.py asks a real Ray too."""
+"""Label selectors: which are accepted and which hosts match. tests/infra/test_two_kinds.py compares with a real Ray."""
 
 from typing import Any
 
@@ -27,10 +27,10 @@ H100 = {"accelerator": "H100", "zone": "a"}
         ({"spot": "!true"}, True),
     ],
 )
-def test_a_host_is_chosen_by_all_of_a_selector(selector: dict[str, str], chosen: bool) -> None:
+def test_host_must_match_the_whole_selector(selector: dict[str, str], chosen: bool) -> None:
     assert is_chosen(H100, selector) is chosen
-    told = PoolTerms(labels=selector).labels
-    assert is_chosen(H100, told) is chosen and not any(" " in choice for choice in told.values())
+    accepted = PoolTerms(labels=selector).labels
+    assert is_chosen(H100, accepted) is chosen and not any(" " in choice for choice in accepted.values())
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,18 @@ def test_a_host_is_chosen_by_all_of_a_selector(selector: dict[str, str], chosen:
         {f"a{number}": "b" for number in range(17)},
     ],
 )
-def test_a_selector_that_ray_would_refuse_is_refused(selector: dict[str, str]) -> None:
+def test_malformed_selector_is_refused(selector: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         PoolTerms(labels=selector)
 
 
-def test_a_refusal_says_what_would_be_taken() -> None:
-    with pytest.raises(
-        ValidationError, match=r"of the label zone: a value, !value, in\(a, b\) or !in\(a, b\); got '=a'"
-    ):
+def test_refusal_names_the_accepted_forms() -> None:
+    with pytest.raises(ValidationError, match=r"zone: must be a value, !value, in\(a, b\) or !in\(a, b\); got '=a'"):
         PoolTerms(labels={"zone": "=a"})
     assert written({"ray.io/accelerator-type": "H100", "zone": "!a"}) == "ray.io/accelerator-type=H100, zone=!a"
 
 
-def test_an_order_names_the_terms_of_its_pool() -> None:
-    told: dict[str, Any] = {"job": "job_1", "attempt": 1, "fence": 1, "control_url": "http://x", "token": "t"}
-    kept_apart = AttemptOrder(spec=JobSpec(name="x"), **told, pool=PoolTerms(labels={"zone": "a"}, device="cpu"))
-    assert AttemptOrder.read(kept_apart.model_dump_json().encode()) == kept_apart
+def test_order_keeps_the_terms_of_its_pool() -> None:
+    fields: dict[str, Any] = {"job": "job_1", "attempt": 1, "fence": 1, "control_url": "http://x", "token": "t"}
+    order = AttemptOrder(spec=JobSpec(name="x"), **fields, pool=PoolTerms(labels={"zone": "a"}, device="cpu"))
+    assert AttemptOrder.read(order.model_dump_json().encode()) == order

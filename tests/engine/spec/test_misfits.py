@@ -1,4 +1,4 @@
-"""Settings that do not fit together, and what their refusal asks for."""
+"""Settings that conflict, and the change that their refusal suggests."""
 
 import pytest
 from pydantic import ValidationError
@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from engine.spec.job import JobSpec
 
 
-def test_evaluation_with_too_many_answers_names_how_many_fit() -> None:
+def test_refused_evaluation_names_the_largest_sample_count() -> None:
     most = {"name": "x", "evaluation": {"prompts": 1_024, "samples": 256}}
     assert JobSpec.model_validate(most).evaluation.samples == 256
     with pytest.raises(ValidationError, match=r"evaluation\.samples must be at most 4 with 65,536 prompts"):

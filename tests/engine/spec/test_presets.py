@@ -1,4 +1,4 @@
-"""Presets: what a job gets by its model, for what its spec does not say, each with its reason."""
+"""Presets: values by model for settings that a spec leaves out, each with its reason."""
 
 from typing import Any
 
@@ -29,17 +29,17 @@ SUBJECTS = {
 }
 
 
-def test_each_setting_that_depends_on_the_model_is_filled_with_its_reason() -> None:
+def test_presets_fill_settings_with_reasons() -> None:
     spec = filled(job(), QWEN)
-    told = in_force(spec, QWEN)
-    assert {preset.path for preset in told} == SUBJECTS and all(preset.reason.endswith(".") for preset in told)
+    active = in_force(spec, QWEN)
+    assert {preset.path for preset in active} == SUBJECTS and all(preset.reason.endswith(".") for preset in active)
     assert (spec.optimizer.learning_rate, spec.rollout.max_new_tokens) == (1e-6, 8_192)
     assert spec.trainer.micro_batch_tokens >= spec.rollout.max_new_tokens
     assert set(PRESET_NUMBERS) - set(PATHS_BY_POOL) <= SUBJECTS
 
 
 @pytest.mark.parametrize(
-    "said",
+    "explicit",
     [
         {"optimizer": {"learning_rate": 3e-4}, "rollout": {"max_new_tokens": 80}},
         {
@@ -50,28 +50,28 @@ def test_each_setting_that_depends_on_the_model_is_filled_with_its_reason() -> N
         {"optimizer": {}, "trainer": {"compute_dtype": "float32"}, "schedule": {"max_staleness": 0}},
     ],
 )
-def test_what_a_spec_says_stays_also_where_it_says_a_default(said: dict[str, Any]) -> None:
-    spec = filled(job(**said), QWEN).model_dump()
-    for section, settings in said.items():
+def test_explicit_setting_stays_even_if_it_is_the_default(explicit: dict[str, Any]) -> None:
+    spec = filled(job(**explicit), QWEN).model_dump()
+    for section, settings in explicit.items():
         for name, value in settings.items():
             kept = spec[section][name]
             assert ({key: kept[key] for key in value} if isinstance(value, dict) else kept) == value
 
 
-def test_a_spec_that_was_filled_once_stays_as_it_is_also_when_it_was_stored() -> None:
+def test_filled_and_stored_spec_stays_unchanged() -> None:
     stored = filled(job(), QWEN).model_dump(mode="json")
     assert filled(JobSpec.accepted(stored), known_shape("Qwen3-0.6B")).model_dump(mode="json") == stored
     default = JobSpec.model_validate({"name": "x"}).model_dump(mode="json")
     assert filled(JobSpec.accepted(default), QWEN).model_dump(mode="json") == default
 
 
-def test_a_template_that_leaves_something_to_its_model_leaves_it_to_another_one_too() -> None:
-    said = as_said(JobSpec.model_validate({"name": "x", "rollout": {"max_new_tokens": 80}}))
-    spec = filled(JobSpec.model_validate(said | {"model": {"source": "Qwen3-8B"}}), QWEN)
+def test_template_leaves_presets_to_the_model_chosen() -> None:
+    template = as_said(JobSpec.model_validate({"name": "x", "rollout": {"max_new_tokens": 80}}))
+    spec = filled(JobSpec.model_validate(template | {"model": {"source": "Qwen3-8B"}}), QWEN)
     assert (spec.optimizer.learning_rate, spec.rollout.max_new_tokens) == (1e-6, 80)
 
 
-def test_a_small_model_and_one_that_is_not_known_have_the_defaults() -> None:
+def test_small_or_unknown_model_has_the_defaults() -> None:
     small = ModelShape.of_config({**KNOWN_CONFIGS["Qwen3-0.6B"], "hidden_size": 64, "vocab_size": 500})
     for shape in (small, None):
         spec = job()
@@ -79,22 +79,22 @@ def test_a_small_model_and_one_that_is_not_known_have_the_defaults() -> None:
         assert spec.optimizer.learning_rate == 3e-4 and not says(spec, "optimizer.learning_rate")
 
 
-def test_an_adapter_learns_ten_times_as_fast_as_all_weights() -> None:
+def test_adapter_has_ten_times_the_learning_rate() -> None:
     rates = [filled(job(trainer={"lora_rank": rank}), QWEN).optimizer.learning_rate for rank in (0, 16)]
     assert rates[1] == pytest.approx(10 * rates[0])
 
 
-def test_a_family_that_thinks_may_say_more_and_none_more_than_half_of_its_context() -> None:
+def test_thinking_family_answers_longer_within_half_the_context() -> None:
     config = KNOWN_CONFIGS["Qwen3-8B"]
     plain = ModelShape.of_config({**config, "model_type": "llama"})
     short = ModelShape.of_config({**config, "max_position_embeddings": 2_048})
-    said = [filled(job(), shape).rollout.max_new_tokens for shape in (QWEN, plain, short)]
-    assert said[0] > said[1] and said[2] == 1_024
+    lengths = [filled(job(), shape).rollout.max_new_tokens for shape in (QWEN, plain, short)]
+    assert lengths[0] > lengths[1] and lengths[2] == 1_024
     small_cache = job(rollout={"kv_tokens": 4_096, "weight_slots": 2})
     assert filled(small_cache, QWEN).rollout.max_new_tokens == 1_024
 
 
-def test_a_preset_that_does_not_fit_the_spec_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preset_that_conflicts_with_the_spec_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Preset(path="rollout.max_new_tokens", value=-1, reason="wrong.")
     right = Preset(path="optimizer.learning_rate", value=1e-6, reason="right.")
     monkeypatch.setattr(presets, "_presets", lambda *_: iter((wrong, right)))
@@ -102,7 +102,7 @@ def test_a_preset_that_does_not_fit_the_spec_is_left_out(monkeypatch: pytest.Mon
     assert (spec.rollout.max_new_tokens, spec.optimizer.learning_rate) == (80, 1e-6)
 
 
-def test_the_longest_answer_that_the_spec_allows_fits_a_micro_batch() -> None:
+def test_longest_answer_fits_a_micro_batch() -> None:
     spec = filled(job(rollout={"max_new_tokens": 30_000}), QWEN)
     assert spec.rollout.max_new_tokens == 30_000 and 30_000 < spec.trainer.micro_batch_tokens < 60_000
 
@@ -126,7 +126,7 @@ def test_large_model_has_two_days_and_a_small_one_an_hour() -> None:
     assert filled(job(max_runtime_s=60), QWEN).max_runtime_s == 60
 
 
-def test_a_clip_is_set_only_where_it_is_reached() -> None:
+def test_clip_preset_needs_several_updates() -> None:
     once, twice = filled(job(), QWEN), filled(job(training={"mini_batches": 2}), QWEN)
     assert (once.algorithm.clips, twice.algorithm.clips) == ((0.2, 0.2), (0.2, 0.28))
     gspo = filled(job(training={"mini_batches": 2}, algorithm={"name": "gspo"}), QWEN)
@@ -144,7 +144,7 @@ def test_a_clip_is_set_only_where_it_is_reached() -> None:
         {"resources": {"trainer_devices": 2}, "trainer": {"backend": "deepspeed"}},
     ],
 )
-def test_a_valid_spec_stays_one(name: str, parts: dict[str, Any]) -> None:
+def test_valid_spec_stays_valid(name: str, parts: dict[str, Any]) -> None:
     spec = filled(job(**parts), known_shape(name))
     assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
     assert set(values(spec, known_shape(name))) <= SUBJECTS

@@ -1,4 +1,4 @@
-"""A model's name and a pool are enough for a job that fits."""
+"""A job that names only a model fits its pool."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ def pool(num_devices: int, *, has_vllm: bool = True) -> PoolSize:
     return PoolSize(num_devices=num_devices, device_bytes=80 * GB, has_vllm=has_vllm)
 
 
-def spec_of(model: str, of: PoolSize, **said: Any) -> JobSpec:
-    named = JobSpec.model_validate({"name": "x", "model": {"source": model}, **said})
-    return filled(named, known_shape(model), of)
+def spec_of(model: str, of: PoolSize, **explicit: Any) -> JobSpec:
+    spec = JobSpec.model_validate({"name": "x", "model": {"source": model}, **explicit})
+    return filled(spec, known_shape(model), of)
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("num_devices", [8, 64])
-def test_job_of_a_name_fits_or_its_refusal_helps(model: str, num_devices: int) -> None:
+def test_job_that_names_only_a_model_fits_or_gets_advice(model: str, num_devices: int) -> None:
     spec = spec_of(model, pool(num_devices))
     assert spec.num_devices <= num_devices
     misfit = will_not_fit(spec, known_shape(model), 80 * GB, num_devices=num_devices)
@@ -49,19 +49,19 @@ def test_devices_follow_the_model() -> None:
     assert sizes == [(1, 1, 1), (1, 1, 1), (4, 4, 1), (16, 6, 2), (8, 3, 2)]
 
 
-def test_large_models_decode_with_vllm_where_it_is() -> None:
+def test_large_model_uses_vllm_if_the_pool_has_it() -> None:
     assert spec_of("Qwen3-8B", pool(8)).rollout.engine == "vllm"
     assert spec_of("Qwen3-8B", pool(8, has_vllm=False)).rollout.engine == "torch"
 
 
-def test_small_pool_trains_with_means_but_no_adapter() -> None:
+def test_small_pool_saves_memory_without_an_adapter() -> None:
     spec = spec_of("Qwen3-30B-A3B", pool(8))
     assert (spec.resources.trainer_devices, spec.optimizer.offload, spec.trainer.lora_rank) == (4, True, 0)
-    told = {preset.path: preset.reason for preset in in_force(spec, known_shape("Qwen3-30B-A3B"), pool(8))}
-    assert "moments in the host's memory" in told["optimizer.offload"]
+    reasons = {preset.path: preset.reason for preset in in_force(spec, known_shape("Qwen3-30B-A3B"), pool(8))}
+    assert "moments in the host's memory" in reasons["optimizer.offload"]
 
 
-def test_more_sequences_where_the_cache_has_room() -> None:
+def test_batch_grows_with_the_cache() -> None:
     short = spec_of("Qwen3-8B", pool(8), rollout={"max_new_tokens": 512})
     assert short.rollout.max_batch == 256 > spec_of("Qwen3-8B", pool(8)).rollout.max_batch >= 16
 
@@ -71,17 +71,17 @@ def test_presets_leave_no_hint(model: str) -> None:
     assert hints_of(spec_of(model, pool(64))) == ()
 
 
-def test_what_is_said_stays() -> None:
-    said: dict[str, Any] = {
+def test_explicit_settings_stay() -> None:
+    explicit: dict[str, Any] = {
         "rollout": {"engine": "torch", "replicas": 3, "max_batch": 7},
         "resources": {"trainer_devices": 2, "devices_per_replica": 1},
     }
-    spec = spec_of("Qwen3-8B", pool(64), **said)
-    for section, settings in said.items():
+    spec = spec_of("Qwen3-8B", pool(64), **explicit)
+    for section, settings in explicit.items():
         assert spec.model_dump()[section].items() >= settings.items()
 
 
-def test_every_preset_by_pool_says_why() -> None:
-    told = in_force(spec_of("Qwen3-8B", pool(64)), known_shape("Qwen3-8B"), pool(64))
-    reasons = {preset.path: preset.reason for preset in told}
+def test_every_preset_by_pool_has_a_reason() -> None:
+    active = in_force(spec_of("Qwen3-8B", pool(64)), known_shape("Qwen3-8B"), pool(64))
+    reasons = {preset.path: preset.reason for preset in active}
     assert set(PATHS_BY_POOL) <= set(reasons) and all(reason.endswith(".") for reason in reasons.values())

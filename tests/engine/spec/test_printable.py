@@ -1,4 +1,4 @@
-"""Text that looks like what it is, and log lines that nobody else can write."""
+"""Text that is what it looks like, and log lines that values cannot forge."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_of_it_is_hidden_or_obeyed(text: str) -> None:
+def test_escaped_text_is_visible_and_has_no_controls(text: str) -> None:
     shown = escaped(text)
     assert "\n" not in shown and shown.isprintable()
     assert not [each for each in shown if unicodedata.category(each) in {"Cc", "Cf", "Cs", "Mn", "Zl", "Zp"}]
@@ -25,17 +25,17 @@ def test_nothing_of_it_is_hidden_or_obeyed(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain words", "Zoë 日本語 مرحبا 😀", "a=b c='d' \\n as it was typed"])
-def test_what_is_visible_stays_as_it_is(text: str) -> None:
+def test_visible_text_stays_unchanged(text: str) -> None:
     assert escaped(text) == text
 
 
 @pytest.mark.parametrize("name", ["a\u200db", "\u0645\u06cc\u200c\u062e", "\u2764\ufe0f", "plain", ""])
-def test_joiners_belong_to_words(name: str) -> None:
+def test_names_may_contain_joiners(name: str) -> None:
     assert refuse_unreadable(name) == name
 
 
 @pytest.mark.parametrize("name", ["\u200d\u200c", "\ufe0f", "   ", "a\u202e", "\u00a0", "\ue000", "x\u180e"])
-def test_a_name_that_shows_nothing_is_refused(name: str) -> None:
+def test_invisible_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must"):
         refuse_unreadable(name)
 
@@ -52,13 +52,13 @@ def logged(message: str, *arguments: object, failure: BaseException | None = Non
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_record_is_one_line_whatever_it_names(text: str) -> None:
+def test_hostile_record_is_one_line(text: str) -> None:
     lines = logged("job=%s it=%r", text, text).split("\n")
     assert len(lines) == 2 and lines[1] == "", lines
     assert lines[0].isprintable() and lines[0].isascii()
 
 
-def test_a_traceback_is_indented_and_its_words_are_escaped() -> None:
+def test_traceback_is_indented_and_escaped() -> None:
     try:
         raise ValueError(FORGED + "\x1b[2J")
     except ValueError as error:
@@ -67,7 +67,7 @@ def test_a_traceback_is_indented_and_its_words_are_escaped() -> None:
     assert "ValueError: name" in "".join(lines)
 
 
-def test_other_handlers_see_the_record_as_it_was() -> None:
+def test_other_handlers_get_the_record_unchanged() -> None:
     record = logging.LogRecord("a", logging.INFO, __file__, 1, "%s", (FORGED,), None)
     OneLine().format(record)
     assert record.args == (FORGED,) and record.getMessage() == FORGED

@@ -1,4 +1,4 @@
-"""What is said of environments and the sandbox holds of the environments themselves."""
+"""`needs_sandbox` agrees with the environments themselves."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "params"), CASES, ids=str)
-def test_an_environment_needs_a_sandbox_exactly_where_it_cannot_be_made_without_one(
+def test_needs_sandbox_agrees_with_the_environments(
     name: str, params: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no bubblewrap
@@ -36,12 +36,12 @@ def test_an_environment_needs_a_sandbox_exactly_where_it_cannot_be_made_without_
     )
     try:
         make_environment(spec, seed=0, data_folder=None)
-        is_made = True
+        starts_without = True
     except (SandboxUnavailable, GraderError):
-        is_made = False
-    assert needs_sandbox(name, spec.params) is not is_made
+        starts_without = False
+    assert needs_sandbox(name, spec.params) is not starts_without
 
 
-def test_only_a_nodes_own_word_is_held_against_it() -> None:
+def test_only_the_label_none_denies_a_sandbox() -> None:
     assert has_sandbox({}) and has_sandbox({SANDBOX_LABEL: "gvisor"})
     assert not has_sandbox({SANDBOX_LABEL: NO_SANDBOX})

@@ -1,4 +1,4 @@
-"""The control plane imports the spec, and so must not import what the engine runs on."""
+"""The control plane imports the spec, so the spec must not import the engine's heavy libraries."""
 
 import subprocess
 import sys
@@ -6,18 +6,18 @@ import sys
 HEAVY = ("torch", "ray", "numpy", "transformers", "tokenizers", "safetensors", "asyncio", "httpx", "django")
 
 
-def test_the_spec_brings_nothing_heavy_along() -> None:
+def test_spec_imports_nothing_heavy() -> None:
     code = (
         "import sys; before = set(sys.modules)\n"
         "import engine.spec.job, engine.spec.facts, engine.spec.control\n"
         f"print(sorted(set({HEAVY!r}) & (set(sys.modules) - before)))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    # pydantic itself looks at asyncio-free modules only; whatever appears here came through the spec.
+    # pydantic imports none of these, so any that appear here came through the spec.
     assert loaded.strip() == "[]"
 
 
-def test_the_brains_bring_neither_ray_nor_torch() -> None:
+def test_brains_import_neither_ray_nor_torch() -> None:
     code = (
         "import sys, engine.sim.scenario\n"
         "print([name for name in ('torch', 'ray', 'numpy', 'asyncio') if name in sys.modules])"

@@ -166,7 +166,7 @@ def test_of_two_operators_who_save_at_once_the_second_is_told(
         ({"device": "tpu"}, "What its jobs take: input should be 'gpu' or 'cpu'"),
         ({"device": "", "labels": "H100"}, "Labels of its hosts: a line each, such as accelerator=H100; got H100"),
         ({"device": "", "labels": "zone=a\nzone=b"}, "a line each"),
-        ({"device": "", "labels": "zone=in("}, "Labels of its hosts: of the label zone"),
+        ({"device": "", "labels": "zone=in("}, "Labels of its hosts: zone: must be a value"),
         ({"device": "", "ray_url": "http://me:secret@ray"}, "Address of its Ray: the address of a Ray's Jobs API"),
         ({"device": "gpu", "ray_url": "http://ray:8265", "ray_token": "../x"}, "File of its token: the name of a file"),
         ({"device": "", "autoscales": "yes"}, "Autoscales needs device"),

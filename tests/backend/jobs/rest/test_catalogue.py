@@ -25,7 +25,7 @@ def test_every_template_is_a_whole_spec_that_can_be_submitted(api: Any, project:
 def test_the_schema_describes_a_spec(api: Any) -> None:
     schema = api.get("/schemas/job-spec").json()
     assert schema["title"] == "JobSpec" and schema["required"] == ["name"]
-    assert "Held-out prompts, answered with the first weights (in parallel with training) and with the last." in str(
+    assert "Held-out prompts, answered with the initial weights (in parallel with training) and the last." in str(
         schema
     )
 
