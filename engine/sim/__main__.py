@@ -11,7 +11,7 @@ from engine.sim.world import World
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.sim", description=__doc__)
     parser.add_argument("--seed", type=int, required=True, help="the first seed")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds from there on")
+    parser.add_argument("--count", type=int, default=1, help="number of consecutive seeds")
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
     parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
     parser.add_argument("--age-cap", action="store_true", help="laminar, with several slots and an age cap")

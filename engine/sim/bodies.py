@@ -1,6 +1,6 @@
 """Simulated bodies of data and the trainer, and the disks that survive their processes.
 
-Weights are chunks called `epoch.version/0`, `…/1`, …; a corrupted chunk has another name, which is its hash.
+Weights are chunks named `epoch.version/0`, `…/1`, …; a name is also the hash; a corrupted chunk has another name.
 """
 
 from collections.abc import Callable
@@ -36,17 +36,17 @@ TORN: Final = "torn "
 
 Chunks = tuple[str, ...]
 Post = Callable[[Address, Message], None]
-"""Over the network."""
+"""Sends a message over the network."""
 Later = Callable[[float, Message], None]
-"""To the own brain, after some seconds, unless the body is dead by then."""
+"""Delivers a message to the body's own brain after a delay, unless the body is dead by then."""
 After = Callable[[float, Callable[[], None]], None]
-"""The same for a deed of the body."""
+"""Runs a callback of the body after a delay, unless the body is dead by then."""
 Done = Callable[[], Message | None]
-"""Messages that follow from finished work, for the own brain."""
+"""Returns the message that finished work sends to the body's own brain."""
 Work = Callable[[str, float, Done], float]
-"""Holds the loop up with this for so long, or for longer, as chance has it. How long that is."""
+"""Blocks the loop with work of the usual duration or a random longer one. Returns the duration."""
 Beside = Callable[[str, float, Callable[[], None]], None]
-"""The same on a thread beside the loop, and then a deed on the loop."""
+"""Does such work on a worker thread, then runs a callback on the loop."""
 
 
 def manifest_of(weights: WeightsId) -> WeightManifest:
@@ -70,7 +70,7 @@ def carried(chunks: Chunks, chance: Chance, faults: Faults) -> Chunks:
 
 @dataclass(slots=True)
 class Log:
-    """Data's log on disk: a record appended is there whatever dies."""
+    """Data's log on disk: an appended record survives every process."""
 
     snapshot: DataSnapshot | None = None
     records: list[Record] = field(default_factory=list)
@@ -91,7 +91,7 @@ class DataBody:
         self._after(0.0, lambda: self._write(effect))
 
     def _write(self, effect: Persist) -> None:
-        """Once everything else is done that the message led to."""
+        """Writes after all other effects of the message."""
         self._work("log", self._costs.persist_s, lambda: self._append(effect))
 
     def _append(self, effect: Persist) -> None:
@@ -108,11 +108,11 @@ class DataBody:
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """Whole checkpoints, by step; the newest may have rotted since. One that was passed over is gone."""
+    """Complete checkpoints by step; the newest may fail its verification. One that was skipped is deleted."""
 
     saved: dict[int, DataProgress] = field(default_factory=dict)
     told: int = 0
-    """The newest of which the driver was told."""
+    """The step of the newest checkpoint reported to the driver."""
 
     def go_back(self, *, is_rotten: bool) -> int:
         for step in [step for step in self.saved if step > self.told]:
@@ -149,7 +149,7 @@ class TrainerBody:
                 self._kept.add(effect.weights)
                 self._work("copy", self._costs.copy_s, lambda: self._offer(effect))
             case RepublishWeights():
-                demand(effect.weights in self._kept, f"version {effect.weights} is gone and was asked for again")
+                demand(effect.weights in self._kept, f"version {effect.weights} was requested again, but is gone")
                 self._offer(effect)
             case ForgetWeights():
                 self._kept.discard(effect.weights)

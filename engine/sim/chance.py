@@ -1,6 +1,6 @@
-"""Chance from a seed: a SplitMix64 stream, so that a seed means the same on every machine and in every version.
+"""Random numbers from a seed: a SplitMix64 stream, so that a seed gives the same run on every machine and version.
 
-Invariant: two streams of different names are independent; drawing from one never shifts another.
+Invariant: streams with different names are independent; drawing from one never shifts another.
 """
 
 from hashlib import sha256

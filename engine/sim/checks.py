@@ -1,11 +1,11 @@
-"""The oracle: keeps its own book of what the brains did, and objects at once.
+"""The oracle: keeps its own record of what the brains did, and raises on a violation.
 
-Invariants held after every event: a sample is trained at most once into the weights that live (I1); groups are whole
-(I2); one version a trajectory where the schedule promises it, a published one, which stays in its slot until the
-trajectory has ended (I3); staleness is what the tree of weights says, and within the cap (I4); a lease is with one
-replica, which keeps its bounds, and goes on from nothing but what one life of the sample said (I5); a version is
-served only whole (I6); only the living trainer publishes (I7); what was acknowledged and which batch a step got
-survive data's death; a checkpoint's ordinals are what was ended; and everything ends and adds up (I12).
+Invariants checked after every event: a sample is trained at most once into the current weights (I1); groups are whole
+(I2); a trajectory has one version if the schedule promises it, a published one, which stays in its slot until the
+trajectory has ended (I3); staleness agrees with the tree of weights and is within the cap (I4); a lease belongs to one
+replica, which keeps its limits, and a sample continues only from tokens of a single life (I5); a version is
+served only whole (I6); only the current trainer publishes (I7); acknowledgements and the batch of each step
+survive data's death; a checkpoint's ordinals are those of ended prompts; and everything ends and adds up (I12).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,14 +23,14 @@ from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, Samp
 from engine.policy.lineage import Lineage, WeightsId
 
 Path = tuple[int, ...]
-"""Of weights: the serial numbers of the steps that made them, from the start."""
+"""The serial numbers of the steps that made some weights, from the start."""
 
 
 _WORDS: Final = bytes(range(256))
 
 
 def words(life: int, start: int, stop: int) -> bytes:
-    """The tokens at these places as this life of a sample says them, each a byte that tells both."""
+    """The tokens at these positions in this life of a sample: each is a byte that encodes life and position."""
     first, num_words = (life + start) % 256, stop - start
     return (_WORDS * ((first + num_words) // 256 + 1))[first : first + num_words]
 
@@ -46,7 +46,7 @@ def demand(holds: bool, what: str) -> None:
 
 class Oracle:
     def __init__(self, plan: Plan, *, start_step: int = 0) -> None:
-        """`start_step`: of the checkpoint that the run begins with."""
+        """`start_step`: the step of the checkpoint that the run begins with."""
         self._plan, self._start_step = plan, start_step
         self._epoch = 0
         self._paths: dict[WeightsId, Path] = {}
@@ -60,19 +60,19 @@ class Oracle:
         self._acknowledged: dict[SampleKey, Trajectory] = {}
         self._delivered: dict[SampleKey, Trajectory] = {}
         self._lives: dict[SampleKey, list[bytes]] = {}
-        """Of each sample, what each of its lives went on from: begun afresh, or elsewhere from what was told."""
+        """The tokens that each life of a sample started from: none, or those of an earlier life."""
         self.trained_steps = 0
         self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
         self.num_moved = 0
         self.num_carried_on = 0
-        """Installations under what went on."""
+        """Installs under running samples, which continued on the new weights."""
         self.counted: list[AnswersCounted] = []
         self.evaluated: list[EvaluationReported] = []
         self.faults: list[FaultReported] = []
         self.ledger: dict[str, int] = {}
         self.left: set[tuple[Address, int]] = set()
-        """Replicas that said so, with their incarnations."""
+        """Replicas that reported that they left, with their incarnations."""
 
     # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,14 +117,14 @@ class Oracle:
         for weights in trajectory.writers:
             demand(weights in self.published, f"{key} is of {weights}, which was never published")
             staleness = _distance(self._paths[weights], self._now)
-            told = lineage.staleness(weights, at=step - 1)
-            demand(told == staleness, f"{key} is {staleness} steps away, the lineage says {told}")
+            reported = lineage.staleness(weights, at=step - 1)
+            demand(reported == staleness, f"{key} is {staleness} steps away, the lineage has {reported}")
             cap = schedule.max_staleness
             demand(cap is None or staleness <= cap, f"{key} is {staleness} versions old, the cap is {cap}")
             self.staleness.append(staleness)
 
     def _check_batch(self, step: int, keys: frozenset[SampleKey]) -> None:
-        """With nothing stale and nothing in advance, whatever was lost in between changes no batch."""
+        """Without staleness and lead, losses in between must not change a batch."""
         plan = self._plan
         is_exact = plan.schedule.lead_steps == 0 and plan.schedule.window_steps == 1
         if is_exact and not plan.num_spare and not any(_gave_up(fault) for fault in self.faults):
@@ -149,10 +149,10 @@ class Oracle:
     # ── data ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_granted(self, message: WorkGranted) -> None:
-        """Data acknowledges."""
+        """Data acknowledges samples."""
         if self._plan.only_evaluates:
             granted = [task.key for task in message.tasks if task.key.evaluation is None]
-            demand(not granted, f"prompts of training are granted, and nothing is trained: {granted}")
+            demand(not granted, f"training prompts are granted, but nothing is trained: {granted}")
         for key in message.taken:
             if key in self._delivered:
                 self._acknowledged[key] = self._delivered[key]
@@ -168,15 +168,15 @@ class Oracle:
 
     def on_persisted(self, records: Sequence[Record]) -> None:
         if any(isinstance(record, TrainerForked) for record in records):
-            self._acknowledged.clear()  # their weights are gone, and some are to be generated again
+            self._acknowledged.clear()  # their weights are gone, and some must be generated again
 
     def on_recovered(self, state: DataState) -> None:
-        """The check of data's log, read again: all that was acknowledged is in it."""
+        """Checks data's state recovered from its log: it contains everything acknowledged."""
         lost = [key for key, trajectory in self._acknowledged.items() if state.is_wanted(trajectory)]
         demand(not lost, f"acknowledged, and not in the log: {lost[:3]}")
 
     def on_counted(self, counted: AnswersCounted) -> None:
-        """A count that was told follows from the log, so no death of data takes it back."""
+        """A reported count follows from the log, so a death of data cannot undo it."""
         num = self._plan.evaluation_prompts
         demand(counted.num_answered <= counted.num_prompts == num, f"{counted} of {num} prompts")
         before = self.counted[-1].num_answered if self.counted else 0
@@ -201,20 +201,20 @@ class Oracle:
         self.num_moved += num_samples
 
     def on_life(self, key: SampleKey, known: SampleProgress | None) -> int:
-        """The name of a life that goes on from there: from what one other life said, and the one before that life."""
+        """Registers a new life that continues from the tokens of a single earlier life; returns its number."""
         said = b"" if known is None else known.said
         lives = self._lives.setdefault(key, [])
         if known is not None and known.num_tokens:
             life = (said[-1] - len(said) + 1) % 256 if said else len(lives)
-            demand(life < len(lives) and len(said) == known.num_tokens, f"{key} goes on from what nobody said: {known}")
+            demand(life < len(lives) and len(said) == known.num_tokens, f"{key} continues from unknown tokens: {known}")
             whole = lives[life] + words(life, len(lives[life]), len(said))
-            demand(said == whole, f"{key} goes on from {said.hex()} instead of {whole.hex()}")
+            demand(said == whole, f"{key} continues from {said.hex()} instead of {whole.hex()}")
         lives.append(said)
         return len(lives) - 1
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
         if not self._plan.schedule.mixes_versions:
-            demand(writers <= {weights}, f"{key} of {writers} goes on with {weights}")
+            demand(writers <= {weights}, f"{key} of {writers} continues with {weights}")
 
     def _own(self, key: SampleKey, lease: int, by: int) -> None:
         owner = self._leases.setdefault((key, lease), by)
@@ -231,14 +231,14 @@ class Oracle:
     def on_install(
         self, *, over: WeightsId | None, in_use: set[WeightsId], weights: WeightsId, carries_on: bool = False
     ) -> None:
-        """`over`: what is overwritten; `in_use`: what samples run on; `carries_on`: those on `over` go on."""
+        """`over`: the weights replaced; `in_use`: those of running samples; `carries_on`: those on `over` continue."""
         schedule = self._plan.schedule
         if schedule.keeps_version:
             demand(not carries_on or schedule.age_cap is not None, f"{weights} laid over {over} without an age cap")
             self.num_carried_on += carries_on
             in_use = in_use - {over} if carries_on else in_use
             demand(over not in in_use, f"{weights} installed over {over}, which is in use")
-            demand(len(in_use) < self._plan.weight_slots, f"{weights} installed beside {in_use}")
+            demand(len(in_use) < self._plan.weight_slots, f"{weights} installed in addition to {in_use}")
 
     # ── relays ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -249,24 +249,24 @@ class Oracle:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_paused(self) -> None:
-        """Whoever goes on has all that was trained."""
+        """A paused run has saved everything that was trained."""
         saved = self._saved_paths.get(self.trained_steps)
-        demand(saved == self._now, f"paused after step {self.trained_steps}, written down are {[*self._saved_paths]}")
+        demand(saved == self._now, f"paused after step {self.trained_steps}, saved are {[*self._saved_paths]}")
 
     def on_end(self) -> None:
         steps, num_trained = self._plan.steps, sum(len(self._trained[serial]) for serial in self._now)
         last = max(steps, self._start_step)
         demand(self.trained_steps == last, f"ended after {self.trained_steps} of {steps} steps")
         demand(len(self._now) == last - self._start_step, f"{len(self._now)} steps from {self._start_step} to {last}")
-        demand(self.ledger.get("trained") == num_trained, f"the ledger says {self.ledger}, trained are {num_trained}")
+        demand(self.ledger.get("trained") == num_trained, f"the ledger has {self.ledger}, trained are {num_trained}")
         due = [step for step in range(self._start_step, last + 1) if self._plan.evaluates(step)]
         versions = {report.weights.version for report in self.evaluated}
-        excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean
+        excused = {fault.component for fault in self.faults}  # no answer was graded: a fault instead of a mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]
         demand(not missing, f"evaluated {sorted(versions)}, due were {due}")
-        counts = [(told.num_answered, told.num_prompts) for told in self.counted[-1:]]
+        counts = [(count.num_answered, count.num_prompts) for count in self.counted[-1:]]
         whole = [(self._plan.evaluation_prompts,) * 2] if self._plan.only_evaluates else []
-        demand(counts == whole, f"the last count is {counts}, it ought to be {whole}")
+        demand(counts == whole, f"the last count is {counts}, expected {whole}")
 
 
 def _gave_up(fault: FaultReported) -> bool:

@@ -1,10 +1,10 @@
-"""The processes of a run, brains in simulated bodies: started and killed, by the bodies of manager and driver too.
+"""The processes of a run: live brains in simulated bodies. The bodies of manager and driver start and kill processes.
 
 Invariants:
 - every brain is the one that runs live;
 - a message to a part reaches its newest process; each has a higher incarnation than the one before;
-- the driver is one process for the whole run: with it the attempt would end. What it says to the manager arrives, since
-  live they share a process;
+- the driver is one process for the whole run: its end would end the attempt. Its messages to the manager always
+  arrive, since live they share a process;
 - only the cluster's disks survive a process: data's log, the trainer's checkpoints.
 """
 
@@ -57,14 +57,14 @@ from engine.sim.setting import Setting
 
 START_S: Final = 3.0
 RESTED_S: Final = 2.0
-"""After a freeze: what has waited is heard by then."""
-# In proportion to what things cost here.
+"""After a freeze: queued messages have been handled by then."""
+# Scaled to the virtual costs here.
 REPACK_EVERY_S: Final = 0.5
 PATIENCE: Final = Patience(silent_s=5.0, start_s=20.0)
 ASKED_EVERY_S: Final = 1.0
-# Of one that was frozen, or is new, no heartbeat may have come yet; some are lost on the way.
+# Time for the first heartbeat of a thawed or new process to arrive; some are lost on the way.
 NEWS_S: Final = 4.0
-# The manager may be dead or frozen itself, and a new one listens for a while.
+# The manager may be dead or frozen itself, and a new one waits for heartbeats for a while.
 NOTICED_LATE_S: Final = 60.0
 
 
@@ -91,12 +91,12 @@ class Cluster:
         report: Callable[[Message], None],
         note: Callable[[Brain, Effect], None],
     ) -> None:
-        """`report`: is told what is said to the driver; `note`: every effect before it is carried out."""
+        """`report` is called with every message to the driver, `note` with every effect before it is carried out."""
         self._setting, self._kernel, self._brains, self._note = setting, kernel, brains, note
         self._driven, self._report = driven, report
         self._processes: dict[Address, Process] = {}
         self._incarnations: dict[Address, int] = {}
-        """The highest of each part that was started or ordered."""
+        """The highest incarnation of each part that was started or ordered."""
         self._chance = Chance(setting.seed, "network")
         self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes)
         setting.environment_answers = self._environment_answers
@@ -130,10 +130,10 @@ class Cluster:
             case "environment":
                 self._add(part, incarnation, EnvironmentWorker(part, incarnation=incarnation), tick_after_s=TICK_S)
             case "manager" | "driver":
-                raise ValueError(f"nobody orders {part}")
+                raise ValueError(f"{part} is never started by an order")
 
     def start_driver(self, brain: DriverBrain) -> None:
-        """Before all others, which report to it."""
+        """Starts the driver, before all other processes: they report to it."""
         process = self._process(DRIVER, 0, brain)
         process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._heard_by_driver
         self._admit(DRIVER, process)
@@ -148,7 +148,7 @@ class Cluster:
         unwatched = ("manager", "driver", "environment")
         incarnations = {part: number for part, number in self._incarnations.items() if part.kind not in unwatched}
         hosts = self._setting.hosts
-        assert hosts is None or MANAGER not in self._incarnations, "live it dies with the driver, and the run with both"
+        assert hosts is None or MANAGER not in self._incarnations, "live, its restart would end the run"
         brain = self._brains.manager(
             now=self._kernel.now,
             incarnations=incarnations,
@@ -168,7 +168,7 @@ class Cluster:
             self._setting.oracle.on_death(part.number)
 
     def _add(self, part: Address, incarnation: int, brain: Brain, *, tick_after_s: float | None = None) -> Process:
-        """`tick_after_s`: its first tick; None: left to chance."""
+        """`tick_after_s`: the time of the first tick; None: random."""
         process = self._process(part, incarnation, brain)
         outbox = Outbox(
             self._setting.faults,
@@ -200,7 +200,7 @@ class Cluster:
             self._report(message)
             outbox.put(message)
             return
-        if isinstance(message, PartReported):  # it comes by the driver's process
+        if isinstance(message, PartReported):  # it also reaches the manager through the driver's process
             outbox.put(message)
         self.network.post(to, message)
 
@@ -314,7 +314,7 @@ class Cluster:
             case EndPart():
                 process = self._processes.get(effect.part)
                 if process is not None and process.incarnation == effect.incarnation:
-                    if effect.part.kind != "environment":  # of which the driver's oracle thinks
+                    if effect.part.kind != "environment":  # the driver's oracle checks environments
                         self._demand_that_it_is_gone(process)
                     self.kill(effect.part)
                 if self._setting.hosts is not None:
@@ -338,12 +338,12 @@ class Cluster:
                 environment = self._processes[effect.part]
                 is_rested = environment.is_starved or self._kernel.now > environment.frozen_until + RESTED_S
                 is_well = environment.is_alive and is_rested
-                demand(not is_well, f"{effect}, and nothing is the matter with it")
+                demand(not is_well, f"{effect}, although the environment is healthy")
                 self._manage(effect)
             case StartPart():
                 self._manage(effect)
             case EnterPhase() | AnnounceReady() | AnnounceSize() | Acknowledge() | EndRun():
-                pass  # for people to read; the oracle of the driver has seen it
+                pass  # display only; the driver's oracle has seen the effect
             case _:
                 raise TypeError(f"the driver's body does not do {type(effect).__name__}")
 
@@ -366,12 +366,12 @@ class Cluster:
         self._kernel.after(LOOK_EVERY_S, self._look_at_hosts)
 
     def _is_homeless(self, part: Address) -> bool:
-        """Its host went while it was on its way."""
+        """Whether the part's host disappeared while the part was starting."""
         hosts = self._setting.hosts
         return hosts is not None and part in hosts.at and not hosts.has(hosts.at[part])
 
     def hang(self, part: Address) -> None:
-        """It must be noticed in a time that follows from what it is at."""
+        """Hangs a part and demands that it is replaced within the stall limit of its current work."""
         process = self._processes[part]
         process.hangs = True
         within_s = PATIENCE.standstill_s(process.pulse.piece) + NOTICED_LATE_S
@@ -383,26 +383,26 @@ class Cluster:
 
     def starve(self, part: Address, lasts_s: float) -> None:
         process = self._processes[part]
-        if process.frozen_until > self._kernel.now:  # who is stopped waits for no core
+        if process.frozen_until > self._kernel.now:  # a stopped process waits for no core
             return
         process.starve(lasts_s)
-        self._kernel.after(ASKED_EVERY_S, partial(self._tell_of_waits, process))
+        self._kernel.after(ASKED_EVERY_S, partial(self._report_waits, process))
 
-    def _tell_of_waits(self, process: Process) -> None:
-        """As the body of driver and manager is told by its host, and relays are by theirs."""
+    def _report_waits(self, process: Process) -> None:
+        """Reports waits for a core, as each host does live: to driver and manager, and to relays about relays."""
         if not (process.is_alive and process.is_starved):
             return
         part = process.part
         starved = PartStarved(part=part, incarnation=process.incarnation, waited_s=ASKED_EVERY_S)
-        for judge in (MANAGER, DRIVER):
-            self.network.deliver(judge, starved)
+        for receiver in (MANAGER, DRIVER):
+            self.network.deliver(receiver, starved)
         for relay in self.parts_of("relay") if part.kind == "relay" else ():
             self.network.deliver(relay, CoreAwaited(host=part.number, waited_s=ASKED_EVERY_S))
-        self._kernel.after(ASKED_EVERY_S, partial(self._tell_of_waits, process))
+        self._kernel.after(ASKED_EVERY_S, partial(self._report_waits, process))
 
     def _demand_that_it_is_gone(self, process: Process) -> None:
         has_left = (process.part, process.incarnation) in self._setting.oracle.left
         was_frozen = not process.is_starved and self._kernel.now < process.frozen_until + NEWS_S
         was_away = process.hangs or was_frozen
         is_gone = not process.is_alive or has_left or was_away
-        demand(is_gone, f"{process.part} was taken for dead, and is at work: {process.pulse.piece}")
+        demand(is_gone, f"{process.part} was replaced as dead, but is working: {process.pulse.piece}")

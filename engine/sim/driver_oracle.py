@@ -1,14 +1,14 @@
-"""The oracle of the driver: keeps its own book of requests, reports and announcements, and objects at once.
+"""The driver's oracle: keeps its own record of requests, reports and announcements, and raises on a violation.
 
-Invariants held after every effect of the driver:
-- the pipeline is ready at most once, not before it could be, and before any step is recorded, or the result of a run
-  that only evaluates; unless that trainer died before it was ever heard;
-- phases only go forward, and each has its ground;
-- every request is acknowledged at most once, and not before it has come true or was overtaken; once nothing disturbs
-  the run any more it comes true soon;
-- whoever ends well was told of every step that was trained since it began;
+Invariants checked after every effect of the driver:
+- the pipeline is ready at most once, not before it can be, and before any step is recorded (in a run that only
+  evaluates: before any result, unless that trainer died before its first message);
+- phases only go forward, and each has a reason;
+- every request is acknowledged at most once, and not before it is fulfilled or superseded; a request is fulfilled soon
+  after the last fault;
+- a run that succeeds or pauses has recorded every step trained since it began;
 - the run ends exactly once: as succeeded when trainer and data of the newest trainer have finished, as paused when a
-  pause was asked for and nothing that was trained is lost. Any other end is a fault of the brains.
+  pause was requested and no trained step is lost. Any other end is a bug of the brains.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ from engine.pipeline.messages.to_driver import (
 from engine.pipeline.plan import Plan
 from engine.sim.checks import Oracle, demand
 
-# A replica that was lost unseen is missed after some twenty seconds, and its successor takes a few to start. Work may
-# take longer, and be begun again by a successor.
+# An unreported loss of a replica is detected after some twenty seconds, and its successor takes a few to start. Work
+# may take longer, and a successor may start it again.
 COMES_TRUE_WITHIN_S: Final = 45.0
 PIECES_OF_WORK: Final = 6
 
@@ -48,7 +48,7 @@ class Asked:
 
 class DriverOracle:
     def __init__(self, plan: Plan, *, oracle: Oracle, num_replicas: int, start_step: int, longest_s: float) -> None:
-        """`longest_s`: a piece of work may take."""
+        """`longest_s`: the longest time of a piece of work."""
         self._in_time_s = COMES_TRUE_WITHIN_S + PIECES_OF_WORK * longest_s
         self._plan, self._oracle, self._start_step = plan, oracle, start_step
         self._max_replicas = self._num_awaited = num_replicas
@@ -61,12 +61,12 @@ class DriverOracle:
         self._has_heard_trainer = self._is_ready = False
         self._heard_steps: set[int] = set()
         self.sizes: list[int] = []
-        """Those that were announced."""
+        """The announced numbers of replicas."""
         self.disturbed_until = 0.0
         self.end: EndRun | None = None
         self.ended_at = 0.0
 
-    # ── what is true ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── ground truth ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_trainer_ordered(self, epoch: int) -> None:
         self._newest_trainer = epoch
@@ -78,7 +78,7 @@ class DriverOracle:
         self._asked.setdefault(request.request_id, Asked(request=request, at=now))
 
     def on_said(self, message: Message) -> None:
-        """By a part, whether the driver ever hears it or not."""
+        """Records a part's message to the driver, even if it never arrives."""
         self._said.append(type(message))
         match message:
             case ReplicaReady():
@@ -98,14 +98,14 @@ class DriverOracle:
     def _size(self, asked: Asked) -> int | None:
         return min(asked.request.replicas, self._max_replicas) if isinstance(asked.request, ResizeAsked) else None
 
-    # ── what the driver makes of it ───────────────────────────────────────────────────────────────────────────────
+    # ── the driver's decisions ────────────────────────────────────────────────────────────────────────────────────
 
     def on_heard(self, message: Message) -> None:
-        """After the driver has decided: what it heard is recorded now."""
+        """Checks a message after the driver has decided on it."""
         if isinstance(message, ResizeAsked) and self.end is None:
             at = self._asked[message.request_id].at
             forgotten = [asked for asked in self._open(ResizeAsked) if asked.at < at]
-            demand(not forgotten, f"overtaken by {message} and not acknowledged: {forgotten}")
+            demand(not forgotten, f"superseded by {message} and not acknowledged: {forgotten}")
         self._has_heard_trainer |= isinstance(message, TrainerReady)
         if isinstance(message, StepReported):
             self._heard_steps.add(message.step)
@@ -136,7 +136,7 @@ class DriverOracle:
         demand(TrainerReady in self._said, "ready before the trainer has loaded")
         works = StepReported in self._said or (self._plan.only_evaluates and EvaluationReported in self._said)
         missing = set(range(self._num_awaited)) - self._loaded
-        demand(works or not missing, f"ready, and the replicas {missing} hold no weights")
+        demand(works or not missing, f"ready, but the replicas {missing} hold no weights")
         demand(1 <= effect.num_replicas <= self._max_replicas, f"{effect} of {self._max_replicas}")
         self._is_ready = True
 
@@ -149,7 +149,7 @@ class DriverOracle:
             "training": not self._plan.only_evaluates,
             "finalizing": not self._plan.only_evaluates and EvaluationStarted in self._said,
         }
-        demand(ground[effect.phase], f"{effect} without a ground")
+        demand(ground[effect.phase], f"{effect} without a reason")
         self._phase = entered
 
     def _on_acknowledged(self, effect: Acknowledge) -> None:
@@ -158,29 +158,29 @@ class DriverOracle:
         assert asked is not None
         asked.is_acknowledged = True
         if isinstance(asked.request, ResizeAsked):
-            demand(asked.is_reached or asked.is_overtaken, f"{effect}, and it has not come true")
+            demand(asked.is_reached or asked.is_overtaken, f"{effect}, but the request is not fulfilled")
 
     def _on_end(self, effect: EndRun, now: float) -> None:
-        demand(effect.outcome != "failed", f"the run was broken off: {effect.message}")
+        demand(effect.outcome != "failed", f"the run failed: {effect.message}")
         self.end, self.ended_at = effect, now
-        untold = set(range(self._start_step + 1, self._oracle.trained_steps + 1)) - self._heard_steps
-        demand(self._plan.only_evaluates or not untold, f"{effect.outcome}, and nobody told of the steps {untold}")
+        unrecorded = set(range(self._start_step + 1, self._oracle.trained_steps + 1)) - self._heard_steps
+        demand(self._plan.only_evaluates or not unrecorded, f"{effect.outcome} without a record of steps {unrecorded}")
         pauses = [asked for asked in self._asked.values() if isinstance(asked.request, PauseAsked)]
         is_paused = effect.outcome == "paused"
         demand(all(asked.is_acknowledged == is_paused for asked in pauses), f"{effect.outcome} with {pauses}")
         if is_paused:
-            demand(bool(pauses), "paused, and nobody asked")
+            demand(bool(pauses), "paused without a request")
             self._oracle.on_paused()
             return
-        demand(self._is_ready, "succeeded, and was never ready")
+        demand(self._is_ready, "succeeded, but was never ready")
         due = {(part, self._newest_trainer) for part in ("trainer", "data")}
         demand(due <= self._finished, f"succeeded with trainer {self._newest_trainer}; finished: {self._finished}")
         self._oracle.on_end()
 
     def _check_in_time(self, now: float) -> None:
         in_time_s = self._in_time_s
-        if EvaluationStarted in self._said:  # the run goes on to its end, and a sample may hang twice
+        if EvaluationStarted in self._said:  # the run continues to its end, and a sample may hang twice
             in_time_s += self._plan.given_up_within_s
         for asked in (*self._open(PauseAsked), *self._open(ResizeAsked)):
             waited_s = now - max(asked.at, self.disturbed_until)
-            demand(waited_s <= in_time_s, f"{asked.request} has not come true after {waited_s:.0f} s")
+            demand(waited_s <= in_time_s, f"{asked.request} is not fulfilled after {waited_s:.0f} s")

@@ -1,6 +1,4 @@
-"""An environment's simulated worker: it answers, or it does not. What it is asked is not simulated: a sample ends once
-its worker answers.
-"""
+"""An environment's simulated worker. Calls are not simulated: a sample ends once its worker is alive and answers."""
 
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, Address
@@ -9,7 +7,7 @@ from engine.pipeline.messages.to_manager import PartReported
 
 
 class EnvironmentWorker:
-    """A worker in the place of a brain. Its answers to the driver's polls say that it lives."""
+    """A worker in the place of a brain. It answers the driver's polls with a sign of life."""
 
     def __init__(self, part: Address, *, incarnation: int) -> None:
         self._alive = PartReported(part=part, incarnation=incarnation)

@@ -1,9 +1,9 @@
-"""Costs of things in virtual seconds: small figures in the proportions of large ones.
+"""Durations in virtual seconds: small figures in the proportions of large ones.
 
-Decoding is bound by memory: a token takes as long whatever the batch, up to `max_batch`. Lengths have a tail.
+Decoding is memory-bound: a token takes the same time for any batch up to `max_batch`. Lengths have a tail.
 
-Any work may also take long: what takes milliseconds with a small model takes minutes with a large one. It gives signs
-of life, with a bounded time between two of them, and nobody knows in advance how many there will be.
+Any work may also take long: work that takes milliseconds with a small model takes minutes with a large one. It gives
+signs of life with a bounded time between two of them; their number is not known in advance.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Final
 from engine.pipeline.records import SampleKey
 from engine.sim.chance import Chance
 
-# The longest unit of work. A freeze that goes by unnoticed adds to it, and both together are below the limit.
+# The longest unit of work. An unnoticed freeze adds to it; both together are below the limit.
 LONGEST_UNIT_S: Final = 60.0
 
 
@@ -35,10 +35,10 @@ class Costs:
     """The share of pieces of work that take long."""
     longest_s: float = 0.0
     sign_every_s: float = 5.0
-    """In work that takes longer than this."""
+    """The time between signs of life of longer work."""
 
     def num_tokens(self, seed: int, key: SampleKey) -> int:
-        """The same for the same sample, however often it is begun. Half of the variance is the prompt's."""
+        """A sample's length, the same at every start. Half of the variance is by prompt."""
         group = key.group
         if self.sigma == 0:
             return max(1, int(self.median_tokens))
@@ -49,7 +49,7 @@ class Costs:
         return min(self.max_tokens, max(1, int(self.median_tokens * factor)))
 
     def stretches(self, chance: Chance, usual_s: float) -> tuple[float, ...]:
-        """Of one piece of work, the seconds between its signs of life."""
+        """The seconds between the signs of life of one piece of work."""
         lasts_s, every_s = usual_s, self.sign_every_s
         if self.long_work and chance.happens(self.long_work):
             lasts_s, every_s = chance.uniform(usual_s, self.longest_s), chance.uniform(1.0, LONGEST_UNIT_S)

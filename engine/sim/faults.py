@@ -1,6 +1,6 @@
-"""The faults that a seed turns on: a random subset, so that rare combinations come up too (swarm testing).
+"""The faults that a seed enables: a random subset, so that rare combinations occur too (swarm testing).
 
-Invariant: at `quiet_at` every fault stops; from then on the run must come to its end by itself.
+Invariant: at `quiet_at` every fault stops; from then on the run must end by itself.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from engine.sim.chance import Chance
 PartName = Literal["rollout", "relay", "data", "trainer", "manager", "environment", "driver"]
 PARTS: Final[tuple[PartName, ...]] = ("rollout", "relay", "data", "trainer", "manager")
 OUTSIDE: Final[tuple[tuple[PartName, float], ...]] = (("environment", 0.2), ("driver", 0.1))
-# Faults come early, while most of the run lies ahead: a small job is done within some ten virtual seconds.
+# Faults come early in the run: a small job ends within some ten virtual seconds.
 LAST_FAULT_S: Final = 12.0
 QUIET_AT_S: Final = 25.0
 CALM_DELAY_S: Final = 0.002
@@ -19,44 +19,44 @@ CALM_DELAY_S: Final = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """A blow to one process."""
+    """A fault of one process or host, or a request to the driver, at a given time."""
 
     at: float
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
     kind: Literal["crash", "freeze", "starve", "hang", "leave", "resize", "pause", "host goes", "host comes"]
-    """`starve`: it does nothing for want of a core, as its host can tell, and nobody may take it for dead. `hang`: its
-    loop stands still for good, and it beats on. `resize`, `pause`: the driver is asked from outside, to
-    go on with `which` replicas or to pause. A driver that freezes takes the manager along: they share a process. The
-    host that goes is that of relay `which`, with all that is on it; the one that comes is empty."""
+    """`starve`: the process waits for a core, as its host reports, and must not be treated as dead. `hang`: its loop
+    stops for good while heartbeats continue. `resize`, `pause`: a request to the driver, to continue with `which`
+    replicas or to pause. A frozen driver freezes the manager too: they share a process. `host goes`: the host of relay
+    `which` disappears with everything on it. `host comes`: an empty host joins."""
     lasts_s: float = 0.0
-    """A freeze; or how long a replica that must leave still has."""
+    """The length of a freeze, or the time that a replica has to leave."""
     is_silent: bool = False
-    """Nobody reports the crash: only the missing heartbeat tells."""
+    """The crash is not reported: only the missing heartbeat shows it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """The faults of one run: it grows quiet in place, for everybody who looks at it."""
+    """The faults of one run, shared by all its processes; `fall_quiet` ends them in place."""
 
     delay_s: float = CALM_DELAY_S
-    """Messages take up to this long; long delays also change their order."""
+    """The longest delay of a message; long delays also reorder messages."""
     drop: float = 0.0
     duplicate: float = 0.0
     corrupt: float = 0.0
     """A chunk of weights arrives with other bytes."""
     grader_fails: float = 0.0
     hangs: float = 0.0
-    """A sample never ends on the replica that begins it first."""
+    """A sample never ends on the replica that starts it first."""
     rotten: float = 0.0
-    """A checkpoint that cannot be verified any more when it is needed."""
+    """A checkpoint fails its verification when it is needed."""
     blows: tuple[Blow, ...] = ()
     quiet_at: float = QUIET_AT_S
 
     @property
     def is_rough(self) -> bool:
-        """Until it falls quiet; blows come besides."""
+        """Whether messages are delayed, lost, duplicated or corrupted until `quiet_at`; blows are extra."""
         return self.delay_s > CALM_DELAY_S or max(self.drop, self.duplicate, self.corrupt) > 0
 
     def fall_quiet(self) -> None:
@@ -96,7 +96,7 @@ def _blows(chance: Chance) -> tuple[Blow, ...]:
 
 
 def from_outside(seed: int, *, num_replicas: int) -> tuple[Blow, ...]:
-    """Requests to the run, and blows to driver and environment: drawn apart from all other faults."""
+    """Requests to the run, and faults of driver and environment, drawn independently of all other faults."""
     chance = Chance(seed, "outside")
     blows: list[Blow] = []
     if chance.happens(0.2):

@@ -1,8 +1,8 @@
-"""The hosts under the processes, where a run has any: what is on one goes with it, and the manager is told who is left.
+"""The hosts of a run that simulates placement: a host's processes are lost with it, and the manager sees the others.
 
 Invariants:
-- what a part was given at the start stays reserved for it while its host is there; all else is free once it is gone;
-- no host ever holds more than it has: the oracle looks whenever something is started.
+- a part's initial resources stay reserved for it while its host exists; all others are free once their part has ended;
+- no host is ever overcommitted: the oracle checks at every start.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LOOK_EVERY_S: Final = 1.0
 class Hosts:
     needs: JobNeeds
     cluster: Sequence[HostView]
-    """With all that they have, free or not."""
+    """The hosts with their total resources."""
     num_replicas: int
     places: Places = field(init=False)
     at: dict[Address, tuple[str, ...]] = field(init=False)
@@ -55,7 +55,7 @@ class Hosts:
         return HostsSeen(hosts=tuple(self._free(host) for host in self._alive.values()))
 
     def lose(self, name: str) -> list[Address]:
-        """What was on it."""
+        """Removes a host and returns the parts that were on it."""
         del self._alive[name]
         return [part for part, at in self.at.items() if name in at]
 
@@ -63,11 +63,11 @@ class Hosts:
         return self._alive.keys() >= set(names)
 
     def add(self, name: str) -> None:
-        one = self.cluster[0]
-        self._alive[name] = replace(one, id=name, name=name)
+        template = self.cluster[0]
+        self._alive[name] = replace(template, id=name, name=name)
 
     def on_start(self, start: StartPart) -> None:
-        if not start.hosts:  # the environment's, which the driver has started
+        if not start.hosts:  # an environment worker, started by the driver
             return
         self.at[start.part] = start.hosts
         if start.relay is not None:
@@ -76,7 +76,7 @@ class Hosts:
             demand(relay == start.hosts, f"{start}, whose relay is on {relay}")
         for host in self._alive.values():
             free = self._free(host)
-            demand(min(free.free_gpus, free.free_cpus) >= 0, f"{start}, and {host.name} has no room for it")
+            demand(min(free.free_gpus, free.free_cpus) >= 0, f"{start}, but {host.name} has no room for it")
 
     def on_end(self, part: Address) -> None:
         self.at.pop(part, None)

@@ -1,6 +1,6 @@
 """Virtual time: a heap of events with a total order.
 
-Invariants: time never goes back; two events of one instant happen in the order in which they were planned, so a seed
+Invariants: time never goes back; events at the same time happen in the order in which they were scheduled, so a seed
 always gives the same run.
 """
 
@@ -21,12 +21,12 @@ class Kernel:
         self.at(self.now + delay_s, event)
 
     def at(self, when: float, event: Event) -> None:
-        """Exactly then: sums of seconds that should be alike differ in their last digit, and so in their order."""
+        """Schedules at an absolute time: equal sums of delays can differ in their last digit, and so in their order."""
         self._serial += 1
         heappush(self._heap, (when, self._serial, event))
 
     def step(self) -> bool:
-        """One event; False when nothing is planned any more."""
+        """Runs one event; False if none is scheduled."""
         if not self._heap:
             return False
         self.now, _, event = heappop(self._heap)

@@ -1,4 +1,4 @@
-"""The network between the processes: it loses, doubles, delays and reorders their messages.
+"""The network between the processes: it loses, duplicates, delays and reorders their messages.
 
 Invariant: the oracle sees every message that is sent, lost or not.
 """

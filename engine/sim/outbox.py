@@ -1,7 +1,7 @@
 """The outbox of a process: its messages to the driver, which fetches them call by call.
 
-Invariants: messages of one process arrive in their order, late and perhaps twice; between two processes there is no
-order; those that have not been fetched when the process dies are lost, and who is frozen fetches nothing.
+Invariants: messages of one process arrive in order, late and perhaps twice; messages of different processes have no
+order; messages not fetched when the process dies are lost; a frozen driver fetches nothing.
 """
 
 from functools import partial

@@ -1,12 +1,12 @@
-"""A process of the simulated cluster: a brain in its body, a loop, and a thread that beats.
+"""A process of the simulated cluster: a brain in its body, a loop, and a heartbeat thread.
 
-    heard, due ──▶ queue ──▶ loop: brain.handle ──▶ effects ──▶ posted, or carried out, some of it by workers
-                               └── is held up by what takes long, while the thread beats on and tells of it
+    messages, timers ──▶ queue ──▶ loop: brain.handle ──▶ effects ──▶ sent, or carried out, some by workers
+                                     └── slow work blocks the loop, while heartbeats continue and report it
 
 Invariants:
-- a thing due while the loop is held up, or the process is frozen, happens in its order afterwards; one due after its
-  death never;
-- a process that hangs beats and does nothing else; a frozen or starved one does not even beat.
+- events due while the loop is blocked or the process frozen happen afterwards, in order; events due after its death
+  never happen;
+- a hanging process only sends heartbeats; a frozen or starved one does not even do that.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from engine.sim.workers import Workers
 TICK_S: Final = 0.5
 BEAT_S: Final = 0.5
 WATCHED: Final = frozenset(get_args(PartKind))
-# As live: one writes checkpoints, some hold weights and hash them.
+# As live: the trainer's writes checkpoints, a relay's hold and hash weights.
 NUM_WORKERS: Final[dict[Kind, int]] = {"trainer": 1, "relay": 4}
 
 
@@ -45,9 +45,9 @@ class Process:
     kernel: Kernel
     post: Post
     note: Callable[[Brain, Effect], None]
-    """Is told every effect before it is carried out."""
+    """Called with every effect before it is carried out."""
     heard: Callable[[Message], None] = lambda message: None
-    """Is told every message after it was decided on."""
+    """Called with every message after the brain has decided on it."""
     perform: Callable[[Effect], None] = lambda effect: None
     measure: Callable[[], Message] | None = None
     on_carried: Callable[[CarriedChunk], None] | None = None
@@ -55,7 +55,7 @@ class Process:
     hangs: bool = False
     frozen_until: float = 0.0
     is_starved: bool = False
-    """As if frozen, and its host says that it waits for a core."""
+    """Frozen, while its host reports that it waits for a core."""
     pulse: Pulse = field(init=False)
     workers: Workers = field(init=False)
     _queue: deque[Event] = field(default_factory=deque, init=False)
@@ -82,20 +82,20 @@ class Process:
 
     def freeze(self, lasts_s: float) -> None:
         self.frozen_until = max(self.frozen_until, self.kernel.now + lasts_s)
-        self.kernel.at(self.frozen_until, self._go_on)
+        self.kernel.at(self.frozen_until, self._run_queue)
 
     def starve(self, lasts_s: float) -> None:
         self.is_starved = True
-        self.kernel.after(lasts_s, self._have_a_core)
+        self.kernel.after(lasts_s, self._end_starvation)
         self.freeze(lasts_s)
 
-    def _have_a_core(self) -> None:
+    def _end_starvation(self) -> None:
         self.is_starved = False
 
     def do(self, deed: Event) -> None:
         self._queue.append(deed)
         if len(self._queue) == 1:
-            self._go_on()
+            self._run_queue()
 
     def after(self, delay_s: float, deed: Event) -> None:
         self.kernel.after(delay_s, partial(self.do, deed))
@@ -134,10 +134,10 @@ class Process:
     def _is_free(self) -> bool:
         return self.is_alive and not (self.hangs or self._is_frozen or self._is_working)
 
-    def _go_on(self) -> None:
+    def _run_queue(self) -> None:
         while self._queue and self._is_free:
             self.pulse.sign()
-            self._queue[0]()  # it stays the first until it is done: what it leads to comes after
+            self._queue[0]()  # it stays first until it is done: its consequences come after it
             self._queue.popleft()
             if self._after_work:
                 self._queue.extendleft(reversed(self._after_work))
@@ -161,8 +161,8 @@ class Process:
     # ── what takes long ───────────────────────────────────────────────────────────────────────────────────────────
 
     def work(self, what: str, stretches: Sequence[float], then: Done) -> None:
-        """Holds the loop up, with a sign of life before and after each stretch."""
-        assert not self._is_working, f"{what} is begun in the middle of something"
+        """Blocks the loop, with a sign of life before and after each stretch."""
+        assert not self._is_working, f"{what} starts during other work"
         self._is_working = True
         self._after_work.append(partial(self._finish, then))
         self._begin(what, deque(stretches))
@@ -175,7 +175,7 @@ class Process:
     def _begin(self, what: str, left: deque[float]) -> None:
         if not left:
             self._is_working = False
-            self._go_on()
+            self._run_queue()
             return
         lasts_s = left.popleft()
         self.pulse.begin(what)

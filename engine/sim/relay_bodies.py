@@ -1,7 +1,7 @@
 """A relay's simulated body: bytes are names of chunks, which are their own hashes.
 
-A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends. A chunk travels with its
-hash, as a frame does. Whatever takes long is done by workers, beside the loop.
+A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its base and result. A chunk travels with
+its hash, as a frame does. Worker threads do the slow work, so that the loop stays free.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class CarriedChunk:
 
 
 Carry = Callable[[int, CarriedChunk], None]
-"""To the body of another relay, over a link that loses and corrupts."""
+"""Sends a chunk to the body of another relay, over a link that loses and corrupts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class WeightBuffer:
     comes_by_link: bool = False
     is_open: bool = True
     waiting: list[CarriedChunk] = field(default_factory=list)
-    """They came before it was open."""
+    """Chunks that arrived before the buffer was open."""
     expected: tuple[str, ...] = ()
     chunks: dict[int, str] = field(default_factory=dict)
 
@@ -148,8 +148,8 @@ class RelayBody:
             if index == len(sent):
                 self._manifests[manifest.weights] = whole
                 self._later(0.0, WeightsHashed(arrival=effect.arrival, manifest=whole))
-            elif sent[index].startswith(TORN):  # as the hash of a piece tells
-                self._later(0.0, FetchFailed(arrival=effect.arrival, reason="it came torn"))
+            elif sent[index].startswith(TORN):  # live, the chunk's hash shows it
+                self._later(0.0, FetchFailed(arrival=effect.arrival, reason="a chunk arrived torn"))
             else:
                 buffer.chunks[index] = sent[index]
                 self._tell(buffer, buffer_id, index, sent[index])
@@ -172,7 +172,7 @@ class RelayBody:
             delta.buffer_id for delta in effect.path
         ]
         if any(buffer_id not in self._buffers for buffer_id in needed):
-            self._later(0.0, FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
+            self._later(0.0, FetchFailed(arrival=effect.arrival, reason="a base or delta is gone"))
             return
         if effect.path:
             chunks = self._buffers[BufferId(weights=effect.path[0].base)].chunks

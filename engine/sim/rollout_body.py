@@ -1,12 +1,12 @@
-"""A replica's simulated body: continuous batching by arithmetic. A sample's end is planned when it begins to run, and
-planned again whenever something holds it up.
+"""A replica's simulated body: continuous batching by arithmetic. A sample's end is scheduled when it begins to run, and
+rescheduled whenever something delays it.
 
 Invariants:
-- at most `max_batch` samples run; the others wait in the order in which they came;
-- every token knows the weights that wrote it: those of its sample's slot, of which there are `weight_slots`.
+- at most `max_batch` samples run; the others wait in order of arrival;
+- every token records the weights that wrote it: those of its sample's slot, of which there are `weight_slots`.
 """
 
-# Over budget: one body, whose samples, moves and weights hold each other up.
+# Over budget: one body, whose samples, moves and weights depend on each other.
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -48,14 +48,14 @@ class Sequence:
     runs: list[VersionRun]
     weights: WeightsId
     said: bytearray
-    """A token is a byte, by the life of the sample that wrote it and its place."""
+    """One byte per token, which encodes the life of the sample that wrote it and its position."""
     life: int
     hangs: bool = False
     is_running: bool = False
     since: float = 0.0
     """The moment at which the token after `num_done` began."""
     plan: int = 0
-    """Of several planned ends the last one counts."""
+    """The number of the latest scheduled end; earlier ones are void."""
 
 
 class RolloutBody:
@@ -75,7 +75,7 @@ class RolloutBody:
         self._costs, self._oracle = setting.costs, setting.oracle
         self._clock, self._later, self._after, self._work, self._post = clock, later, after, work, post
         self._weights = NO_WEIGHTS
-        """Those that came last."""
+        """The weights installed last."""
         self._slots: set[WeightsId] = set()
         self._held: dict[SampleKey, Sequence] = {}
         self._waiting: deque[SampleKey] = deque()
@@ -126,7 +126,7 @@ class RolloutBody:
 
     def _slot_of(self, exact: WeightsId | None) -> WeightsId:
         weights = exact if exact is not None and self._setting.plan.schedule.keeps_version else self._weights
-        demand(weights in self._slots, f"work for {weights} where {self._slots} are")
+        demand(weights in self._slots, f"work for {weights}, but the slots hold {self._slots}")
         return weights
 
     def _begin(
@@ -220,7 +220,7 @@ class RolloutBody:
         return self._done_by(sequence, now) - sequence.num_done
 
     def _advance(self, sequence: Sequence) -> None:
-        """Up to now."""
+        """Writes the sequence's tokens up to now."""
         now = self._clock()
         num_new = self._num_new(sequence, now)
         if num_new > 0:
@@ -267,13 +267,13 @@ class RolloutBody:
             self._begin(known.key, handed.lease, known, weights, prefill=handed.payload is None)
 
     def _report(self, heard: Iterable[HeardUpTo]) -> None:
-        told: list[SampleProgress] = []
+        progress: list[SampleProgress] = []
         for each in heard:
             sequence = self._held.get(each.key)
             if sequence is not None:
                 self._advance(sequence)
-                told.append(replace(_progress(sequence, since=each.num_tokens), telling=each.telling))
-        self._later(0.0, ProgressReported(progress=tuple(told)))
+                progress.append(replace(_progress(sequence, since=each.num_tokens), telling=each.telling))
+        self._later(0.0, ProgressReported(progress=tuple(progress)))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -282,7 +282,7 @@ class RolloutBody:
         over = effect.over
         if over is None and len(self._slots) >= self._setting.plan.weight_slots:
             over = min(self._slots.difference(effect.keeps), default=None)
-            demand(over is not None, f"no slot for {weights} beside {effect.keeps}")
+            demand(over is not None, f"no slot for {weights} in addition to {effect.keeps}")
         in_use = {sequence.weights for sequence in self._held.values()}
         self._oracle.on_install(over=over, in_use=in_use, weights=weights, carries_on=effect.over is not None)
         if effect.payload != effect.manifest.chunk_hashes:

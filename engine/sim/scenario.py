@@ -1,4 +1,4 @@
-"""A scenario: a small job of random shape, its faults, and the run of it. All of it follows from the seed."""
+"""A scenario: a small job of random shape, its faults and its run, all determined by the seed."""
 
 from dataclasses import replace
 from typing import Final, get_args
@@ -51,7 +51,7 @@ def plan_of(seed: int, schedule: ScheduleName, *, is_capped: bool = False) -> Pl
 
 
 def evaluation_of(seed: int, schedule: ScheduleName) -> World:
-    """A job that trains nothing: it evaluates the weights of a checkpoint, or those that its model begins with."""
+    """A job that trains nothing: it evaluates the weights of a checkpoint, or its model's initial weights."""
     chance = Chance(seed, "evaluation")
     plan = replace(plan_of(seed, schedule), steps=0, evaluate_every=0, evaluation_prompts=chance.whole(1, 40))
     start_step = chance.whole(1, 9) if chance.happens(0.8) else 0
@@ -66,8 +66,8 @@ def evaluation_of(seed: int, schedule: ScheduleName) -> World:
 
 
 def costs_of(seed: int) -> Costs:
-    """Every third job has answers so long that a tail outlives several steps; some disks are slow; in every third job
-    any work may take long, up to twelve times as long as a part may be silent."""
+    """In every third job a tail of long answers outlives several steps; some disks are slow; in every third job any
+    work may take long, up to twelve times as long as a part may be silent."""
     chance, work = Chance(seed, "costs"), Chance(seed, "long work")
     has_long_work = work.happens(0.35)
     has_long_tails, has_slow_disk = chance.happens(0.35), chance.happens(0.3)
@@ -86,8 +86,8 @@ def num_replicas_of(seed: int) -> int:
 
 def faults_of(seed: int) -> Faults:
     faults = Faults.drawn(seed)
-    asked = from_outside(seed, num_replicas=num_replicas_of(seed))
-    return replace(faults, blows=(*faults.blows, *asked))
+    requests = from_outside(seed, num_replicas=num_replicas_of(seed))
+    return replace(faults, blows=(*faults.blows, *requests))
 
 
 def world_of(
@@ -113,5 +113,5 @@ def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, br
 
 
 def replay_command(seed: int, schedule: ScheduleName, *, evaluates: bool = False, is_capped: bool = False) -> str:
-    asked = " --evaluation" * evaluates + " --age-cap" * is_capped
-    return f"python -m engine.sim --seed {seed} --schedule {schedule}{asked}"
+    options = " --evaluation" * evaluates + " --age-cap" * is_capped
+    return f"python -m engine.sim --seed {seed} --schedule {schedule}{options}"

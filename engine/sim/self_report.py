@@ -1,4 +1,4 @@
-"""A simulated replica's report of itself to the driver: its progress, and nothing that only people look at."""
+"""A simulated replica's report to the driver: its progress, without values that are only displayed."""
 
 from engine.pipeline.messages.to_driver import ReplicaObserved
 
@@ -6,7 +6,7 @@ from engine.pipeline.messages.to_driver import ReplicaObserved
 def observed(
     replica: int, incarnation: int, version: int, num_decoded: int, *, num_open: int, at: float
 ) -> ReplicaObserved:
-    """`num_open`: samples."""
+    """`num_open`: open samples."""
     return ReplicaObserved(
         replica=replica,
         incarnation=incarnation,

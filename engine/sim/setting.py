@@ -12,7 +12,7 @@ from engine.sim.faults import Faults
 from engine.sim.hosts import Hosts
 
 ASK_AGAIN_S: Final = 0.25
-"""Of an environment that does not answer."""
+"""The retry interval for an environment that does not answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class Setting:
     faults: Faults
     oracle: Oracle
     start_step: int = 0
-    """Of the checkpoint that the run begins with."""
+    """The step of the checkpoint that the run begins with."""
     hosts: Hosts | None = None
-    """None: processes are started wherever one likes."""
+    """None: placement is not simulated."""
     environment_answers: Callable[[SampleKey], bool] = lambda key: True
-    """Whether the worker answers that is asked about this sample."""
+    """Whether this sample's environment worker answers."""
     hung: set[SampleKey] = field(default_factory=set)
-    """Samples that hung once; they do not a second time."""
+    """Samples that hung once; they do not hang again."""

@@ -1,8 +1,8 @@
-"""Threads beside a process's loop: they hold nothing up, and each has signs of life of its own.
+"""A process's worker threads: they do not block its loop, and each has its own signs of life.
 
 Invariants:
-- what they are given is begun in its order, by whoever is free first;
-- in a frozen process they stand still, and with it they die; a loop that hangs does not hang them.
+- jobs start in order, each on the first free worker;
+- a frozen process freezes its workers, and its death ends them; a hanging loop does not hang them.
 """
 
 from collections import deque
@@ -32,22 +32,22 @@ class Workers:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """What each is at, in their order."""
+        """The current work of each worker, in their order."""
         return tuple(pulse.piece for pulse in self._pulses)
 
     def do(self, what: str, stretches: Sequence[float], then: Event) -> None:
         self._line.append(Job(what, deque(stretches), then))
-        self._begin_what_can_be_begun()
+        self._start_jobs()
 
-    def _begin_what_can_be_begun(self) -> None:
+    def _start_jobs(self) -> None:
         while self._free and self._line:
-            self._go_on(self._free.popleft(), self._line.popleft())
+            self._continue(self._free.popleft(), self._line.popleft())
 
-    def _go_on(self, worker: int, job: Job) -> None:
+    def _continue(self, worker: int, job: Job) -> None:
         if not job.left:
             self._free.append(worker)
             job.then()
-            self._begin_what_can_be_begun()
+            self._start_jobs()
             return
         lasts_s = job.left.popleft()
         self._pulses[worker].begin(job.what)
@@ -60,4 +60,4 @@ class Workers:
             self._kernel.at(self._frozen_until(), partial(self._end, worker, job))
             return
         self._pulses[worker].end()
-        self._go_on(worker, job)
+        self._continue(worker, job)

@@ -1,9 +1,9 @@
-"""The world: a cluster, the blows that it takes, and the driver that it reports to.
+"""The world: a cluster, the faults injected into it, and the driver that it reports to.
 
 Invariants:
 - everything random comes from the seed;
-- the oracle looks at every effect as it is carried out;
-- the run ends when the driver's brain says so, and never a second time; one that does not end, or fails, is broken.
+- the oracle checks every effect when it is carried out;
+- the run ends exactly once, when the driver's brain decides it; a run that does not end, or fails, is broken.
 """
 
 from dataclasses import dataclass, field, replace
@@ -45,11 +45,11 @@ from engine.sim.process import Brain
 from engine.sim.setting import Setting
 
 NOTICE_S: Final = 0.2
-# Far beyond what the slowest seed needs; a run that is not over by then hangs.
+# Far beyond what the slowest seed needs; a run that lasts longer hangs.
 DEADLINE_S: Final = 3_000.0
-# By then whatever was under way at the end has arrived.
+# Messages in flight at the end have arrived by then.
 AFTERWARDS_S: Final = 1.0
-# Longer than anything healthy takes while nothing is generated: losses that are noticed late, and starts.
+# Longer than a healthy run generates nothing: losses that are noticed late, and starts.
 STILL_S: Final = 60.0
 LONGEST_LEAVE_S: Final = 4.0
 
@@ -72,12 +72,12 @@ class World:
     brains: Brains = field(default_factory=Brains)
     trace: list[str] | None = None
     no_progress_s: float = STILL_S
-    """After which the driver takes a run for broken in which no sample is open and no work is done."""
+    """The driver fails a run without open samples and without work after this time."""
     start_step: int = 0
-    """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
+    """The step of the checkpoint that is evaluated, if the plan trains nothing."""
     deadline_s: float = DEADLINE_S
     hosts: Hosts | None = None
-    """Those that hold all processes; None: it does not matter where they are."""
+    """The hosts that hold all processes; None: placement is not simulated."""
 
     kernel: Kernel = field(default_factory=Kernel, init=False)
     oracle: Oracle = field(init=False)
@@ -141,9 +141,9 @@ class World:
                 raise InvariantBroken(f"no end after {self.kernel.now:.0f} s")
         virtual_s, num_events = self.kernel.now, self.kernel.num_events
         while self.kernel.now < virtual_s + AFTERWARDS_S and self.kernel.step():
-            pass  # the oracle sees to it that nothing is decided any more
+            pass  # the oracle objects to any further decision
         end = self.driven.end.outcome
-        assert end != "failed", "the oracle has objected"
+        assert end != "failed", "the oracle should have objected"
         return Outcome(end=end, virtual_s=virtual_s, num_events=num_events, oracle=self.oracle)
 
     def _note(self, brain: Brain, effect: Effect) -> None:
@@ -204,7 +204,7 @@ class World:
                     self.kernel.after(NOTICE_S, partial(self._deliver, watched_by, lost))
 
     def _ask(self, request: PauseAsked | ResizeAsked) -> None:
-        """Twice, as a request that is not acknowledged yet comes with every heartbeat."""
+        """Delivers the request twice, as an unacknowledged request comes with every heartbeat."""
         self.driven.on_asked(request, self.kernel.now)
         for _ in range(2):
             self._deliver(DRIVER, request)

@@ -1,10 +1,10 @@
-"""Published figures that take runs of their own, in the set-ups of those who published them.
+"""Published figures that need their own runs, in the set-ups of their authors.
 
 KV use without repack     `paper`, whose replicas are not emptied, in every math cell of one size
 DORA (arXiv 2604.26256)   64 H800, 32B, 30K, updates of 512: a step of sync and its rollouts
 verl's documentation      32 H20, 7B, 28K: a step of sync and its generation; the step of 16 + 16 side by side
 
-The lengths of verl's answers are not told: they are drawn as everywhere here. DORA's own figures (12 % of exposed
+The lengths of verl's answers are not published: they are drawn as everywhere here. DORA's own figures (12 % of exposed
 rollout, 1.17 × of partial) are of a design that is not simulated here.
 """
 
@@ -52,7 +52,7 @@ class Figure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     setups: Sequence[Setup]
-    """Any of which the published figures may be of."""
+    """The set-ups that the published figures may be of."""
     figures: Sequence[Figure]
 
 
@@ -128,7 +128,7 @@ def _verl_sync() -> Check:
         source="verl",
         published=VERL_GENERATION_S,
         read=lambda outcome: outcome.generation_share * outcome.step_s,
-        likely_cause="the mean of its answers is not told: ours are as long as DORA's",
+        likely_cause="the mean of its answers is not published: ours are as long as DORA's",
     )
     return Check(setups=[_verl("sync", training=32, rollout=0)], figures=[step, generation])
 

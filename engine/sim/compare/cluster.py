@@ -1,8 +1,8 @@
-"""One set-up that a file describes: any model, devices, split, lengths, batch and schedule.
+"""One set-up described by a file: any model, devices, split, lengths, batch and schedule.
 
     {"device": "H800", "model": "7B", "schedule": "laminar", "training": 32, "rollout": 32}
 
-All else has the values that the grid has. A model that is not in the table is written out.
+Other settings default to the grid's values. A model that is not in the table is written out.
 """
 
 from typing import Any, Final, Literal
@@ -37,7 +37,7 @@ class ClusterFile(_Strict):
     schedule: str
     training: int = Field(ge=1, le=MOST_DEVICES)
     rollout: int = Field(ge=0, le=MOST_DEVICES)
-    """0 where the schedule is colocated."""
+    """0 for a colocated schedule."""
     tensor_parallel: int | None = Field(default=None, ge=1)
     lora_rank: int = Field(default=0, ge=0)
     """0: all weights are trained."""
@@ -63,7 +63,7 @@ class ClusterFile(_Strict):
             raise ValueError(f"model: must be one of {', '.join(MODELS)}, or written out, got {self.model!r}")
         contestant = CONTESTANTS[self.schedule]
         if contestant.is_colocated and self.rollout:
-            raise ValueError(f"rollout: {self.schedule} generates on the devices that train; must be 0")
+            raise ValueError(f"rollout: {self.schedule} generates on the training devices; must be 0")
         model = MODELS[self.model] if isinstance(self.model, str) else Model(**self.model.model_dump())
         return Setup(
             device=DEVICES[self.device],

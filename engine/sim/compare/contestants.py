@@ -1,9 +1,9 @@
-"""The schedules that are compared. One that no brain can run is not here, and so in no table.
+"""The schedules that are compared: only those that a brain can run.
 
-`sync` is the published baseline: all devices generate, then all train; `sync_split` is the same on devices that are
-dealt once and for all. `paper` is the Laminar paper's own design: a replica has one version, is drained when there is a
-newer one, and is emptied by its KV use, up to the roofline bound. `laminar_delta` is `laminar` with another way to hold
-versions, simulated only; `adapter` is `laminar` in a LoRA job, of which the grid has none: a file describes one.
+`sync` is the published baseline: all devices generate, then all train; `sync_split` is the same on a fixed split of the
+devices. `paper` is the Laminar paper's own design: a replica has one version, is drained when there is a newer one, and
+emptied by its KV use, up to the roofline bound. `laminar_delta` is `laminar` with another way to hold versions,
+simulated only; `adapter` is `laminar` in a LoRA job, which the grid does not contain: a file describes one.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Contestant:
     schedule: Schedule
     is_colocated: bool = False
     slots: Slots = ONE
-    """For versions, in a replica."""
+    """How a replica holds versions."""
     design: str
     is_for_lora: bool = False
 
@@ -47,7 +47,7 @@ _ALL: Final = (
     Contestant(
         name="inflight",
         schedule=PRESETS["inflight"],
-        design="new weights under what runs, caches kept",
+        design="new weights under running answers, caches kept",
     ),
     Contestant(
         name="paper",
@@ -64,7 +64,7 @@ _ALL: Final = (
         name="laminar_cap",
         schedule=replace(PRESETS["laminar"], age_cap=1),
         slots=Slots(num=2),
-        design="as laminar; what is older than a version, or leaves no slot, goes on on the newest with its cache",
+        design="as laminar; answers older than one version, or without a slot, continue on the newest with their cache",
     ),
     Contestant(
         name="laminar_delta",
@@ -76,7 +76,7 @@ _ALL: Final = (
         name="laminar_delta_cap",
         schedule=replace(PRESETS["laminar"], age_cap=3),
         slots=Slots(num=4, kept="delta"),
-        design="as laminar_delta; what is older than three versions, or leaves no slot, goes on on the newest",
+        design="as laminar_delta; answers older than three versions, or without a slot, continue on the newest",
     ),
     Contestant(
         name="adapter",
@@ -89,4 +89,4 @@ _ALL: Final = (
 CONTESTANTS: Final = {contestant.name: contestant for contestant in _ALL}
 OF_THE_GRID: Final = tuple(name for name, contestant in CONTESTANTS.items() if not contestant.is_for_lora)
 OURS: Final = ("laminar", "laminar_cap", "laminar_delta", "laminar_delta_cap")
-"""Designs of ours, of which the best is told beside `paper`."""
+"""Our designs; the best of them is reported next to `paper`."""

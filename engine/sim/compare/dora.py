@@ -2,8 +2,8 @@
 
 Published: 64 H800, 32B, 512 × 16 answers of 2.4K tokens in the mean and 30K at most; 65 % of a step is rollout alone.
 Here the answers are drawn and dealt to the replicas, and each replica's batch is decoded by the same formulas as in any
-run; then once more with each constant at the ends of its sweep, and with what the paper does not tell (tensor
-parallelism, sequences at once). Nothing is fitted: what is looked for is whether any of it could be the cause.
+run; then once more with each constant at the ends of its sweep, and with other values of what the paper leaves open
+(tensor parallelism, sequences at once). Nothing is fitted: the question is whether any of them could be the cause.
 """
 
 from collections import deque
@@ -91,7 +91,7 @@ def variants() -> Iterator[Rollouts]:
 
 
 def needed_step_s() -> float:
-    """What a token takes on average, if the longest answer begins at once and lasts as long as published."""
+    """The mean time of a token if the longest answer begins at once and lasts as long as published."""
     return PUBLISHED_S / LONGEST
 
 
@@ -110,7 +110,7 @@ def _answers(group: int, lengths: Lengths) -> Iterator[Sequence]:
             left=[lengths.response(1, key)],
             calls=deque(),
             context=lengths.prompt,
-            is_cached=sample > 0,  # the prompt is read once for all of them
+            is_cached=sample > 0,  # the prompt is prefilled once for all samples
         )
 
 

@@ -1,11 +1,11 @@
 """The grid: schedules × models × devices × workloads, each cell at the best of its splits, over seeds.
 
-    the best two splits by closed form ──▶ both for a few steps of the first seed ──▶ the better one goes on, and has
+    the best two splits by closed form ──▶ both for a few steps of the first seed ──▶ the better one continues, and runs
                                                                                       the other seeds
 
 Invariants:
-- every schedule of a cell has the same prompts and lengths, and the same devices in all;
-- nothing is simulated twice: what decided between the splits is the beginning of what is measured.
+- every schedule of a cell has the same prompts, lengths and number of devices;
+- nothing is simulated twice: the steps that decide between the splits are the first ones of the measurement.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Cell:
     schedule: str
 
     def setup(self, extent: "Extent") -> Setup:
-        """With half of the devices for each, where they are split; `splits` knows better."""
+        """The set-up with devices split in halves; `splits` finds better ones."""
         contestant, model = CONTESTANTS[self.schedule], MODELS[self.model]
         train = self.gpus if contestant.is_colocated else self.gpus // 2
         return Setup(
@@ -57,7 +57,7 @@ class Cell:
         )
 
     def work(self, extent: "Extent") -> float:
-        """What it takes to simulate it, to put the largest first: turns of all samples, times steps."""
+        """The cost of simulating the cell, to start the largest first: turns of all samples, times steps."""
         setup = self.setup(extent)
         turns = 1 if setup.tools is None else 1 + (FEWEST_CALLS + MOST_CALLS) / 2
         return turns * (setup.steps + warmed(setup, extent).warm_steps) if not setup.why_not else 0.0
@@ -73,12 +73,12 @@ class Extent:
     schedules: Sequence[str] = OF_THE_GRID
     seeds: Sequence[int] = (1, 2, 3)
     steps: int = 2
-    """Even: who works in windows of two has a long step and a short one."""
+    """Even: schedules with windows of two have a long step and a short one."""
     warm_steps: int = 2
-    """At least; more where a step is short (`warmed`)."""
+    """The minimum; more if steps are short (`warmed`)."""
     most_warm_steps: int = 6
     deciding_steps: int = 2
-    """Of those that are measured, how many decide between the splits."""
+    """The measured steps that decide between the splits."""
     groups_per_step: int = 512
     num_splits: int = 2
     book: Book = AS_THEY_STAND
@@ -92,7 +92,7 @@ class Extent:
 
 
 WHOLE: Final = Extent()
-# A sixteenth of the batch on a sixteenth of the devices, so that what each of them has to do is as it is at 256.
+# A sixteenth of the batch on a sixteenth of the devices, so that the work per device is as at 256.
 QUICK: Final = Extent(
     workloads=("math",),
     models=("7B",),
@@ -107,7 +107,7 @@ QUICK: Final = Extent(
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A cell that was simulated, at the better of its splits; or one that does not fit."""
+    """A simulated cell at the better of its splits, or a cell that does not fit."""
 
     cell: Cell
     why_not: str = ""
@@ -117,7 +117,7 @@ class Ran:
 
 
 def tensor_parallel(model: Model, contestant: Contestant) -> int:
-    """As wide as usual, or twice, where the copies of the weights need it."""
+    """The usual width, or twice that if the copies of the weights need it."""
     device, longest = DEVICES["H800"], Lengths().longest + LONGEST_PROMPT
     fitting = [
         tp

@@ -1,11 +1,10 @@
-"""Cells that are done, kept in a file as they end, so that a grid that was cut off goes on and does not begin again.
+"""Finished cells, appended to a file as they end, so that an interrupted grid resumes.
 
     {"of": "3f9c…", "cell": {…}, "why_not": "", "split": [24, 40, 4], "outcomes": [{…}, …]}        a line for each cell
 
 Invariants:
-- a cell is taken from the file only for the same constants, schedules, extent and program (`of`): after any change it
-  is run again;
-- a line that was cut off in the middle is no cell.
+- a cell is reused only for the same constants, schedules, extent and program (`of`): after any change it runs again;
+- a truncated line is ignored.
 """
 
 import json
@@ -24,11 +23,11 @@ from engine.sim.fleet.outcome import Outcome
 
 ENGINE: Final = Path(__file__).parents[2]
 PROGRAM: Final = ("sim", "pipeline", "policy")
-"""Of the engine, what decides and what it costs."""
+"""The engine's packages that decide, and that price decisions."""
 
 
 def fingerprint(extent: Extent) -> str:
-    """Of all that a cell's figures follow from."""
+    """A hash of everything that a cell's figures depend on."""
     of_a_cell = replace(extent, workloads=(), models=(), gpus=(), schedules=())
     found = sha256(repr((of_a_cell, CONSTANTS, CONTESTANTS, DEVICES, MODELS)).encode())
     for package in PROGRAM:

@@ -1,6 +1,6 @@
-"""The cells of a grid on several processes: the largest first, so that none is left alone with it at the end.
+"""The cells of a grid on several processes: the largest first, so that the processes end together.
 
-Invariant: what is found does not depend on the number of processes, nor on which cells were done before.
+Invariant: results do not depend on the number of processes, nor on which cells were done before.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def run_on(
     kept: Kept | None = None,
     said: Callable[[Progress], None] = lambda progress: None,
 ) -> list[Ran]:
-    """`said`: is told each cell as it ends."""
+    """`said` is called with each cell as it ends."""
     cells = list(extent.cells())
     known = {} if kept is None else kept.load()
     done = {cell: known[cell] for cell in cells if cell in known}

@@ -1,11 +1,11 @@
-"""Plots of a report: what a comparison found, as Plotly figures, and a page of them that needs nothing from elsewhere.
+"""Plots of a comparison's report as Plotly figures, and a self-contained page of them.
 
 speed_up    times `sync`, by devices, a panel for each workload and model
 staleness   times `sync` against the mean staleness, at the most devices
 ahead       by how much each design of ours is ahead of `paper` and of `inflight`, cell by cell
-published   published figures beside ours: 1 is a hit; what was fitted is hollow
+published   our figures over the published ones: 1 is a hit; fitted figures are hollow
 
-Invariant: every point is a figure of the report; none is computed here but its place.
+Invariant: every point is a figure of the report; only its position is computed here.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ LOOKS: Final = {
 }
 RIVALS: Final = ("paper", "inflight")
 GAP: Final = 0.07
-"""Between panels, of the width; the axes' words stand there."""
+"""The space between panels, as a share of the width; it holds the axes' titles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def figures(report: Report) -> list[Figure]:
 
 
 def page(report: Report, plotly: str) -> str:
-    """`plotly`: the text of the library. With `#name` behind its address the page shows that figure alone."""
+    """`plotly`: the library's source. With `#name` in its URL the page shows only that figure."""
     shown = figures(report)
     program = report["program"]
     constants = program["constants"]
@@ -162,7 +162,7 @@ def _published(report: Report) -> Figure:
         )  # fmt: skip
     layout = _wide(num_rows=len(report["published"]), x="ours, times the published figure")
     layout["margin"]["l"] = 360
-    caption = "Published figures beside ours. A bar is the range over all cells that the figure could be of."
+    caption = "Our figures over the published ones. A bar is the range over all cells that the figure could be of."
     return Figure(name="published", caption=caption, data=data, layout=layout)
 
 
@@ -216,7 +216,7 @@ def _words(text: str, *, x: float, y: float) -> dict[str, Any]:
 
 
 def _entitle(layout: dict[str, Any], *, x: str, y: str) -> None:
-    """Below the lowest panels, and beside the leftmost."""
+    """Titles the axes below the lowest panels and left of the leftmost."""
     panels = [name.removeprefix("xaxis") for name in layout if name.startswith("xaxis")]
     for number in panels:
         across, down = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
@@ -231,7 +231,7 @@ def _entitle(layout: dict[str, Any], *, x: str, y: str) -> None:
 
 
 def _wide(*, num_rows: int, x: str) -> dict[str, Any]:
-    """One panel with words down its side, and a line at 1."""
+    """One panel with labels on its side, and a line at 1."""
     layout = _plain(height=160 + 24 * num_rows)
     layout["xaxis"] = {"title": {"text": x}, "gridcolor": "#e6e6e6", "zeroline": False}
     layout["yaxis"] = {"autorange": "reversed", "gridcolor": "#f2f2f2", "dtick": 1}

@@ -1,11 +1,11 @@
-"""Published figures beside ours: what comes out of the calibration alone, and what does not.
+"""Published figures next to ours: which follow from the calibration, and which do not.
 
-    fitted     a constant was chosen so that this comes out: no credit for it
-    checked    none was: a hit is a result, and so is a miss
+    fitted     a constant was chosen to match the figure: no credit for it
+    checked    no constant was: a hit is a result, and so is a miss
 
-The Laminar paper's figures are compared with its own schedule, `paper`, and its baseline, `sync`, and with no other.
-Where the publication does not name its cell, ours is a range over all cells that it could be. Misses stay in, with the
-cause that is likely; nothing is tuned until they go away.
+The Laminar paper's figures are compared only with its own schedule, `paper`, and its baseline, `sync`. If the
+publication does not name its cell, ours is a range over all cells that it could be. Misses are listed with their likely
+cause; nothing is tuned to remove them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Published:
     """The lowest and the highest."""
     kind: Literal["fitted", "checked"]
     likely_cause: str = ""
-    """Of a miss."""
+    """The likely cause of a miss."""
 
     @property
     def ratio(self) -> tuple[float, float]:
@@ -69,7 +69,7 @@ def from_grid(grid: Sequence[Ran]) -> Iterator[Published]:
 
 
 def from_targets() -> Iterator[Published]:
-    """Prices of single things, without a run."""
+    """Costs of single operations, without a run."""
     for target in TARGETS:
         modelled = target.modelled()
         yield Published(

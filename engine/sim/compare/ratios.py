@@ -1,7 +1,7 @@
 """By how much one schedule is ahead of another, cell by cell.
 
-A ratio is of the same seed, over the same prompts; its interval is over seeds (Student's t, 95 %). One is ahead of the
-other where the whole interval lies above 1, behind where it lies below; else the seeds leave it open.
+A ratio compares runs of the same seed and prompts; its interval is over seeds (Student's t, 95 %). A schedule is ahead
+of another if the whole interval is above 1, behind if it is below 1; otherwise the seeds leave the order open.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from engine.sim.compare.grid import Cell, Ran
 Interval = tuple[float, float]
 Standing = Literal["ahead", "behind", "open"]
 
-# Of 95 %, two-sided, by degrees of freedom.
+# Student's t for 95 %, two-sided, by degrees of freedom.
 _STUDENT: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
@@ -28,7 +28,7 @@ class Ratio:
     over: str
     mean: float
     ci95: Interval | None
-    """None: of one seed."""
+    """None: there is only one seed."""
 
     @property
     def standing(self) -> Standing:
@@ -38,7 +38,7 @@ class Ratio:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """Of the mean; None: one value says nothing of its spread."""
+    """The interval of the mean; None: a single value has no spread."""
     if len(values) < 2:
         return None
     half = _STUDENT.get(len(values) - 1, 1.96) * stdev(values) / sqrt(len(values))
@@ -46,13 +46,13 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def by_seed(ran: Ran, other: Ran | None) -> list[float]:
-    """Empty where one of them does not fit."""
+    """The ratios by seed; empty if one of the schedules does not fit."""
     pairs = zip(ran.outcomes, () if other is None else other.outcomes, strict=False)
     return [mine.tokens_per_s / theirs.tokens_per_s for mine, theirs in pairs]
 
 
 def ratios(grid: Sequence[Ran], schedules: Iterable[str]) -> list[Ratio]:
-    """Of these schedules over every other one, wherever both fit."""
+    """The ratios of these schedules over every other one, in cells where both fit."""
     by_cell = {ran.cell: ran for ran in grid}
     wanted = set(schedules)
     found = []
@@ -67,7 +67,7 @@ def ratios(grid: Sequence[Ran], schedules: Iterable[str]) -> list[Ratio]:
 
 
 def standings(found: Iterable[Ratio]) -> dict[str, dict[str, dict[Standing, list[str]]]]:
-    """Of each schedule over each other one: the cells in which it is ahead, in which not, and what is open."""
+    """For each pair of schedules: the cells in which the first is ahead, is behind, and those left open."""
     places: dict[str, dict[str, dict[Standing, list[str]]]] = {}
     for ratio in found:
         over = places.setdefault(ratio.schedule, {}).setdefault(ratio.over, {"ahead": [], "open": [], "behind": []})

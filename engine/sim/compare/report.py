@@ -3,7 +3,7 @@
     {"program": …, "published": […], "ratios": […], "standings": {…}, "rows": […], "summary": {…}}
 
 Ratios are of paired seeds (`ratios`). The summary's mean and most are over the cells that both fit in, its interval is
-over seeds. `program` says what was run: the commit of the constants, every later change of one, how much was simulated.
+over seeds. `program` describes the run: the constants' commit, later changes of constants, the simulated amount.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Row:
 
 
 def report(grid: Sequence[Ran], extent: Extent, *, checked: Sequence[Published] = ()) -> dict[str, Any]:
-    """`checked`: published figures that took runs of their own."""
+    """`checked`: published figures that needed their own runs."""
     by_cell = {ran.cell: ran for ran in grid}
     there = {ran.cell.schedule for ran in grid}
     named = [name for name in ("paper", *OURS) if name in there]
@@ -125,7 +125,7 @@ def _ahead(name: str, by_cell: dict[Cell, Ran]) -> dict[str, Any]:
 
 
 def _scaling(name: str, by_cell: dict[Cell, Ran]) -> dict[str, float]:
-    """Of each workload and model: tokens/s a device at the most devices, of those at the fewest."""
+    """For each workload and model: tokens/s per device at the most devices, over those at the fewest."""
     found = {}
     for workload, model in dict.fromkeys((cell.workload, cell.model) for cell in by_cell):
         cells = [

@@ -5,8 +5,8 @@
               groups allow; where all wait for the last answer, the longest of them alone on top
     step      sync: both, one after the other; the others: the slower of the two
 
-It ranks splits and is no result: what it leaves out (stalls, installs, repacks) is alike in neighbours. Of splits that
-it finds alike (all wait for the longest answer) the one whose two parts take least comes first.
+The closed form only ranks splits: the costs that it leaves out (stalls, installs, repacks) are alike in neighbours. Of
+splits with equal steps (all wait for the longest answer) the one with the smallest sum of its two parts comes first.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from engine.sim.fleet.setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the responses that the lengths come to, clipped."""
+    """Moments of the clipped response lengths."""
 
     mean: float
     by_size: float
@@ -65,7 +65,7 @@ def step_s(setup: Setup) -> float:
 
 
 def _parts_s(setup: Setup) -> tuple[float, float]:
-    """Training, and writing at the rate of replicas that are as full as they can be."""
+    """The seconds of training, and of writing at the rate of replicas that are as full as possible."""
     samples = setup.groups_per_step * setup.group_size
     of_lengths = moments(setup.lengths)
     calls = _calls(setup)
@@ -83,7 +83,7 @@ def _parts_s(setup: Setup) -> tuple[float, float]:
 
 
 def longest_s(setup: Setup) -> float:
-    """The longest answer, alone."""
+    """The seconds of the longest answer, decoded alone."""
     return setup.lengths.longest * setup.decode.step_s(1, setup.lengths.longest / 2) + _waits_s(setup)
 
 

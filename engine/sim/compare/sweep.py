@@ -1,10 +1,10 @@
 """The headline as a range: the grid once more with each assumed constant, and the median of lengths, at the ends of its
 sweep; by how much each schedule is ahead of `sync` there, and which pairs of schedules change their order.
 
-A pair has an order where the same one is ahead with every seed; it is overturned where the other one is ahead with
-every seed. So what the seeds leave open is neither kept nor overturned.
+A pair has an order if the same schedule is ahead with every seed; the order is overturned if the other is ahead with
+every seed. A pair that the seeds leave open is neither kept nor overturned.
 
-Invariant: only constants that are assumed are swept, and the median; what was fitted or given is as it stands.
+Invariant: only assumed constants and the median are swept; fitted and given constants keep their values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +31,9 @@ class Swept:
     constant: str
     factor: float
     over_sync: dict[str, tuple[float, float]]
-    """Of each schedule, over the cells: the least and the most."""
+    """For each schedule, the least and the most over the cells."""
     overturned: list[tuple[Place, Pair]]
-    """Where, and whom: the first was ahead, and is behind."""
+    """Place and pair: the first schedule was ahead, and is behind."""
     unfit: int
     """Cells that do not fit."""
 
@@ -68,7 +68,7 @@ def sweep(
 
 
 def ends(extent: Extent, constants: Sequence[Constant] | None = None) -> Iterator[tuple[Constant, float]]:
-    """Those of tools say nothing where there are none."""
+    """The ends of each sweep; constants of tools only for workloads with tools."""
     for constant in CONSTANTS if constants is None else constants:
         is_swept = constant.origin == "assumed" or constant is MEDIAN
         if is_swept and (constant not in OF_TOOLS or "tools" in extent.workloads):

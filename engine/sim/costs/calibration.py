@@ -1,8 +1,8 @@
-"""Calibration: the published figures that constants were fitted to, what the formulas make of them, what is left over.
+"""Calibration: the published figures that constants were fitted to, the formulas' results, and the residuals.
 
-They are of the Laminar paper (arXiv 2510.12633), DORA (arXiv 2604.26256) and verl's documentation of its fully
-asynchronous trainer; all else that is published is kept for validation. `fixes` says which constant a figure fixes; one
-that fixes none checks those that others fixed.
+They are from the Laminar paper (arXiv 2510.12633), DORA (arXiv 2604.26256) and verl's documentation of its fully
+asynchronous trainer; other published figures are kept for validation. `fixes` names the constant that a figure fixes; a
+figure that fixes none checks those that others fixed.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class Target:
     unit: str
     modelled: Callable[[], float]
     fixes: Constant | None = None
-    """None: it checks what others fixed."""
+    """None: the figure checks constants that others fixed."""
 
     @property
     def off_by(self) -> float:

@@ -1,12 +1,12 @@
-"""Constants of the cost models: each with its origin, so that nobody takes an assumption for a measurement.
+"""Constants of the cost models, each with its origin, so that an assumption is never taken for a measurement.
 
     data sheet   a maker's figure
     given        agreed on beforehand for arithmetic on paper
-    fitted       so that a published figure comes out (calibration.py says which, and what is left over)
+    fitted       to a published figure (calibration.py lists figures and residuals)
     measured     on this machine
-    assumed      by us; the headline is told with each of them at its lowest and its highest
+    assumed      by us; the headline is reported with each of them at its lowest and its highest
 
-Invariant: a cost asks the book for a constant and never the constant for its value, so that a sweep reaches all of it.
+Invariant: a cost reads a constant's value from the book, never from the constant, so that a sweep changes all of them.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ class Constant:
     unit: str
     origin: Origin
     source: str
-    """Where the figure is from, or why it was assumed."""
+    """The source of the figure, or the reason for the assumption."""
     sweep: tuple[float, float] = SWEEP
     """Factors, where it is assumed: narrower than the half and the double where those would be nonsense."""
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """The constants of one run: as they stand, but for those that a sweep multiplies."""
+    """The constants of one run: their values, with those of a sweep multiplied."""
 
     factors: Mapping[str, float] = field(default_factory=dict)
 

@@ -2,9 +2,9 @@
 
     step = max( (copies · weights + context · kv) / (bytes/s · TP · η_m),
                 2 · params · batch / (flops · TP · η_c) )
-           + launches · (overhead + 2 · layers · all-reduce, where TP > 1) + beside
+           + launches · (overhead + 2 · layers · all-reduce, where TP > 1) + versions
 
-How many copies of the weights a step reads, and what several versions take beside that, is said by slots.py.
+slots.py gives the number of copies of the weights that a step reads, and the extra time of several versions.
 While the same sequences run, the context grows by one token a sequence and step, so that the time of many steps has a
 closed form, and so has its inverse.
 """
@@ -50,7 +50,7 @@ ALL_REDUCE: Final = Constant(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the versions that run make of a step."""
+    """The effect of the running versions on a step."""
 
     weights: float = 1
     """Copies that are read."""

@@ -36,7 +36,7 @@ _ALL: Final = (
     Device(name="H20", flops=148e12, bytes_per_s=4.0e12, memory_bytes=96e9, near=LINKS["NVLink 900"]),
     Device(name="L40S", flops=362e12, bytes_per_s=0.864e12, memory_bytes=48e9, near=LINKS["PCIe 4"]),
     # One core of the machine that this was written on, float32: a product of 1,024 × 1,024 twice, and one of 12,288 ×
-    # 4,096 with a vector; median of nine, beside other work (load 4 on 2 cores).
+    # 4,096 with a vector; median of nine, with other work on the machine (load 4 on 2 cores).
     Device(
         name="CPU",
         flops=0.11e12,

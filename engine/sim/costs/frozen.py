@@ -1,7 +1,7 @@
 """When the constants were frozen, and every change of them since, with its reason.
 
-The report of a comparison carries this list. A test holds the newest line against the constants as they stand, so that
-none of them can be changed without a line here that says why.
+The report of a comparison carries this list. A test compares the newest line with the constants, so that no constant
+changes without a line here that gives the reason.
 
 Invariant: the first line is older than the first run of the grid.
 """
@@ -19,7 +19,7 @@ from engine.sim.costs.models import MODELS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
     commit: str
-    """That holds them so."""
+    """The commit with these constants."""
     fingerprint: str
     reason: str
 
@@ -39,6 +39,6 @@ FREEZES: Final[Sequence[Freeze]] = (
 
 
 def fingerprint(constants: Sequence[Constant]) -> str:
-    """Of all that a price follows from but the formulas: constants, devices, models. Words are left out."""
+    """A hash of everything that costs depend on except the formulas: constants, devices, models. Texts are left out."""
     values = [(each.name, each.value, each.origin, each.sweep) for each in constants]
     return sha256(repr((values, DEVICES, MODELS)).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Grading: a rule looks at the answer, beside the replica, so that it delays its trajectory and holds nothing up."""
+"""Grading: a rule checks the answer outside the replica: it delays its own trajectory and nothing else."""
 
 from typing import Final
 

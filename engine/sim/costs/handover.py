@@ -1,4 +1,4 @@
-"""The hand-over of a version: the trainer stands still while its weights are copied to the memory of its host.
+"""The hand-over of a version: the trainer pauses while its weights are copied to its host's memory.
 
     seconds = weights / rate
 
@@ -20,5 +20,5 @@ HANDOVER_RATE: Final = Constant(
 
 
 def handover_s(model: Model, *, bytes_sent: float | None = None, book: Book = AS_THEY_STAND) -> float:
-    """`bytes_sent`: of an adapter; None: the whole version."""
+    """`bytes_sent`: the size of an adapter; None: the whole version."""
     return (bytes_sent or model.weight_bytes) / book(HANDOVER_RATE)

@@ -31,5 +31,5 @@ INSTALL_FIXED: Final = Constant(
 def install_s(
     device: Device, model: Model, *, tp: int, bytes_sent: float | None = None, book: Book = AS_THEY_STAND
 ) -> float:
-    """`bytes_sent`: of an adapter; None: the whole version."""
+    """`bytes_sent`: the size of an adapter; None: the whole version."""
     return (bytes_sent or model.weight_bytes) / (tp * device.host.bytes_per_s * book(BUS_SHARE)) + book(INSTALL_FIXED)

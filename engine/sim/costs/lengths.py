@@ -1,6 +1,6 @@
 """Lengths of responses: log-normal, half of the variance by prompt and half by sample, clipped at the longest allowed.
 
-Invariant: the same for the same sample, whatever the schedule: all of them have the same work.
+Invariant: a sample's length does not depend on the schedule: all schedules have the same work.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Lengths:
 
     def response(self, seed: int, key: SampleKey) -> int:
         if key.group.evaluation is not None:
-            return 1  # of no interest here, and nothing waits for it
+            return 1  # evaluations are not simulated, and nothing waits for them
         if self.sigma == 0:
             return min(self.longest, int(self.median))
         half = self.sigma / 2**0.5

@@ -1,4 +1,4 @@
-"""Links, in bytes a second one way, by their makers' data sheets; how much is got of them stands beside its use."""
+"""Links, in bytes a second one way, by their makers' data sheets; their efficiency is defined where they are used."""
 
 from dataclasses import dataclass
 from typing import Final

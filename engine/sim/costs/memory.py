@@ -1,8 +1,8 @@
-"""Memory of a replica: what its weights and everything else leave for keys and values.
+"""Memory of a replica: the room that weights and everything else leave for keys and values.
 
     tokens = (devices · (memory − reserve) − weights) / bytes of a token
 
-How much the weights of several versions take is said by slots.py. What does not fit says so, in words.
+slots.py gives the memory of several versions. A set-up that does not fit has a reason in words.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Room:
 def room_for_kv(
     device: Device, model: Model, *, tp: int, slots: Slots, at_least_tokens: int, book: Book = AS_THEY_STAND
 ) -> Room:
-    """`at_least_tokens`: the longest sequence, which must fit as a whole beside what older versions take."""
+    """`at_least_tokens`: the longest sequence, which must fit whole in the room that older versions leave."""
     usable = tp * device.memory_bytes * (1 - book(RESERVE))
     left = usable - slots.weight_bytes(model)
     tokens = int(left / model.kv_bytes)

@@ -1,4 +1,4 @@
-"""Messages between processes, and data's log: what a decision costs beside its thinking, which counts as nothing."""
+"""Messages between processes, and data's log: the costs of a decision; its computing time counts as zero."""
 
 from typing import Final
 

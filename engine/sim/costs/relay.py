@@ -1,6 +1,6 @@
 """The chain of relays: T = (p + k − 2) · (α + M / (k · B)), with the best number of chunks k = √((p − 2)·M / (α·B)).
 
-p: relays, M: bytes of a version, B: bytes a second of one hop, α: what a chunk costs beside its bytes.
+p: relays, M: bytes of a version, B: bytes a second of one hop, α: the fixed cost of a chunk.
 """
 
 from math import sqrt
@@ -22,7 +22,7 @@ HOP_S: Final = Constant(
 def broadcast_s(
     model: Model, *, relays: int, link: Link = HOST_NETWORK, bytes_sent: float | None = None, book: Book = AS_THEY_STAND
 ) -> float:
-    """`bytes_sent`: of a delta or an adapter; None: the whole version."""
+    """`bytes_sent`: the size of a delta or an adapter; None: the whole version."""
     if relays < 1:
         return 0.0
     whole_s, hop_s = (bytes_sent or model.weight_bytes) / link.bytes_per_s, book(HOP_S)

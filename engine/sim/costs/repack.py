@@ -2,7 +2,7 @@
 
     seconds = tokens · kv / (TP · bytes/s · share) + fixed
 
-The source and the host decode nothing of what moves meanwhile.
+Neither the source nor the host decodes the moving sequences meanwhile.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ MOVE_FIXED: Final = Constant(
     value=0.17,
     unit="s",
     origin="fitted",
-    source="a repack costs 0.69 s in all; we take it for the 40 tails of 8K tokens of a 32B model that it is told with",
+    source="a repack costs 0.69 s in all; assumed to be for the 40 tails of 8K tokens of a 32B model given with it",
 )
 
 

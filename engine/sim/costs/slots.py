@@ -1,4 +1,4 @@
-"""Slots: what versions cost that one replica holds side by side.
+"""Slots: the costs of the versions that one replica holds at once.
 
     whole      n copies of the weights, for good; each that something runs on is read and launched once more in a step
     delta      one copy, of the newest; a version k versions older is what differs from it, in the room for keys and
@@ -9,11 +9,11 @@
     adapter    one base and n adapters of a LoRA job (lora.py), all rows in one batch:
                    more       = 2 · launches + max( Σ bytes / (bytes/s · TP · η_m), arithmetic of all rows )
 
-`changed(k)` is assumed: each step draws the values that it changes anew, so k steps change what any of them did. Values
+`changed(k)` is assumed: each step draws the values that it changes independently, so k steps change the union. Values
 that change back make it less; no order of steps makes it more than k · changed. A difference that would be no smaller
-than a copy is a copy. Corrections run one after the other, behind the dense step.
+than a copy is a copy. Corrections run one after the other, after the dense step.
 
-Invariant: a version beside others never makes a step shorter, nor the room larger.
+Invariant: a further version never makes a step shorter, nor the room larger.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,22 +45,22 @@ SMALL_LAUNCH: Final = Constant(
     value=3e-6,
     unit="s, seven a layer",
     origin="assumed",
-    source="a small kernel beside each product of a layer, within a captured graph",
+    source="a small kernel for each product of a layer, within a captured graph",
 )
 INDEX_BYTES: Final = 2
-"""Of a value of a difference: its column, in rows of at most 65,536."""
+"""The index of a value in a difference: its column, in rows of at most 65,536."""
 
 Rows = Sequence[tuple[int, float]]
-"""Of each version that something runs on: how many versions older than the newest it is, and its rows."""
+"""For each version in use: how many versions older than the newest it is, and its rows."""
 
 
 def changed_in(share: float, versions: int) -> float:
-    """Of the values, where each version changes this share."""
+    """The share of values that differ after several versions, if each version changes this share."""
     return 1 - (1 - min(1.0, share)) ** versions
 
 
 def of_a_copy(share: float, versions: int) -> float:
-    """The bytes of such a difference."""
+    """The size of such a difference as a share of a copy."""
     return min(1.0, changed_in(share, versions) * (BYTES_PER_WEIGHT + INDEX_BYTES) / BYTES_PER_WEIGHT)
 
 
@@ -70,11 +70,11 @@ class SlotCost(Protocol):
     def load(self, rows: Rows) -> Load: ...
 
     def taken_tokens(self, ages: Iterable[int]) -> int:
-        """Of the room for keys and values, by older versions of these ages."""
+        """The KV tokens whose room older versions of these ages take."""
         ...
 
     def making_s(self, before: Iterable[int], after: Iterable[int]) -> float:
-        """Beside the way of the new weights to the replica: older versions of these ages become older."""
+        """The time to make older versions of these ages one version older, in addition to loading the new weights."""
         ...
 
 
@@ -90,7 +90,7 @@ class Slots:
         return cls(num=num, kept="adapter", rank=rank)
 
     def weight_bytes(self, model: Model) -> float:
-        """That are taken for good."""
+        """The bytes of weights that are always taken."""
         match self.kept:
             case "whole":
                 return self.num * model.weight_bytes
@@ -100,13 +100,13 @@ class Slots:
                 return model.weight_bytes + self.num * adapter_bytes(model, self.rank)
 
     def room_bytes(self, model: Model, *, book: Book = AS_THEY_STAND) -> float:
-        """That older versions take of what is left, where one of them is of each of the last steps."""
+        """The bytes that older versions take of the rest, if one of them is from each of the last steps."""
         if self.kept != "delta":
             return 0.0
         return sum(of_a_copy(book(CHANGED_SHARE), age) for age in self.planned_ages) * model.weight_bytes
 
     def said(self, model: Model) -> str:
-        """What those are."""
+        """The held weights, as text."""
         weights = f"{model.weight_bytes / 1e9:.1f} GB of weights"
         match self.kept:
             case "whole":
@@ -117,7 +117,7 @@ class Slots:
                 return f"1 x {weights}, {self.num} adapters of rank {self.rank}"
 
     def cost(self, decode: DecodeCost, model: Model, *, book: Book = AS_THEY_STAND) -> SlotCost:
-        """`decode`: of the replica that has them."""
+        """`decode`: the costs of the replica that holds the versions."""
         launch_s = PRODUCTS * model.num_layers * book(SMALL_LAUNCH)
         match self.kept:
             case "whole":
@@ -136,7 +136,7 @@ class Slots:
 
     @property
     def planned_ages(self) -> range:
-        """Of its older versions, where one is taken at every step."""
+        """The ages of the older versions, if one is taken at every step."""
         return range(1, self.num)
 
 
@@ -159,7 +159,7 @@ class DeltaCost:
     copy_s: float
     """To read a copy of the weights."""
     copy_tokens: float
-    """Whose keys and values take as much as a copy."""
+    """The tokens whose keys and values take as much as a copy."""
     row_s: float
     """The arithmetic of a row, if all values differed."""
     launch_s: float

@@ -1,5 +1,5 @@
-"""A switch of colocated devices between training and generation: the one's state leaves for the host's memory, the
-other's comes back, and the weights are laid out anew.
+"""A switch of colocated devices between training and generation: the state of one moves to the host's memory, that of
+the other comes back, and the weights are resharded.
 
     seconds = (state of training + weights a replica) / device / (bytes/s of the bus · share), there and back
 """
@@ -24,7 +24,7 @@ RESHARD_SHARE: Final = Constant(
 def switch_s(
     device: Device, model: Model, *, devices: int, tp: int, lora_rank: int = 0, book: Book = AS_THEY_STAND
 ) -> float:
-    """Of a whole step: to generation, and back to training."""
+    """The time of a step's two switches: to generation, and back to training."""
     bus = device.host.bytes_per_s * book(BUS_SHARE)
     state_s = state_bytes(model, lora_rank=lora_rank) / devices / bus
     reshard_s = model.weight_bytes / tp / (device.far.bytes_per_s * book(RESHARD_SHARE))

@@ -4,8 +4,8 @@
     MFU = highest · t / (t + half)        t: tokens of one update on one device (the penalty of strong scaling)
 
 The more devices share an update, the less each has to do while weights are gathered and gradients reduced.
-No reference model: DAPO has none. With LoRA only adapters have gradients and moments, and of the weights nothing but
-what passes through them is computed.
+No reference model: DAPO has none. With LoRA only adapters have gradients and moments; for the weights only activations
+and their gradients are computed.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ FORWARD_GAIN: Final = Constant(
     value=0.835,
     unit="of the update's efficiency",
     origin="fitted",
-    source="verl at 32 H20: old log-probs 107.7 s beside an update of 269.8 s",
+    source="verl at 32 H20: old log-probs 107.7 s, an update 269.8 s",
 )
 STATE_BYTES: Final = 16
 """Of a weight in training: bf16 weight and gradient, float32 master and two moments."""
@@ -85,5 +85,5 @@ def state_bytes(model: Model, *, lora_rank: int = 0) -> float:
 
 
 def fewest_devices(device: Device, model: Model, *, lora_rank: int = 0, book: Book = AS_THEY_STAND) -> int:
-    """That hold the state of training."""
+    """The fewest devices that hold the training state."""
     return -int(-state_bytes(model, lora_rank=lora_rank) // (device.memory_bytes * (1 - book(ACTIVATIONS))))

@@ -1,13 +1,13 @@
-"""The batch of one replica, decoded analytically: from one thing that matters to the next in one leap.
+"""The batch of one replica, decoded analytically: from one event to the next in a single computation.
 
     steps ──▶ 0 ··· 812 ··········· 3,071 ····    a sequence that joins at step s with r tokens to write ends at s + r;
-                    one ends        one ends      a heap knows whose end is next, a formula how long the way is
+                    one ends        one ends      a heap gives the next end, a formula the time of the steps until it
 
 Invariants:
-- a step writes one token of each sequence that runs; no step is counted twice, and none takes less than it costs;
+- a step writes one token of each running sequence; no step is counted twice, and none takes less than it costs;
 - every token is counted to the weights that wrote it;
-- what runs, waits for tools or was handed over with its cache takes room; nothing runs without;
-- a sequence whose room was taken reads all its tokens again before it goes on.
+- sequences that run, wait for tools or were handed over with their cache take room; none runs without room;
+- an evicted sequence prefills all its tokens again before it continues.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from engine.sim.costs.slots import SlotCost
 from engine.sim.fleet.residents import Residents
 from engine.sim.fleet.sequence import Sequence
 
-# As vLLM does: so much is kept free for the growth of what runs.
+# As in vLLM: the share kept free for the growth of running sequences.
 KEPT_FREE: Final = 0.01
 
 
@@ -30,7 +30,7 @@ class Decoding:
     def __init__(
         self, cost: DecodeCost, *, prefill_s: float, kv_tokens: int, max_batch: int, slots: SlotCost | None = None
     ) -> None:
-        """`slots`: None: of whole copies."""
+        """`slots`: how versions are held; None: as whole copies."""
         self._cost, self._prefill_s = cost, prefill_s
         self._all_tokens = self._kv_tokens = kv_tokens
         self._max_batch = max_batch
@@ -39,11 +39,11 @@ class Decoding:
         self._running: dict[SampleKey, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._away: dict[SampleKey, Sequence] = {}
-        """With their tools, cached."""
+        """Sequences that wait for their tools, with their cache here."""
         self._context = self._away_context = 0
         self._step = self._serial = 0
         self._at = 0.0
-        """When the step in progress began; later than now while something holds the replica up."""
+        """When the step in progress began; later than now while the replica is blocked."""
         # What happened so far:
         self.num_written = 0
         self.num_prefilled = 0
@@ -70,7 +70,7 @@ class Decoding:
         yield from self._away.values()
 
     def kv_by_weights(self) -> dict[WeightsId, float]:
-        """What runs or waits for tools on each, as a share of the room. The steps since each joined are its tokens."""
+        """The share of the room by weights, of sequences that run or wait for tools; tokens since joining included."""
         kept: dict[WeightsId, int] = {}
         for sequence in self._running.values():
             tokens = sequence.context + self._step - sequence.joined_at
@@ -82,7 +82,7 @@ class Decoding:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> None:
-        """All whole steps up to now, but none beyond the next end."""
+        """Counts all whole steps up to now, but none beyond the next end."""
         if now <= self._at:
             return
         batch = len(self._running)
@@ -100,7 +100,7 @@ class Decoding:
         return self._at + self._duration(self._steps_to_next())
 
     def arrive(self) -> None:
-        """The moment that `next_at` said."""
+        """Advances to the time that `next_at` returned."""
         self._leap(self._steps_to_next())
 
     def hold_up(self, now: float, seconds: float) -> None:
@@ -136,7 +136,7 @@ class Decoding:
     # ── sequences ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ended(self) -> list[Sequence]:
-        """Those whose turn is over by now, taken out; and room is made where it has become short."""
+        """Takes out the sequences whose turn has ended, and evicts others if room is short."""
         over: list[Sequence] = []
         while self._heap and self._heap[0][0] <= self._step:
             _, serial, sequence = heappop(self._heap)
@@ -152,7 +152,7 @@ class Decoding:
         self.admit(now)
 
     def admit(self, now: float) -> None:
-        """As many as there is room for."""
+        """Admits waiting sequences while there is room."""
         kept_free = int(self._kv_tokens * KEPT_FREE)
         while self._waiting and len(self._running) < self._max_batch:
             sequence = self._waiting[0]
@@ -163,16 +163,16 @@ class Decoding:
             self._join(sequence, now)
 
     def read_prompt(self, tokens: int, now: float) -> None:
-        """Before sequences that share it are added, with it in their cache."""
+        """Prefills a prompt before the sequences that share it are added with it in their cache."""
         self._read(tokens, now)
 
     def send_away(self, sequence: Sequence) -> None:
-        """To its tools; its cache stays."""
+        """The sequence waits for its tool; its cache stays."""
         self._away[sequence.key] = sequence
         self._away_context += sequence.context if sequence.is_cached else 0
 
     def come_back(self, sequence: Sequence, answer: int, now: float) -> None:
-        """With so many tokens to read."""
+        """The sequence returns from its tool with the answer's tokens to prefill."""
         del self._away[sequence.key]
         if sequence.is_cached:
             self._away_context -= sequence.context
@@ -181,7 +181,7 @@ class Decoding:
         self.add([sequence], now)
 
     def take_out(self, keys: Iterable[SampleKey]) -> list[Sequence]:
-        """With their cache, as far as it is here; those that are with their tools stay what they are."""
+        """Removes sequences with their cache, if it is here; those that wait for tools keep waiting."""
         wanted = list(keys)
         taken = [sequence for key in wanted if (sequence := self._running.get(key)) is not None]
         for sequence in taken:
@@ -197,7 +197,7 @@ class Decoding:
         return taken
 
     def install(self, weights: WeightsId, keeps: Iterable[WeightsId]) -> float:
-        """The time that it takes to make what is kept of older ones beside these; room for that is taken at once."""
+        """Installs weights; returns the time to rebuild what is kept of older versions, whose room is taken at once."""
         seconds = self.residents.install(weights, keeps=keeps)
         self._kv_tokens = max(1, self._all_tokens - self.residents.taken_tokens)
         return seconds
@@ -205,7 +205,7 @@ class Decoding:
     def carry_on(
         self, weights: WeightsId, now: float, *, reads_again: bool = False, of: WeightsId | None = None
     ) -> None:
-        """All that is here goes on on these. `of`: that alone which is on these."""
+        """All sequences here continue on these weights. `of`: only those on these older weights."""
         for sequence in self.held():
             if of not in (None, sequence.weights):
                 continue
@@ -238,7 +238,7 @@ class Decoding:
         self.hold_up(now, tokens * self._prefill_s)
 
     def _is_planned(self, serial: int, sequence: Sequence) -> bool:
-        """It has not left since. Another replica may have given it the same serial."""
+        """Whether the sequence has not left since. Another replica may have given it the same serial."""
         return sequence.serial == serial and self._running.get(sequence.key) is sequence
 
     def _stop(self, sequence: Sequence) -> None:
@@ -249,7 +249,7 @@ class Decoding:
         self.residents.take_row(sequence.weights)
 
     def _count(self, sequence: Sequence) -> None:
-        """It joins anew; its end stays where it is."""
+        """Counts its tokens as if it joined now; its end stays the same."""
         sequence.write(self._step - sequence.joined_at)
         sequence.joined_at = self._step
 
@@ -257,7 +257,7 @@ class Decoding:
         return self._context + self._away_context + len(self._running) > self._kv_tokens
 
     def _evict(self) -> None:
-        """Of those with their tools first, then what came last: it has the least to read again."""
+        """Evicts sequences that wait for tools first, then the latest arrivals: they have the least to read again."""
         self.num_evicted += 1
         for away in self._away.values():
             if away.is_cached:

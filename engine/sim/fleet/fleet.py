@@ -1,13 +1,13 @@
-"""A fleet: the brains of a whole run on many devices, under a virtual clock, with bodies that cost models price.
+"""A fleet: the brains of a whole run on many devices, under a virtual clock, with bodies priced by cost models.
 
     data ⇄ replicas ⇄ relays (one figure: when a version is everywhere)      repacker ──▶ data      data ⇄ trainer
 
-Nothing is lost, nobody dies: that is the fault simulation's. So nothing beats, and a brain ticks only when it would
-have something to say. What brains think costs nothing here; what they say takes its time.
+No message is lost and no process dies: the fault simulation covers that. So there are no heartbeats, and a brain ticks
+only when it would have effects. Decisions take no time here; messages do.
 
 Invariants:
 - the brains are the ones that run live;
-- a message is heard `message_s` after it was said, in the order in which such messages were said.
+- a message arrives `message_s` after it was sent, in the order of sending.
 """
 
 from collections import deque
@@ -37,16 +37,16 @@ from engine.sim.fleet.setup import Setup
 from engine.sim.kernel import Kernel
 
 DATA_TICK_S: Final = 1.0
-# Longer than a brain waits for an answer before it asks once more.
+# Longer than a brain waits for an answer before it resends.
 LOOK_AGAIN_S: Final = 2.1
 
 
 MakeBody = Callable[..., Any]
-"""With the arguments of `ReplicaBody`, and with its methods."""
+"""Takes the arguments of `ReplicaBody` and returns an object with its methods."""
 
 
 class Replica:
-    """Brain and body, and the ticks that this brain needs."""
+    """A replica's brain, body and ticks."""
 
     def __init__(self, fleet: "Fleet", number: int) -> None:
         self._fleet, self._kernel = fleet, fleet.kernel
@@ -78,7 +78,7 @@ class Replica:
             self._kernel.at(at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
-        if at == self._ticks_at:  # no sooner one took its place
+        if at == self._ticks_at:  # not replaced by an earlier tick
             self._ticks_at = float("inf")
             self.hear(Tick())
 
@@ -91,7 +91,7 @@ class Fleet:
         make_body: MakeBody = ReplicaBody,
         on_batch: Callable[[TrainOn], object] = lambda batch: None,
     ) -> None:
-        """`on_batch`: is told each that is trained on."""
+        """`on_batch` is called with each batch that is trained on."""
         assert not setup.why_not, setup.why_not
         self.setup, self.kernel, self.make_body, self._on_batch = setup, Kernel(), make_body, on_batch
         self._message_s, self._persist_s = message_s(setup.book), persist_s(setup.book)
@@ -102,16 +102,16 @@ class Fleet:
         self._trained: TrainOn | None = None
         self._began_at = 0.0
         self._stalled_s = 0.0
-        """Since the last update."""
+        """Seconds of hand-over since the last update."""
         self.steps: list[Step] = []
-        """That have ended."""
+        """The steps that have ended."""
         self.published_at: dict[WeightsId, float] = {}
 
     def run(self) -> Outcome:
         return self.run_until(self.setup.warm_steps + self.setup.steps)
 
     def run_until(self, num_steps: int) -> Outcome:
-        """The outcome of so many steps, those before the measured ones included. It may go on from there."""
+        """The outcome after this number of steps, unmeasured first ones included. The run can continue from there."""
         if not self.kernel.num_events:
             self._begin()
         while len(self.steps) < num_steps:
@@ -133,7 +133,7 @@ class Fleet:
     def send(self, sender: Address, effect: Send) -> None:
         match effect.to.kind:
             case "driver":
-                pass  # a person reads it
+                pass  # display only
             case "manager":
                 self._tell_manager(effect.message)
             case "relay":
@@ -263,7 +263,7 @@ class Fleet:
         self.kernel.after(REPACK_EVERY_S, self._tick_repacker)
 
     def _look_at_replicas(self) -> None:
-        """They are measured when it is looked at them, not every second."""
+        """Replicas are measured when the manager checks them, not every second."""
         for replica in self.replicas:
             replica.hear(replica.body.measure())
 

@@ -1,6 +1,6 @@
 """A replica's body in the fleet: carries its brain's effects out on a batch that is decoded analytically.
 
-Invariant: whatever changes the batch brings it up to now first, and plans its next end anew.
+Invariant: every change of the batch first advances it to now, then schedules its next end again.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ class ReplicaBody:
         tell: Callable[[float, Message], None],
         send: Callable[[int, float, Message], None],
     ) -> None:
-        """`tell`: the own brain, after some seconds; `send`: another replica."""
+        """`tell` delivers a message to the body's own brain after a delay; `send` to another replica."""
         self._setup, self._kernel, self._tell, self._send = setup, kernel, tell, send
         self.decoding = Decoding(
             setup.decode,
@@ -93,7 +93,7 @@ class ReplicaBody:
     # ── sequences ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begun(self, task: GroupTask, now: float) -> list[Sequence]:
-        """A group's prompt is read once; its samples share it."""
+        """A group's prompt is prefilled once; its samples share it."""
         sequences = []
         for sample in task.samples:
             key = SampleKey(group=task.key, sample=sample)
@@ -156,7 +156,7 @@ class ReplicaBody:
         self._plan_next()
 
     def _trajectory(self, sequence: Sequence) -> Trajectory:
-        """Its runs are told even where it is one: from them it is counted who wrote what."""
+        """The runs are set even if there is only one: tokens are counted to weights by them."""
         return Trajectory(
             key=sequence.key,
             weights=min(run.weights for run in sequence.runs),

@@ -1,8 +1,8 @@
-"""The versions that a replica holds side by side: what those that run cost a step, what older ones take of the room.
+"""The versions that a replica holds at once: what versions in use cost a step, and the memory that older ones take.
 
 Invariants:
-- weights that something runs on are the newest, or were kept when those were installed, and are paid for;
-- an older version takes its room until the next installation, also once nothing runs on it any more.
+- weights in use are the newest, or were kept when the newest were installed, and their cost is counted;
+- an older version keeps its memory until the next installation, even once nothing runs on it any more.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ class Residents:
         self._slots = slots or WholeCost()
         self.num_rows: Counter[WeightsId] = Counter()
         self._load: Load | None = None
-        """None: other rows run than when it was asked for last."""
+        """None: the running rows have changed since the last call."""
         self.newest = NO_WEIGHTS
         self.older: tuple[WeightsId, ...] = ()
 
@@ -44,7 +44,7 @@ class Residents:
         return self._slots.taken_tokens(map(self._age, self.older))
 
     def install(self, weights: WeightsId, *, keeps: Iterable[WeightsId]) -> float:
-        """The time that it takes to make what is kept of older ones beside these."""
+        """Installs weights; returns the time to rebuild what is kept of older versions."""
         before = [self._age(each) for each in self.older]
         self.newest, self.older, self._load = weights, tuple(keeps), None
         return self._slots.making_s(before, map(self._age, self.older))

@@ -1,6 +1,6 @@
-"""A sample on its way: what it has left to write, and what of it was written by which weights.
+"""A running sample: the tokens that it has left to write, and which weights wrote the others.
 
-Invariant: its runs are all that it has written, in the order in which it was.
+Invariant: its runs cover all written tokens, in order.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ class Sequence:
     weights: WeightsId
     prompt: int
     left: list[int]
-    """Tokens to write in each turn; the first is of the turn that it is in."""
+    """Tokens to write in each turn, starting with the current turn."""
     calls: deque[Call]
     context: int
     """Tokens read and written, when it joined or stopped last."""
@@ -26,20 +26,20 @@ class Sequence:
     runs: list[VersionRun] = field(default_factory=list)
     """Of `num_written`."""
     joined_at: int = 0
-    """A step; while it runs, `context` and the like are of that one."""
+    """The step at which it joined the batch; while it runs, `context` and `left` are as of that step."""
     serial: int = 0
-    """Of its last joining; an older one on the heap is void."""
+    """The number of its last joining; heap entries with an older one are void."""
     is_running: bool = False
     is_cached: bool = False
-    """Its keys and values are here."""
+    """Its keys and values are in this replica's cache."""
     answer: int = 0
-    """Tokens that its tool will have said, while it waits for that."""
+    """The tokens of the tool's answer that it waits for."""
     back_at: float = 0.0
     trip: int = 0
-    """Grows when it leaves its replica: what was planned there is void."""
+    """Increases when it leaves its replica: events scheduled there are void."""
 
     def write(self, tokens: int) -> None:
-        """By the weights that it has."""
+        """Counts tokens written by the current weights."""
         if not tokens:
             return
         self.context += tokens

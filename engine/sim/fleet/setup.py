@@ -1,8 +1,8 @@
-"""The set-up of one simulated run: which devices do what, for which model, by which schedule; and what that costs.
+"""The set-up of one simulated run: devices by role, model and schedule, and the resulting costs.
 
-    devices ──▶ training | replicas of so many devices each        colocated: all of them do both, one after the other
+    devices ──▶ training | replicas of several devices each        colocated: all devices do both, one after the other
 
-Invariant: all that a run depends on is in here; the same set-up gives the same run.
+Invariant: a run depends on its set-up only; the same set-up gives the same run.
 """
 
 from dataclasses import dataclass, field, replace
@@ -45,12 +45,12 @@ class Setup:
     train_devices: int
     rollout_devices: int
     is_colocated: bool = False
-    """All devices are both; `train_devices` and `rollout_devices` are the same ones."""
+    """All devices train and generate; `train_devices` and `rollout_devices` are the same ones."""
     tp: int
     slots: Slots = field(default_factory=Slots)
-    """For versions, in a replica."""
+    """How a replica holds versions."""
     lora_rank: int = 0
-    """Of the adapters that are trained instead of the weights; 0: the weights are."""
+    """The rank of the trained adapters; 0: the weights are trained."""
     workload: Workload = "math"
     lengths: Lengths = field(default_factory=Lengths)
     drawn: Drawing | None = None
@@ -105,7 +105,7 @@ class Setup:
 
     @property
     def why_not(self) -> str:
-        """Why it does not fit; empty: it does."""
+        """Why the set-up does not fit; empty: it fits."""
         if (self.slots.kept == "adapter") != bool(self.lora_rank):
             return "adapters lie side by side in a LoRA job, and in no other one"
         needed = fewest_devices(self.device, self.model, lora_rank=self.lora_rank, book=self.book)
@@ -129,12 +129,12 @@ class Setup:
 
     @property
     def usual_kv_tokens(self) -> float:
-        """Of the room, what older versions leave of it where one of them is of each of the last steps."""
+        """The KV tokens that older versions leave free, if one of them is from each of the last steps."""
         return self.room.kv_tokens - self.slot_cost.taken_tokens(self.slots.planned_ages)
 
     @property
     def sent_bytes(self) -> float | None:
-        """Of a version, what travels; None: all of it."""
+        """The bytes of a version that are sent; None: the whole version."""
         return adapter_bytes(self.model, self.lora_rank) if self.lora_rank else None
 
     @cached_property
@@ -143,7 +143,7 @@ class Setup:
 
     @cached_property
     def stall_s(self) -> float:
-        """That training stands still for at a new version."""
+        """Seconds that training pauses at a new version."""
         return 0.0 if self.is_colocated else handover_s(self.model, bytes_sent=self.sent_bytes, book=self.book)
 
     @cached_property
@@ -160,7 +160,7 @@ class Setup:
         return install_s(self.device, self.model, tp=self.tp, bytes_sent=self.sent_bytes, book=self.book)
 
     def training_s(self, tokens: float, *, stalled_s: float | None = None) -> float:
-        """`stalled_s`: what the hand-over since the update before took; None: there was one."""
+        """`stalled_s`: the hand-over's time since the previous update; None: one hand-over."""
         if self.train_every_s is not None:
             return self.train_every_s - (self.stall_s if stalled_s is None else stalled_s)
         samples = self.groups_per_step * self.group_size

@@ -1,7 +1,7 @@
-"""The work of a sample: tokens to read, tokens to write in each turn, a call between two turns; and who draws it.
+"""The work of a sample: tokens to read, tokens to write in each turn, a call between two turns; and how it is drawn.
 
 Invariants:
-- the same for the same seed and sample, whatever the schedule: all of them have the same work;
+- the work depends on seed and sample only, so that all schedules have the same work;
 - the samples of a group have the same prompt.
 """
 
@@ -22,7 +22,7 @@ class Work:
     turns: tuple[int, ...]
     """Tokens to write in each."""
     calls: tuple[Call, ...] = ()
-    """One behind each turn but the last."""
+    """One call after each turn but the last."""
 
     def __post_init__(self) -> None:
         assert len(self.turns) == len(self.calls) + 1, f"{len(self.turns)} turns, {len(self.calls)} calls"
@@ -34,12 +34,12 @@ class Work:
 
     @property
     def num_tokens(self) -> int:
-        """All that it comes to."""
+        """All tokens, read and written."""
         return self.prompt + self.num_written + sum(call.tokens for call in self.calls)
 
 
 NO_WORK: Final = Work(prompt=1, turns=(1,))
-"""Of a held-out prompt: evaluations are not simulated, and a plan has at least one."""
+"""The work of a held-out prompt: evaluations are not simulated, but a plan has at least one."""
 
 
 class Drawing(Protocol):
@@ -48,7 +48,7 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelled:
-    """By the models of lengths and tools."""
+    """Draws work from the models of lengths and tools."""
 
     lengths: Lengths
     tools: Tools | None
@@ -91,6 +91,6 @@ def _place(key: SampleKey) -> tuple[int, int, int]:
 
 
 def _even(tokens: int, num: int) -> tuple[int, ...]:
-    """As even as can be, and none without a token."""
+    """Splits tokens as evenly as possible, at least one per turn."""
     tokens = max(tokens, num)
     return tuple(tokens * (at + 1) // num - tokens * at // num for at in range(num))

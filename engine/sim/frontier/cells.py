@@ -1,8 +1,7 @@
-"""A cell: a device, a model, how long contexts are, and how far apart updates; and a run there.
+"""A cell: a device, a model, the length of contexts and the time between updates; and a run in it.
 
-Replicas alone decide: a batch is what they would write, all of them full, in five quarters of the time between two
-updates. So whatever a design spends on versions (caches read again, memory for copies, replicas that empty) is missing
-in what it makes.
+Only replicas limit the speed: a batch is what full replicas write in five quarters of the time between two updates. So
+whatever a design spends on versions (caches read again, memory for copies, replicas that empty) reduces its tokens/s.
 
 Invariant: all designs of a cell have the same devices, batch and lengths.
 """
@@ -23,11 +22,11 @@ from engine.sim.fleet.setup import Setup
 REPLICAS: Final = 8
 GROUP: Final = 8
 BEYOND: Final = 1.25
-"""What is to be written, over what could be."""
+"""The tokens to write, over those that full replicas could write."""
 LONGEST_OVER_CONTEXT: Final = 4
 MOST_ROWS: Final = 512
 FEWEST_SAMPLES: Final = 2_000
-"""That are trained in the steps that count: a step of few says little."""
+"""Samples trained in the measured steps: with fewer the figures are noise."""
 FEWEST_STEPS: Final = 4
 
 
@@ -36,7 +35,7 @@ class Cell:
     device: str
     model: str
     context: int
-    """Tokens that a row reads in the mean."""
+    """The mean number of tokens that a row reads."""
     every_s: float
     """From one update to the next."""
 
@@ -79,7 +78,7 @@ class Place:
 
     @cached_property
     def rows(self) -> int:
-        """Of a full replica."""
+        """The rows of a full replica."""
         return max(1, min(MOST_ROWS, self._of_one_version.room.kv_tokens // self.cell.context))
 
     @cached_property
@@ -97,7 +96,7 @@ class Place:
         return REPLICAS * self.rows / (self.groups_per_step * GROUP)
 
     def run(self, contestant: Contestant, *, lead: float | None, seed: int) -> Setup:
-        """`lead`: steps; None: the schedule's own."""
+        """`lead`: in steps; None: the schedule's default."""
         setup = self._setup(contestant, groups=self.groups_per_step, tp=MODELS[self.cell.model].tensor_parallel)
         schedule = setup.schedule if lead is None else replace(setup.schedule, lead_steps=lead)
         alive_steps = self.moments.by_size * self.step_s / self.cell.every_s
@@ -129,5 +128,5 @@ class Place:
 
 
 def _context(lengths: Lengths) -> float:
-    """A row that is looked at at random is in the middle of its answer."""
+    """The mean context of a row at a random time, when it is in the middle of its answer."""
     return lengths.prompt + moments(lengths).by_size / 2

@@ -1,8 +1,8 @@
-"""A design's points in a cell, one for each lead, and the most that it makes within so much staleness.
+"""A design's points in a cell, one for each lead, and its most tokens/s within a staleness.
 
 Invariants:
-- of the schedules with windows the lead is the schedule's own: they have one point;
-- within a staleness that no point of a design keeps to, it has no figure.
+- schedules with windows have their own lead only, and so one point;
+- a design has no figure within a staleness that all its points exceed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from engine.sim.fleet.fleet import Fleet
 from engine.sim.frontier.cells import Cell, Place
 
 LEADS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Over what full replicas hold: with less they have empty places, with more what is fresh waits for one and ages."""
+"""Relative to what full replicas hold: with less they have empty places, with more fresh samples wait and age."""
 DESIGNS: Final = tuple(name for name in OF_THE_GRID if not CONTESTANTS[name].is_colocated)
 
 
@@ -24,7 +24,7 @@ class Asked:
     cell: Cell
     design: str
     lead: float | None
-    """Over what full replicas hold; None: the schedule's own."""
+    """Relative to what full replicas hold; None: the schedule's default."""
     seed: int
 
 

@@ -1,1 +1,1 @@
-"""What a live run told of itself, for the simulator."""
+"""Measurements from a live run's facts, for the simulator."""

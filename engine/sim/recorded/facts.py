@@ -1,8 +1,8 @@
 """A live run's facts (DIR/facts.jsonl of `python -m engine run`), as the observations that constants are fitted to.
 
 Invariants:
-- an observation is a difference between two facts of the same incarnation: what was before the first counts nowhere;
-- a figure that stands in several facts, because nothing new came, is one observation.
+- an observation is a difference between two facts of the same incarnation: work before the first is not counted;
+- a figure repeated in several facts, because nothing changed, is one observation.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,16 +42,16 @@ class Observations:
     handovers_s: list[float] = field(default_factory=list)
     broadcasts_s: list[float] = field(default_factory=list)
     installs_s: list[float] = field(default_factory=list)
-    """The mean of each stretch in which there were some."""
+    """The mean time of an install in each stretch that has any."""
     grading_s: list[float] = field(default_factory=list)
-    """Of a trajectory, the mean of each step."""
+    """The mean grading time of a trajectory in each step."""
     has_tools: bool = False
-    """Environments did more than grade."""
+    """Environments ran tools as well as graders."""
 
 
 def read_facts(path: Path) -> Iterator[Fact]:
-    """`ValueError` for what is no file of facts. A last line that was cut off is none."""
-    with path.open("rb") as lines:  # not read at once: weeks of facts are gigabytes
+    """Raises `ValueError` if the file holds no facts. A truncated last line is ignored."""
+    with path.open("rb") as lines:  # streamed: weeks of facts are gigabytes
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -112,7 +112,7 @@ def _add_step(found: Observations, step: StepTrained) -> None:
     if broadcast_s is not None and broadcast_s not in found.broadcasts_s[-1:]:
         found.broadcasts_s.append(broadcast_s)
     if step.step > 1 and {"trainer/step_s", "trainer/wait_fraction", "train/tokens"} <= told.keys():
-        # Of the first step the time counts from the start. A hand-over lies between two steps where there was one.
+        # The first step's time counts from the start. A hand-over lies between two steps if there was one.
         busy_s = told["trainer/step_s"] * (1 - told["trainer/wait_fraction"])
         found.trained.append(
             Trained(

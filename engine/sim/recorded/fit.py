@@ -1,12 +1,12 @@
-"""The constants of a device, fitted to what a live run on it told.
+"""The constants of a device, fitted to the facts of a live run on it.
 
     decode       seconds = overhead · steps + row · tokens + prefill · tokens read     a stretch of a replica
     training     seconds = a · tokens + b · updates                                    a step
-    the others   the mean of what was told
+    the others   the mean of the observations
 
 Each is then put into the formula of its cost (engine/sim/costs), which gives the constant. Invariants:
-- what the run does not tell stays as it stands, and the reason is told;
-- wherever a formula has two constants for what is one figure of a run, the given one stays and the other is fitted.
+- a constant that the run does not determine keeps its value, with the reason;
+- if a formula has two constants for one figure of a run, the given one stays and the other is fitted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ from engine.sim.recorded.facts import Observations
 from engine.sim.recorded.least_squares import Indistinct, fitted
 
 FEWEST: Final = 4
-"""Observations: fewer than these say nothing of how well they fit."""
-NONE_TOLD: Final = "the run does not tell it"
+"""The fewest observations: with fewer the residual is meaningless."""
+NONE_TOLD: Final = "the facts do not contain it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Fitted:
     error: float = 0.0
     """Of the value, by the scatter of the observations, as a share of it: one standard deviation."""
     why_not: str = ""
-    """Why it could not be fitted, so that `value` is as it stands."""
+    """Why the constant could not be fitted, so that `value` is unchanged; empty: it was fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class DeviceFit:
 
 
 def model_of(num_parameters: int, *, tensor_parallel: int = 1) -> Model:
-    """As far as costs go that a run tells of. Its keys and values have no bytes: no fact says how many."""
+    """The model, as far as the facts describe it. The bytes of keys and values are missing: no fact contains them."""
     return Model(
         name="recorded",
         weight_bytes=float(num_parameters * BYTES_PER_WEIGHT),
@@ -67,9 +67,9 @@ def model_of(num_parameters: int, *, tensor_parallel: int = 1) -> Model:
 
 
 def fit(seen: Observations, device: Device, *, tensor_parallel: int = 1, training: int = 1) -> DeviceFit:
-    """`training`: devices. `ValueError`: the run never was ready, so nothing is known of its model."""
+    """`training`: devices. Raises `ValueError` if the run was never ready, so that its model is unknown."""
     if not seen.num_parameters:
-        raise ValueError("the run never got ready: its facts do not say how large the model is")
+        raise ValueError("the run never got ready: its facts do not contain the model's size")
     model = model_of(seen.num_parameters, tensor_parallel=tensor_parallel)
     of_decode = _decode(seen, device, model)
     of_training = _training(seen, device, model, training)
@@ -86,9 +86,9 @@ def fit(seen: Observations, device: Device, *, tensor_parallel: int = 1, trainin
 
 
 def _decode(seen: Observations, device: Device, model: Model) -> Iterator[Fitted]:
-    """With one model alone, reading its weights cannot be told from any other cost of a step: the given share of the
-    memory's rate stays."""
-    yield _kept(READ_SHARE, "one model alone does not tell a step's reading from its overhead")
+    """With a single model, reading its weights cannot be separated from the other costs of a step: the given share of
+    the memory's rate stays."""
+    yield _kept(READ_SHARE, "one model alone does not separate a step's reading from its overhead")
     those = (STEP_OVERHEAD, GEMM_SHARE, PREFILL_SHARE)
     rows = [[each.num_steps, each.num_tokens, each.num_prefilled] for each in seen.decoded]
     seconds = [each.seconds for each in seen.decoded]
@@ -116,12 +116,12 @@ def _decode(seen: Observations, device: Device, model: Model) -> Iterator[Fitted
     if read_s > 0:
         yield _of(PREFILL_SHARE, 2 * model.num_weights / (flops * read_s), num, found.residual, errors[2] / read_s)
     else:
-        yield _kept(PREFILL_SHARE, "prefill comes out below zero: too little was read for it to be seen")
+        yield _kept(PREFILL_SHARE, "prefill is below zero: too little was read to measure it")
 
 
 def _training(seen: Observations, device: Device, model: Model, training: int) -> Iterator[Fitted]:
-    """What log-probs take is in it, in the proportion that stands."""
-    yield _kept(FORWARD_GAIN, "log-probs and updates are told as one time")
+    """Fits training with its log-probs, in the given proportion."""
+    yield _kept(FORWARD_GAIN, "log-probs and updates are reported as one time")
     rows = [[each.num_tokens, each.num_updates] for each in seen.trained]
     seconds = [each.seconds for each in seen.trained]
     those = (MFU, HALF_TOKENS)
@@ -153,7 +153,7 @@ def _mean(
         return _kept(constant, f"{len(told)} observations, {FEWEST} are needed")
     value = value_of(mean) if mean > 0 else 0.0
     if value <= 0:
-        return _kept(constant, "the bytes alone take longer, as they stand")
+        return _kept(constant, "the bytes alone take longer at the given rate")
     spread = sqrt(sum((each - mean) ** 2 for each in told) / len(told)) / mean
     return _of(constant, value, len(told), spread, spread / sqrt(len(told) - 1))
 

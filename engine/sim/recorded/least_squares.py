@@ -1,8 +1,8 @@
 """Least squares for a few unknowns, none below zero, by the normal equations.
 
 Invariants:
-- unknowns that the observations do not tell apart are no solution: `Indistinct`;
-- one that would come out below zero is 0, and the others are fitted anew without it.
+- unknowns that the observations cannot separate raise `Indistinct`;
+- an unknown whose solution is below zero becomes 0, and the others are fitted again without it.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def fitted(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> Solutio
 
 
 def _solved(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The unknowns, and the error of each for a scatter of 1. Columns are scaled to length 1, so that what is apart is
-    told by angles and not by units."""
+    """The unknowns, and the error of each for a scatter of 1. Columns are scaled to length 1, so that angles and not
+    units decide whether unknowns can be separated."""
     size = len(rows[0])
     if len(rows) < size:
         raise Indistinct

@@ -18,6 +18,6 @@ def test_request_survives_serialisation(fields: dict[str, Any]) -> None:
     "fields",
     [{"kind": "resize"}, {"kind": "pause", "replicas": 1}, {"kind": "resize", "replicas": 0}, {"kind": "stop"}],
 )
-def test_impossible_request_is_refused(body: dict[str, Any]) -> None:
+def test_impossible_request_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        ControlRequest(id="req_1", **body)
+        ControlRequest(id="req_1", **fields)
