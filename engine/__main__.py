@@ -36,21 +36,21 @@ from engine.spec.presets import filled
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Trains on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Trains and simulates here.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run one job")
     run.add_argument("spec", type=Path, help="a JobSpec as JSON")
     run.add_argument("--out", type=Path, required=True, help="a folder for facts and checkpoints")
-    run.add_argument("--resume-from", default=None, help="go on from this checkpoint")
-    run.add_argument("--record", action="store_true", help="keep what every part heard and decided, to be replayed")
-    run.add_argument("--record-step", type=int, default=None, metavar="N", help="keep step N, to be trained again")
-    again = commands.add_parser("replay", help="decide again what a recorded part decided")
-    again.add_argument("log", type=Path, help="a file of DIR/recordings")
+    run.add_argument("--resume-from", default=None, help="resume from this checkpoint")
+    run.add_argument("--record", action="store_true", help="record messages and decisions for replay")
+    run.add_argument("--record-step", type=int, default=None, metavar="N", help="record step N for replay-step")
+    again = commands.add_parser("replay", help="repeat the decisions of a recorded part")
+    again.add_argument("log", type=Path, help="a file in DIR/recordings")
     again.add_argument("--show", action="store_true", help="print every decision")
-    commands.add_parser("replay-step", help="train a recorded step again, to the bit", add_help=False)
+    commands.add_parser("replay-step", help="train a recorded step again and compare bits", add_help=False)
     commands.add_parser("bench", help="measure this machine", add_help=False)
-    commands.add_parser("simulate", help="runs on devices that are not here", add_help=False)
-    commands.add_parser("fit", help="whether a job fits, or what fits where", add_help=False)
+    commands.add_parser("simulate", help="simulate runs on other devices", add_help=False)
+    commands.add_parser("fit", help="check whether a job fits its devices", add_help=False)
     if sys.argv[1:2] == ["bench"]:
         return bench(sys.argv[2:])
     if sys.argv[1:2] == ["fit"]:
@@ -68,13 +68,13 @@ def main() -> int:
         print(f"{arguments.spec}: {error.strerror}", file=sys.stderr)
         return 2
     except ValidationError as error:
-        print(f"{arguments.spec} is not a job spec:", file=sys.stderr)
+        print(f"{arguments.spec} is not a valid job spec:", file=sys.stderr)
         for problem in error.errors():
             print(f"  {'.'.join(map(str, problem['loc'])) or 'spec'}: {problem['msg']}", file=sys.stderr)
         return 2
     step = arguments.record_step
     if step is not None and not 1 <= step <= spec.training.steps:
-        print(f"--record-step: one of the job's steps, 1 to {spec.training.steps}, got {step}", file=sys.stderr)
+        print(f"--record-step must be a step of the job, 1 to {spec.training.steps}, got {step}", file=sys.stderr)
         return 2
     spec = filled(spec, shape_if_known(spec.model.source))
     return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record, record_step=step)
@@ -86,7 +86,7 @@ def run_here(
     log_to(level=logging.WARNING, fmt="%(levelname)s %(message)s")
     facts = out / "facts.jsonl"
     if facts.exists():
-        print(f"{out} holds a run already; choose another folder", file=sys.stderr)
+        print(f"{out} already holds a run; choose another folder", file=sys.stderr)
         return 2
     obey_signals()
     recordings = (out / "recordings").resolve()
@@ -122,7 +122,7 @@ def replay_log(log: Path, *, show: bool) -> int:
         return 2
     if first_other is not None:
         heard = type(first_other.heard.message).__name__
-        print(f"{part} decides otherwise from message {first_other.number} on ({heard}): the code has changed since")
+        print(f"{part} decides differently from message {first_other.number} ({heard}): the code has changed")
         return 1
     print(f"{part}: {num_decisions} decisions, all the same")
     return 0
@@ -147,7 +147,7 @@ def _line(fact: Fact) -> str:
                 f"waited {metrics['trainer/wait_fraction']:.0%}"
             )
         case PromptsAnswered(num_answered=num_answered, num_prompts=num_prompts):
-            return f"{num_answered} of {num_prompts} held-out prompts are answered"
+            return f"{num_answered} of {num_prompts} held-out prompts answered"
         case Evaluated() as result:
             return _evaluated(result)
         case CheckpointSaved(step=step, uri=uri):

@@ -1,6 +1,6 @@
 """`python -m engine fit [SPEC.json]`: whether a job fits, line by line; without a spec, which models fit where.
 
-Nothing is loaded and no device is touched: a model's config.json is all that is read of it.
+No weights are loaded and no device is used: only a model's config.json is read.
 """
 
 import argparse
@@ -34,15 +34,15 @@ DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
 
 
 def fit(words: Sequence[str]) -> int:
-    """`words`: what follows `python -m engine fit`. 0: it fits; 1: it does not; 2: it cannot be told."""
+    """`words`: the arguments after `python -m engine fit`. Returns 0: fits; 1: does not fit; 2: wrong input."""
     parser = argparse.ArgumentParser(prog="python -m engine fit", description=__doc__)
     parser.add_argument("spec", nargs="?", type=Path, help="a JobSpec as JSON; without it, a table of known models")
     parser.add_argument("--device-gb", type=float, default=80.0, help="memory of a device, in 10^9 bytes (80)")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="the longest prompt, in tokens")
     parser.add_argument(
-        "--model", default=None, help=f"in place of the spec's: {', '.join(KNOWN_CONFIGS)}, or a folder"
+        "--model", default=None, help=f"instead of the spec's model: {', '.join(KNOWN_CONFIGS)}, or a folder"
     )
-    parser.add_argument("--presets", action="store_true", help="what a job gets that names a model and nothing else")
+    parser.add_argument("--presets", action="store_true", help="print the presets of each model by pool size")
     arguments = parser.parse_args(words)
     if arguments.presets:
         _say(preset_table_lines(device_gb=arguments.device_gb))
@@ -58,7 +58,7 @@ def fit(words: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     except ValidationError as error:
-        return _refuse(f"{arguments.spec} is not a job spec: {error}")
+        return _refuse(f"{arguments.spec} is not a valid job spec: {error}")
     except ValueError as error:
         return _refuse(str(error))
     device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens
@@ -73,7 +73,7 @@ def fit(words: Sequence[str]) -> int:
 
 
 def shape_of(source: str) -> ModelShape:
-    """Of a folder, the built-in model, or a public one by its name. Raises `ValueError`, `OSError`."""
+    """The shape of a model: a folder, the built-in one, or a public one by name. Raises `ValueError`, `OSError`."""
     if source in KNOWN_CONFIGS:
         return known_shape(source)
     folder = DEMO_FOLDER if source == "demo" else Path(source)
@@ -83,7 +83,7 @@ def shape_of(source: str) -> ModelShape:
 def shape_if_known(source: str) -> ModelShape | None:
     try:
         return shape_of(source)
-    except (OSError, ValueError):  # whoever loads the model says what is wrong with it
+    except (OSError, ValueError):  # the engine reports the error when it loads the model
         return None
 
 
@@ -96,7 +96,7 @@ def arithmetic(
     if not spec.only_evaluates:
         needs = [trainer_need(shape, plan), trainer_host_need(shape, plan), *needs]
     longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
-    yield f"{shape.num_weights:,} weights; a sequence of at most {longest:,} tokens, {prompt_tokens:,} of them a prompt"
+    yield f"{shape.num_weights:,} weights; a sequence has at most {longest:,} tokens, {prompt_tokens:,} of them prompt"
     for need in needs:
         yield ""
         yield from need.lines
@@ -113,21 +113,21 @@ def arithmetic(
             yield _duration(spec, work, device)
     slowest_s = longest_step_s(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     yield (
-        f"At the slowest rate of a GPU that works at all, such training takes {slowest_s:,.0f} s: a limit of time that "
-        "is below it may cut what is well."
+        f"At the slowest rate of a working GPU, training a step takes {slowest_s:,.0f} s: a shorter limit may stop "
+        "a healthy job."
     )
 
 
 def _relay_hosts(spec: JobSpec, shape: ModelShape) -> Need:
-    return relay_host_need(shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.replicas)  # at most
+    return relay_host_need(shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.replicas)  # an upper bound
 
 
 def _duration(spec: JobSpec, work: StepWork, device: Device) -> str:
     training_s = least_training_s(work, device, num_devices=max(spec.trainer_devices, 1))
     generation_s = least_generation_s(work, device, num_replicas=spec.rollout.replicas)
     return (
-        f"On {device.name}s a step of answers that are all as long as allowed trains in no less than "
-        f"{training_s:,.1f} s ({work.training_flops:.3g} flop) and generates in no less than {generation_s:,.1f} s."
+        f"On {device.name}s a step whose answers all reach the length limit trains for at least {training_s:,.1f} s "
+        f"({work.training_flops:.3g} flop) and generates for at least {generation_s:,.1f} s."
     )
 
 

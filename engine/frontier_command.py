@@ -1,9 +1,8 @@
-"""`python -m engine simulate frontier`: what each design makes at equal staleness, by simulation.
+"""`python -m engine simulate frontier`: the tokens/s of each design at equal staleness, by simulation.
 
-Where decoding is the limit, a design pays for versions with memory, with what it reads again, or with replicas that
-empty; and how far it may run ahead decides how stale its answers are. So designs are compared at equal staleness: each
-runs with leads from a quarter of what full replicas hold to three times that, and the table tells the most that it
-makes within so much.
+If decoding is the limit, a design pays for versions with memory, repeated prefills or idle replicas, and its lead
+decides how stale its answers are. So designs are compared at equal staleness: each runs with leads from a quarter of
+what full replicas hold to three times that, and the table has its most tokens/s within each staleness.
 """
 
 import argparse
@@ -35,7 +34,7 @@ def frontier(arguments: Sequence[str]) -> int:
     parser.add_argument("--within", nargs="+", type=float, default=[0, 1, 2, 4, 8, 16, 32], help="mean staleness")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="every point, one object, last on standard output")
+    parser.add_argument("--json", action="store_true", help="print all points as one JSON object on the last line")
     wanted = parser.parse_args(arguments)
     cells = [
         Cell(device=device, model=model, context=context, every_s=every_s)
@@ -47,7 +46,7 @@ def frontier(arguments: Sequence[str]) -> int:
         found.append(each)
         if not wanted.json and _is_last(each, runs, len(found)):
             _show_cell(each.asked.cell, found, wanted.within)
-        _tell(f"{len(found)}/{len(runs)} {each.asked.cell}: {each.asked.design}, {_lead(each)}: {_figures(each)}")
+        _log(f"{len(found)}/{len(runs)} {each.asked.cell}: {each.asked.design}, {_lead(each)}: {_figures(each)}")
     if wanted.json:
         sys.stdout.write(json.dumps({"points": [asdict(each) for each in found]}) + "\n")
     return 0
@@ -85,6 +84,6 @@ def _figures(each: Point) -> str:
     return each.why_not or f"{each.tokens_per_s:,.0f} tokens/s at a staleness of {each.staleness:.2f}"
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""Appending to a file on a disk that may be full: whoever clears it finds that nothing was lost.
+"""Appends to a file on a disk that may be full: no data is lost if the disk is cleared in time.
 
 Invariants:
-- when `append_through` returns, all of it is on the disk, once; it waits for room, and says so in the log;
-- a wait has an end: beyond it the disk is not full for a moment, and the caller's error tells so;
-- while it waits it gives signs of life, since it is not what stands still.
+- when `append_through` returns, all data is on the disk, once; while it waits for room it logs an error;
+- a wait is bounded: after it the error is raised to the caller;
+- a wait gives signs of life, so that the process does not count as stuck.
 """
 
 import errno
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 LOOK_EVERY_S: Final = 1.0
-# Long enough for a person who was woken, or for a cleaner that runs every few minutes. The run may end before.
+# Long enough for an operator on call, or for a cleaner that runs every few minutes. The run may end before.
 WAITS_S: Final = 900.0
 
 
@@ -31,7 +31,7 @@ def append_through(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """`file`: unbuffered, at its end."""
+    """Appends to `file`, which is unbuffered and positioned at its end."""
     left, give_up_at = memoryview(data), 0.0
     while True:
         try:
@@ -44,7 +44,7 @@ def append_through(
                 raise
             now = clock()
             if not give_up_at:
-                log.error("no room on the disk file=%s; waiting for some", file.name)
+                log.error("disk full file=%s; waiting for free space", file.name)
                 give_up_at = now + WAITS_S
             if now >= give_up_at:
                 raise

@@ -1,13 +1,13 @@
-"""A node of a Ray cluster, begun: `python -m engine.node -- ray start --address=ray-head:6379 --block`.
+"""Starts a node of a Ray cluster: `python -m engine.node -- ray start --address=ray-head:6379 --block`.
 
-    a sandbox is really started, as a job's worker would ──▶ the node's label says which one, or none ──▶ that command
-    vLLM's interpreter is looked for                     ──▶ another label says whether it was found
+    try to start a sandbox, as a job's worker would ──▶ label of the node: its name, or none ──▶ exec the command
+    search for vLLM's interpreter                   ──▶ another label: found, or none
 
-Labels from the environment (RAY_OVERRIDE_LABELS) reach Ray however the command came about: KubeRay writes its own. Ray
+The labels are passed in the environment (RAY_OVERRIDE_LABELS), which works for any command: KubeRay writes its own. Ray
 adds them to those of `--labels`.
 
 Invariants:
-- the node begins whatever came of the trial: most environments need no sandbox;
+- the node starts even if the trial fails: most environments need no sandbox;
 - the process becomes the command: signals and the exit code are Ray's.
 """
 
@@ -30,10 +30,8 @@ log = logging.getLogger(__name__)
 
 LABELS_VARIABLE: Final = "RAY_OVERRIDE_LABELS"
 TRIAL: Final = "print(6 * 7)"
-TRIAL_S: Final = 60.0  # a machine that has just started is busy; a sandbox takes 0.03 s, gVisor 0.3 s
-USAGE: Final = (
-    "python -m engine.node -- COMMAND: it starts Ray's node, such as: ray start --address=ray-head:6379 --block"
-)
+TRIAL_S: Final = 60.0  # a machine is busy just after its start; a sandbox takes 0.03 s, gVisor 0.3 s
+USAGE: Final = "usage: python -m engine.node -- COMMAND, which starts Ray: ray start --address=ray-head:6379 --block"
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -41,18 +39,18 @@ def main(words: Sequence[str]) -> NoReturn:
         sys.exit(USAGE)
     log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=form_of(os.environ.get("LAMINAR_LOG_FORMAT", "")))
     environment = {**os.environ, LABELS_VARIABLE: labels_with(sandbox_here(), vllm_here(), os.environ)}
-    os.execvpe(words[1], list(words[1:]), environment)  # whoever starts a node says what its command is
+    os.execvpe(words[1], list(words[1:]), environment)  # the operator chooses the command
 
 
 def sandbox_here() -> str:
-    """The name of what untrusted code runs in on this machine; `NO_SANDBOX` where it does not, and the log says why."""
+    """The name of this machine's sandbox for untrusted code; `NO_SANDBOX` and an error in the log if none starts."""
     outcome = run_python(TRIAL, limits=Limits(wall_s=TRIAL_S))
     if isinstance(outcome, Finished) and outcome.output.stdout == "42\n":
         name = "gvisor" if is_chosen() else "bubblewrap"
         log.info("sandbox=%s", name)
         return name
     log.error(
-        "sandbox=%s %s; jobs that need one do not run here (infra/OPERATING.md, The sandbox)", NO_SANDBOX, outcome
+        "sandbox=%s %s; jobs that need one cannot run here, see infra/OPERATING.md, The sandbox", NO_SANDBOX, outcome
     )
     return NO_SANDBOX
 
@@ -67,7 +65,7 @@ def vllm_here() -> str:
 
 
 def labels_with(sandbox: str, vllm: str, environment: Mapping[str, str]) -> str:
-    """Raises `ValueError`, where somebody else's labels are no JSON."""
+    """Adds our labels to those of the environment. Raises `ValueError` if those are not JSON."""
     given = environment.get(LABELS_VARIABLE) or "{}"
     return json.dumps({**json.loads(given), SANDBOX_LABEL: sandbox, VLLM_LABEL: vllm})
 

@@ -17,7 +17,7 @@ READ: Final = "read_bytes: "
 
 
 class OpaqueWork:
-    """Of one thread of this process."""
+    """Progress of one thread of this process."""
 
     def __init__(self, thread_id: int, *, storage: Callable[[], int] | None = None) -> None:
         self._thread_id = thread_id
@@ -25,7 +25,7 @@ class OpaqueWork:
         self._seen: set[object] = set()
 
     def has_moved(self) -> bool:
-        """Since the last call. The first call finds the present state, which is new."""
+        """Whether there are new states since the last call. On the first call the present state is new."""
         present: set[object] = {("stack", self._stack()), ("storage", self._storage() // STORAGE_UNIT)}
         present |= {("process", each) for each in processes_below("self")}
         new = present - self._seen
@@ -33,7 +33,7 @@ class OpaqueWork:
         return bool(new)
 
     def _stack(self) -> int:
-        """By its functions: with their lines, a polling loop would have many states that are rarely seen."""
+        """The thread's call stack, by functions: with line numbers a polling loop would have many rare states."""
         frame = sys._current_frames().get(self._thread_id)
         functions: list[int] = []
         while frame is not None:
@@ -43,7 +43,7 @@ class OpaqueWork:
 
 
 def bytes_read_from_storage() -> int:
-    """By this process, pages of mapped libraries included. 0 where the kernel does not count."""
+    """Bytes that this process has read, pages of mapped libraries included; 0 if the kernel does not count."""
     with suppress(OSError):
         for line in Path("/proc/self/io").read_text().splitlines():
             if line.startswith(READ):
@@ -52,7 +52,7 @@ def bytes_read_from_storage() -> int:
 
 
 def processes_below(process: str) -> Iterator[str]:
-    """Children and theirs: a compiler's. None where the kernel does not list them."""
+    """All descendants, such as a compiler's processes; empty if the kernel does not list them."""
     for children in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
             for child in children.read_text().split():

@@ -1,9 +1,9 @@
-"""Pickling of records by their fields' values alone.
+"""Pickles records as the values of their fields only.
 
-Of a frozen dataclass with slots Python asks for the names of its fields with every object, on either side. A sample is
-told in some forty objects on its way from replica to trainer; so it takes half the time.
+For a frozen dataclass with slots Python looks up the field names for every object, on both sides. A sample travels from
+replica to trainer as some forty objects; this module halves the time.
 
-Invariant: what is unpickled is what Python itself would have made of it: nothing is computed or checked anew.
+Invariant: the unpickled record equals Python's own result: nothing is computed or validated again.
 """
 
 import copyreg
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def pickled_by_values(*kinds: type) -> None:
-    """Dataclasses with slots, of two fields or more: of one alone there is nothing to gain."""
+    """Registers dataclasses with slots and at least two fields; with a single field nothing is gained."""
     for kind in kinds:
         copyreg.pickle(kind, _reducer(kind))
 

@@ -1,7 +1,7 @@
 """`python -m engine simulate plots REPORT.json FOLDER`: a page of plots of a report, and a picture of each.
 
-The page holds all that it needs and asks for nothing. The pictures are the page's own figures, photographed by the
-Chromium that the browser tests drive; where there is none, there is only the page, and it is said.
+The page is self-contained. The pictures are screenshots of its figures by the Chromium of the browser tests; without
+Chromium only the page is written, with a message.
 """
 
 import json
@@ -15,11 +15,11 @@ from engine.sim.compare.plots import figures, page
 
 PLOTLY: Final = Path(__file__).parents[1] / "frontend" / "static" / "vendor" / "plotly" / "plotly-basic.min.js"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
-# Of the browser's own time, which runs as fast as there is nothing to do: the library of 1.2 MB is read and draws.
+# Chromium's virtual time, which skips idle time: enough to load the library of 1.2 MB and draw.
 DRAWN_AFTER_MS: Final = 10_000
 LONGEST_S: Final = 300
 BELOW: Final = 60
-"""Pixels for the words below a figure."""
+"""Pixels for the caption below a figure."""
 
 
 def plots(report_path: Path, folder: Path) -> int:
@@ -29,14 +29,14 @@ def plots(report_path: Path, folder: Path) -> int:
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     except (json.JSONDecodeError, IndexError, KeyError, TypeError) as error:
-        return _refuse(f"{report_path}: must be what `simulate paper --json` printed ({type(error).__name__}: {error})")
+        return _refuse(f"{report_path} must be the output of `simulate paper --json` ({type(error).__name__}: {error})")
     folder.mkdir(parents=True, exist_ok=True)
     page_path = folder / "plots.html"
     page_path.write_text(written)
     _show(page_path)
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        sys.stderr.write(f"no pictures: none of {', '.join(BROWSERS)} is here\n")
+        sys.stderr.write(f"no pictures: install one of {', '.join(BROWSERS)}\n")
         return 0
     for figure in drawn:
         _show(_photograph(browser, page_path, figure.name, height=figure.layout["height"] + BELOW))

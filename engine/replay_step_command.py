@@ -1,4 +1,4 @@
-"""`python -m engine replay-step FOLDER`: trains a recorded step again and says whether it is the same, bit for bit.
+"""`python -m engine replay-step FOLDER`: trains a recorded step again and compares the results bit for bit.
 
 A step is recorded by `python -m engine run SPEC.json --out DIR --record-step N`, into DIR/recordings/step-N.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def replay_step(words: Sequence[str]) -> int:
-    """`words`: what follows `python -m engine replay-step`. 0: the same; 1: it diverges; 2: it cannot be told."""
+    """`words`: the arguments after `python -m engine replay-step`. Returns 0: equal; 1: diverges; 2: wrong input."""
     parser = argparse.ArgumentParser(prog="python -m engine replay-step", description=__doc__)
     parser.add_argument("folder", type=Path, help="the recording")
-    parser.add_argument("--model", type=Path, default=None, help="where the job's model is now, if it has moved")
+    parser.add_argument("--model", type=Path, default=None, help="the folder of the job's model, if it has moved")
     arguments = parser.parse_args(words)
     try:
         return _replay(arguments.folder.resolve(), arguments.model)
@@ -42,7 +42,7 @@ def _replay(folder: Path, model: Path | None) -> int:
         return 0
     _say(f"step {record.step} diverges first in {verdict.diverging}: {verdict.how}")
     if differences:
-        _say(f"equal bits are not to be expected: {'; '.join(differences)}")
+        _say(f"equal bits cannot be expected: {'; '.join(differences)}")
     return 1
 
 

@@ -1,15 +1,15 @@
-"""Signs of life from inside long work: the working code names the piece and signs for each unit of it, and the
-heartbeat of the process reports both.
+"""Signs of life from inside long work: the working code names the piece and signs for each unit of it; the heartbeat of
+the process reports both.
 
     loader, hasher, trainer ──with at_work("load")──▶ Signs of this thread's loop ◀── read by the heartbeat
 
-Like a log, it is at hand everywhere and needs no listener: without one, nothing happens.
+Like a log, the functions are available everywhere and need no listener: without one they do nothing.
 
 Invariants:
-- between two signs lies one unit of work, which takes seconds whatever the size of the job; larger pieces are cut;
-- only a loop's own thread says what that loop is in. A thread that works beside the loop has signs of its own: among
-  the loop's they would hide that the loop stands still;
-- processes that work for a loop (`add_counter`) move only on its orders, so their signs are the loop's.
+- one unit of work lies between two signs and takes seconds for any size of job; larger pieces are split;
+- only a loop's own thread reports the work of that loop. A worker thread has its own signs: mixed with the loop's they
+  would hide a stuck loop;
+- processes that work for a loop (`add_counter`) act only on its orders, so their signs are the loop's.
 """
 
 import threading
@@ -35,7 +35,7 @@ class Signs:
 
     @contextmanager
     def heard_here(self) -> Iterator[None]:
-        """This thread is the loop's."""
+        """Attaches this thread as the loop's thread."""
         self.hear_this_thread()
         try:
             yield
@@ -43,7 +43,7 @@ class Signs:
             _here.signs = None
 
     def hear_this_thread(self) -> None:
-        """Until it ends."""
+        """Attaches this thread until it ends."""
         _here.signs = self
         self._opaque = OpaqueWork(threading.get_ident())
 
@@ -69,20 +69,20 @@ class Signs:
 
     @property
     def beside(self) -> tuple[Piece, ...]:
-        """What the threads are at that work beside this loop, each always in the same place."""
+        """The current work of this loop's worker threads, always in the same order."""
         return tuple(signs.piece for signs in self._beside)
 
     def add_beside(self, signs: "Signs") -> None:
         self._beside.append(signs)
 
     def add_counter(self, count: Callable[[], int]) -> None:
-        """`count`: the units that a process has done for this loop since the last call."""
+        """`count` returns the units that a process has done for this loop since the last call."""
         with self._guard:
             self._counters.append(count)
 
 
 def signs_beside() -> Signs:
-    """For one thread that will work beside this one's loop."""
+    """New signs for a worker thread of this thread's loop."""
     beside, signs = Signs(), getattr(_here, "signs", None)
     if signs is not None:
         signs.add_beside(beside)
@@ -90,7 +90,7 @@ def signs_beside() -> Signs:
 
 
 def add_counter(count: Callable[[], int]) -> None:
-    """To this thread's loop."""
+    """Adds a counter to this thread's loop."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is not None:
         signs.add_counter(count)
@@ -98,8 +98,8 @@ def add_counter(count: Callable[[], int]) -> None:
 
 @contextmanager
 def at_work(what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> Iterator[None]:
-    """A piece of work of one unit, or one that signs for each unit. `constant_s`: a wait in it that shows no progress
-    and that no job makes longer. `is_opaque`: other people's code, whose progress is looked for from outside."""
+    """A piece of work of one unit, or one that signs for each unit. `constant_s`: a wait in it without progress, whose
+    length does not depend on the job. `is_opaque`: foreign code, whose progress is observed from outside."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is None:
         yield
@@ -112,20 +112,20 @@ def at_work(what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> I
 
 
 def sign_from_anywhere() -> Callable[[], None]:
-    """`still_here` of this thread's loop, for threads that a library works for it on."""
+    """`still_here` of this thread's loop, to be called on a library's threads that work for it."""
     signs: Signs | None = getattr(_here, "signs", None)
     return (lambda: None) if signs is None else signs.sign
 
 
 def still_here() -> None:
-    """Signs once for the loop of this thread: a unit of work is done, or a part that the loop waits for has signed."""
+    """Signs once for this thread's loop: a unit of work is done, or a part that the loop waits for has signed."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is not None:
         signs.sign()
 
 
 def sign_through(x: Any) -> None:
-    """A layer begins with this tensor: a sign now, and one when the backward pass has come back to it."""
+    """Signs at the start of a layer with this input, and again when the backward pass returns to it."""
     signs: Signs | None = getattr(_here, "signs", None)
     if signs is not None:
         signs.sign()

@@ -1,17 +1,17 @@
-"""`python -m engine simulate paper | CLUSTER.json | plots | …`: runs on devices that are not here, priced by models.
+"""`python -m engine simulate paper | CLUSTER.json | plots | …`: runs on other devices, priced by cost models.
 
-paper         the schedules compared, in the set-up of the Laminar paper; --quick: a corner of it; --keep FILE: goes on
-              from what was done when it was cut off
+paper         the schedules compared, in the set-up of the Laminar paper; --quick: a small part of it; --keep FILE:
+              keep finished cells and resume from them
 sweep         the comparison again with each assumed constant at both ends of its sweep: a range, and whether the order
               of schedules survives; --quick and --keep as with paper
-CLUSTER.json  one run of a set-up of your own
-calibration   every constant with its origin, and what the published figures leave over; --calibrate FACTS: those of
-              a device, fitted to what a live run on it told (DIR/facts.jsonl of `python -m engine run`)
+CLUSTER.json  one run of your own set-up
+calibration   every constant with its origin, and the residuals of the published figures; --calibrate FACTS: constants
+              of a device, fitted to the facts of a live run on it (DIR/facts.jsonl of `python -m engine run`)
 dora          a published figure that the formulas miss, taken apart
 scorecard     live runs kept by `bench schedules --keep FOLDER`, each simulated with the same waits and tokens, and with
               constants of another one of them: --runs FOLDER, --calibrate FOLDER/RUN, --out FILE
-frontier      what each design makes at equal staleness, where decoding is the limit; its own words: frontier -h
-plots         REPORT.json FOLDER: a page of plots of what `paper --json` printed, and a picture of each
+frontier      tokens/s of each design at equal staleness, if decoding is the limit; for its options: frontier -h
+plots         REPORT.json FOLDER: a page of plots of the output of `paper --json`, and a picture of each
 """
 
 import argparse
@@ -46,24 +46,24 @@ def simulate(arguments: list[str]) -> int:
         "what",
         help="paper, sweep, calibration, dora, scorecard, frontier, plots, or a file that describes a cluster",
     )
-    parser.add_argument("files", type=Path, nargs="*", help="with plots: a report, and a folder for what is drawn")
-    parser.add_argument("--json", action="store_true", help="print one object, last on standard output")
+    parser.add_argument("files", type=Path, nargs="*", help="with plots: a report and an output folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     parser.add_argument("--quick", action="store_true", help="with paper: 7B, 16 devices, a sixteenth of the batch")
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="with paper: side by side; 2")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="with paper: number of processes (2)")
     parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="with paper: cells that are done, and taken from there"
+        "--keep", type=Path, metavar="FILE", help="with paper: keep finished cells here and resume from them"
     )
     parser.add_argument(
         "--calibrate", type=Path, metavar="FACTS", help="facts of a live run; with scorecard the run's folder"
     )
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="with scorecard: runs that were kept")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="with scorecard: where it is written, not shown")
-    parser.add_argument("--device", default="CPU", choices=list(DEVICES), help="that it ran on; CPU")
-    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="devices of a replica of it; 1")
-    parser.add_argument("--training", type=int, default=1, metavar="N", help="devices that trained in it; 1")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="with scorecard: the kept runs")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="with scorecard: write to this file")
+    parser.add_argument("--device", default="CPU", choices=list(DEVICES), help="the device of the live run (CPU)")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="its devices per replica (1)")
+    parser.add_argument("--training", type=int, default=1, metavar="N", help="its training devices (1)")
     asked = parser.parse_args(arguments)
     if len(asked.files) != (2 if asked.what == "plots" else 0):
-        parser.error("plots takes a report and a folder, and nothing else takes files")
+        parser.error("plots takes a report and a folder; other commands take no files")
     match asked.what:
         case "calibration":
             return _calibration() if asked.calibrate is None else _calibrate(asked)
@@ -116,15 +116,15 @@ def _sweep(asked: argparse.Namespace) -> int:
 
 
 def _say(progress: Progress) -> None:
-    """On standard error, as it comes: the whole grid takes long."""
+    """Prints each cell on standard error as it ends: the whole grid takes long."""
     ran, cell = progress.ran, progress.ran.cell
     done = f"{progress.num_done:3}/{progress.num_cells}{' kept' if progress.was_kept else ''}"
     where = f"{done:12} {cell.workload:5} {cell.model:>3} {cell.gpus:5} {cell.schedule:10}"
     if ran.setup is None:
-        _tell(f"{where} does not fit: {ran.why_not}")
+        _log(f"{where} does not fit: {ran.why_not}")
         return
     first, split = ran.outcomes[0], ran.setup
-    _tell(
+    _log(
         f"{where} {first.tokens_per_s:12,.0f} tokens/s  staleness {first.staleness_mean:4.1f}  "
         f"{split.train_devices} train, {split.num_replicas} replicas",
     )
@@ -134,14 +134,14 @@ def _cluster(path: Path) -> int:
     try:
         found = simulated(ClusterFile.model_validate_json(path.read_bytes()))
     except OSError as error:
-        _tell(f"{path}: {error.strerror}")
+        _log(f"{path}: {error.strerror}")
         return 2
     except ValidationError as error:
         for problem in error.errors():
-            _tell(f"{'.'.join(map(str, problem['loc'])) or 'cluster'}: {problem['msg']}")
+            _log(f"{'.'.join(map(str, problem['loc'])) or 'cluster'}: {problem['msg']}")
         return 2
     except ValueError as error:
-        _tell(str(error))
+        _log(str(error))
         return 2
     _show(json.dumps(found))
     return 0
@@ -169,24 +169,24 @@ def _calibrate(asked: argparse.Namespace) -> int:
             seen, DEVICES[asked.device], tensor_parallel=max(1, asked.tensor_parallel), training=max(1, asked.training)
         )
     except OSError as error:
-        _tell(f"{asked.calibrate}: {error.strerror}")
+        _log(f"{asked.calibrate}: {error.strerror}")
         return 2
     except ValueError as error:
-        _tell(str(error))
+        _log(str(error))
         return 2
     if asked.json:
         _show(json.dumps({"device": asked.device, "constants": [told(each) for each in found.constants]}))
         return 0
     for each in found.constants:
         how = f"± {each.error:.0%}, {each.num_observations} observations, residual {each.residual:.1%}"
-        stands = f"as it stands: {each.why_not}" if each.why_not else how
-        _show(f"{each.constant.name:16} {each.value:<12.4g} {each.constant.unit:32} {stands}")
+        fitted = f"unchanged: {each.why_not}" if each.why_not else how
+        _show(f"{each.constant.name:16} {each.value:<12.4g} {each.constant.unit:32} {fitted}")
     return 0
 
 
 def _scorecard(asked: argparse.Namespace) -> int:
     if asked.runs is None or asked.calibrate is None:
-        _tell("a scorecard is of --runs FOLDER, with constants of --calibrate FOLDER/RUN")
+        _log("scorecard needs --runs FOLDER and --calibrate FOLDER/RUN")
         return 2
     out = "" if asked.out is None else f" --out {asked.out}"
     command = f"python -m engine simulate scorecard --runs {asked.runs} --calibrate {asked.calibrate}{out}"
@@ -194,10 +194,10 @@ def _scorecard(asked: argparse.Namespace) -> int:
         using = calibrated(asked.calibrate)
         found = document(asked.runs, using, scores(asked.runs, using), command=command)
     except OSError as error:
-        _tell(f"{error.filename}: {error.strerror}")
+        _log(f"{error.filename}: {error.strerror}")
         return 2
     except ValueError as error:
-        _tell(str(error))
+        _log(str(error))
         return 2
     if asked.out is None:
         _show(found)
@@ -214,7 +214,7 @@ def _dora() -> int:
         )
         _show(f"{found.what:34} {figures}; a token alone {1e3 * found.last_step_s:4.1f} ms")
     _show(
-        f"{'a token, if the longest answer began at once and lasted so long':64} {1e3 * dora.needed_step_s():4.1f} ms"
+        f"{'a token, if the longest answer began at once and lasted that long':64} {1e3 * dora.needed_step_s():4.1f} ms"
     )
     return 0
 
@@ -223,6 +223,6 @@ def _show(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""What Linux counts of each thread, the only reader of `stat` and `schedstat`.
+"""Linux' counters of each thread: the only reader of `stat` and `schedstat`.
 
     /proc/PID/task/TID/stat       R runnable (it has a core, or waits for one), S and D asleep, T stopped
     /proc/PID/task/TID/schedstat  ns on a core, ns in which it was runnable without one, turns on a core
 
-A quota that is used up is a wait for a core. The kernel adds a wait only when it is over.
+A used-up CPU quota counts as a wait for a core. The kernel adds a wait only when it is over.
 """
 
 import os
@@ -23,7 +23,7 @@ class ThreadTimes:
     state: str
     ran_ns: int
     waited_ns: int
-    """For a core; of the wait in progress nothing is counted until it is over."""
+    """Time waited for a core; a wait in progress is not included."""
     num_turns: int
 
     @property
@@ -32,12 +32,12 @@ class ThreadTimes:
 
 
 def stat_fields(folder: str) -> list[bytes]:
-    """Those behind the name, which is the process's own to choose, brackets and all. Raises `UNREADABLE`."""
+    """The fields after the name, which the process chooses and which may contain brackets. Raises `UNREADABLE`."""
     return _read(f"{folder}/stat").rpartition(b")")[2].split()
 
 
 def thread_times(folder: str, stat: list[bytes] | None = None) -> ThreadTimes:
-    """`folder`: of a process (its first thread) or of a thread; `stat`: its fields, if they were read. Raises
+    """`folder`: that of a process (its first thread) or thread in /proc; `stat`: its fields, if already read. Raises
     `UNREADABLE`."""
     ran_ns, waited_ns, num_turns = map(int, _read(f"{folder}/schedstat").split())
     state = (stat or stat_fields(folder))[_STATE].decode()
@@ -45,7 +45,7 @@ def thread_times(folder: str, stat: list[bytes] | None = None) -> ThreadTimes:
 
 
 def threads_of(pid: int) -> dict[int, ThreadTimes]:
-    """By number. Those that have just ended are left out."""
+    """The times of each thread by number, without threads that have just ended."""
     threads = {}
     with suppress(OSError), os.scandir(f"{PROC}/{pid}/task") as entries:
         for entry in entries:
@@ -55,7 +55,7 @@ def threads_of(pid: int) -> dict[int, ThreadTimes]:
 
 
 def own_wait_ns(thread: str = "thread-self") -> int:
-    """Of a thread of this process, by its path below /proc, since it began; 0 where the kernel does not count."""
+    """The wait for a core of a thread, by its path below /proc, since it began; 0 if the kernel does not count."""
     try:
         return int(_read(f"{PROC}/{thread}/schedstat").split()[1])
     except UNREADABLE:

@@ -1,7 +1,7 @@
-"""A small model that is spoken to as Qwen3 is: its own chat template, its special words, and bytes for everything else.
+"""A small model with Qwen3's chat format: its chat template, its special tokens, and bytes for everything else.
 
-The template is the published one, which a package of the tests brings along. The tokenizer is made here to Qwen3's
-rules: BPE over bytes, marks of turns as special tokens, marks of thoughts and tools as tokens that are none.
+The template is the published one, from a package of the test environment. The tokenizer follows Qwen3's rules: BPE over
+bytes, turn marks as special tokens, thought and tool marks as ordinary added tokens.
 """
 
 import json
@@ -30,17 +30,17 @@ def published(name: str) -> str:
 
 @cache
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    bpe = Tokenizer(models.BPE())
+    bpe.normalizer = normalizers.NFC()
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
+    bpe.train_from_iterator(
         [_TEXT], trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
     )
-    made.add_special_tokens([AddedToken(word, special=True) for word in _SPECIAL])
-    made.add_tokens([AddedToken(word, special=False) for word in _MARKS])
-    return made
+    bpe.add_special_tokens([AddedToken(word, special=True) for word in _SPECIAL])
+    bpe.add_tokens([AddedToken(word, special=False) for word in _MARKS])
+    return bpe
 
 
 def save_qwen3(folder: Path, *, template: str | None = "qwen3") -> Path:

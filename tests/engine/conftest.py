@@ -1,4 +1,4 @@
-"""Small random Llamas, and the one thread of every tensor test, so that figures and bits are repeatable."""
+"""Small random Llamas, and the single thread of tensor tests, so that figures and bits are reproducible."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A product of parameters, of which `make test` takes rows that hold every pair of values, and `make soak` all.
+"""A product of parameters: `make test` runs rows that cover every pair of values, `make soak` runs all.
 
-What goes wrong with one value, or with two together, is in those rows; each of them is dear.
+Those rows find bugs of one value or of two together; each row is expensive.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ import pytest
 
 
 def in_pairs(*values: Sequence[Any]) -> list[Any]:
-    """For `pytest.mark.parametrize`: the rows of the product, those soaking that another row makes superfluous."""
+    """For `pytest.mark.parametrize`: the rows of the product; rows without a new pair are marked as soak."""
     rows = list(product(*(range(len(each)) for each in values)))
     missing, chosen = set[object]().union(*map(_pairs, rows)), []
     while missing:

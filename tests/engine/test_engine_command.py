@@ -1,4 +1,4 @@
-"""`python -m engine run`: what is wrong with a spec is a sentence, not a traceback."""
+"""`python -m engine run`: an invalid spec prints a sentence, not a traceback."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return main()
 
 
-def test_a_spec_that_is_not_there(
+def test_missing_spec_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(monkeypatch, str(tmp_path / "none.json"), "--out", str(tmp_path / "out")) == 2
@@ -30,12 +30,12 @@ def test_a_spec_with_mistakes_names_each_field(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_never_written_over(
+def test_run_is_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "spec.json"
     file.write_text('{"name": "x"}')
     (tmp_path / "facts.jsonl").write_text("kept\n")
     assert command(monkeypatch, str(file), "--out", str(tmp_path)) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err
     assert (tmp_path / "facts.jsonl").read_text() == "kept\n"

@@ -34,7 +34,7 @@ def test_presets_of_each_model_and_pool_are_a_table(capsys: pytest.CaptureFixtur
     assert ["Qwen3-8B", "8", "8", "4", "4", "of", "1", "vllm", "64", "-", "yes"] in rows
 
 
-def test_a_job_that_fits_is_told_term_by_term(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_that_fits_is_printed_term_by_term(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(spec_file), "--device-gb", "80"]) == 0
     shown = capsys.readouterr().out
     for word in (
@@ -48,13 +48,13 @@ def test_a_job_that_fits_is_told_term_by_term(spec_file: Path, capsys: pytest.Ca
         assert word in shown
 
 
-def test_a_job_that_does_not_fit_is_told_what_would(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_that_does_not_fit_gets_advice(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(spec_file), "--device-gb", "80", "--model", "Qwen3-8B"]) == 1
     shown = capsys.readouterr().out
     assert "The trainer's device needs" in shown and "and has 80.0 GB." in shown
 
 
-def test_what_is_wrong_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_prints_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(tmp_path / "none.json")]) == 2
     assert "No such file" in capsys.readouterr().err
     assert fit([str(written(tmp_path, rollout={"replicas": 0}))]) == 2

@@ -1,4 +1,4 @@
-"""What is appended to a full disk waits for room, and is there once."""
+"""An append to a full disk waits for room and is written exactly once."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from engine.full_disk import WAITS_S, append_through
 
 
 class SmallDisk(FileIO):
-    """Has room for so many bytes, until somebody makes more."""
+    """A disk with `room` bytes left."""
 
     room = 0
 
@@ -44,21 +44,21 @@ def test_half_a_line_is_completed_when_there_is_room_again(tmp_path: Path) -> No
     assert len(waited) > 3
 
 
-def test_a_wait_has_an_end(tmp_path: Path) -> None:
+def test_wait_is_bounded(tmp_path: Path) -> None:
     waited: list[float] = []
     with pytest.raises(OSError, match="No space left"):
         append_through(SmallDisk(tmp_path / "facts", "ab"), b"x", clock=ticking(), sleep=waited.append)
     assert len(waited) == WAITS_S
 
 
-def test_another_error_is_told_at_once(tmp_path: Path) -> None:
+def test_other_error_is_raised_at_once(tmp_path: Path) -> None:
     file = FileIO(tmp_path / "facts", "ab")
     file.close()
     with pytest.raises(ValueError, match="closed"):
         append_through(file, b"x")
 
 
-def test_the_kernels_own_full_device_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_full_device_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full_disk, "WAITS_S", 0.0)
     with Path("/dev/full").open("ab", buffering=0) as full, pytest.raises(OSError, match="No space left"):
         append_through(full, b"x", sleep=lambda seconds: None)

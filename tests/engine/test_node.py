@@ -1,4 +1,4 @@
-"""A node tries its sandbox before it joins Ray, and its label says what came of it."""
+"""A node tries its sandbox before it joins Ray, and its label holds the result."""
 
 import json
 import os
@@ -28,34 +28,34 @@ def begun(*words: str, **environment: str) -> subprocess.Popen[str]:
 
 @pytest.mark.sandbox
 @pytest.mark.usefixtures("sandbox")
-def test_where_the_sandbox_starts_the_node_says_which_and_becomes_its_command() -> None:
+def test_node_labels_its_sandbox_and_becomes_its_command() -> None:
     node = begun("--", sys.executable, "-c", TELLS, **{LABELS_VARIABLE: '{"zone": "a"}', "LAMINAR_SANDBOX": ""})
-    said, _ = node.communicate(timeout=120)
-    labels, pid = said.rsplit(" ", 1)
-    told = json.loads(labels)
-    assert told.pop(VLLM_LABEL) in (FOUND, NO_VLLM)
-    assert told == {"zone": "a", SANDBOX_LABEL: "bubblewrap"}
+    output, _ = node.communicate(timeout=120)
+    text, pid = output.rsplit(" ", 1)
+    labels = json.loads(text)
+    assert labels.pop(VLLM_LABEL) in (FOUND, NO_VLLM)
+    assert labels == {"zone": "a", SANDBOX_LABEL: "bubblewrap"}
     assert int(pid) == node.pid
 
 
-def test_where_it_does_not_the_node_begins_all_the_same_and_says_so_and_why(tmp_path: Path) -> None:
+def test_node_without_sandbox_starts_and_logs_the_reason(tmp_path: Path) -> None:
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     command = ("--", sys.executable, "-c", TELLS)
-    said, logged = begun(*command, PATH=path, LAMINAR_VLLM_PYTHON="/nowhere").communicate(timeout=120)
-    assert json.loads(said.rsplit(" ", 1)[0]) == {SANDBOX_LABEL: NO_SANDBOX, VLLM_LABEL: NO_VLLM}
+    output, logged = begun(*command, PATH=path, LAMINAR_VLLM_PYTHON="/nowhere").communicate(timeout=120)
+    assert json.loads(output.rsplit(" ", 1)[0]) == {SANDBOX_LABEL: NO_SANDBOX, VLLM_LABEL: NO_VLLM}
     assert "vllm=none" in logged and "'/nowhere'" in logged
     assert "sandbox=none" in logged and "new namespace" in logged and "OPERATING.md" in logged
 
 
-def test_without_a_command_it_says_what_it_wants() -> None:
+def test_node_without_a_command_prints_its_usage() -> None:
     node = begun("ray", "start")
     assert USAGE in node.communicate(timeout=120)[1]
     assert node.returncode == 1
 
 
-def test_the_label_is_one_that_ray_reads_and_takes() -> None:
+def test_ray_accepts_the_labels() -> None:
     assert LABELS_VARIABLE == LABELS_ENVIRONMENT_VARIABLE
     for word in (NO_SANDBOX, "bubblewrap", "gvisor"):
         validate_node_labels({SANDBOX_LABEL: word})

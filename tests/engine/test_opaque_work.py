@@ -1,4 +1,4 @@
-"""Progress in code that gives no signs: seen while it moves, and not where it hangs."""
+"""Progress in code without signs of life: detected while it works, not while it hangs."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def poll(is_over: threading.Event) -> None:
 
 
 def compile_much(is_over: threading.Event) -> None:
-    """Another call stack for each path."""
+    """Makes another call stack for each path."""
 
     def call(path: int) -> None:
         if path <= 1:

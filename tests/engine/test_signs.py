@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Noting(Signs):
-    """Every piece that was begun."""
+    """Records every piece that begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def trajectory(group: int, length: int) -> TrainingTrajectory:
     )
 
 
-def test_a_load_says_each_tensor() -> None:
+def test_load_reports_each_tensor() -> None:
     with noted() as signs:
         model = load_decoder(DEMO_FOLDER, device="cpu")
     assert signs.counts == {"load": len(model_tensors(model))}
@@ -99,7 +99,7 @@ def test_every_layer_of_forward_and_backward_is_a_sign() -> None:
     assert signs.piece.serial == 2 + 2 * len(model.layers), "begin, end, and twice for each layer"
 
 
-def test_a_step_says_each_micro_batch() -> None:
+def test_step_reports_each_micro_batch() -> None:
     spec = JobSpec.model_validate({"name": "signs", "trainer": {"micro_batch_tokens": 64}})
     trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
     batch = [trajectory(group, length) for group in range(4) for length in (30, 41)]
@@ -110,7 +110,7 @@ def test_a_step_says_each_micro_batch() -> None:
     assert len(sizes) > 3 and signs.begun == ["micro-batch"] * len(sizes)
 
 
-def test_an_install_says_each_tensor_and_a_decoding_step_says_itself() -> None:
+def test_install_reports_tensors_and_decoding_reports_steps() -> None:
     engine = TorchRolloutEngine(DEMO_FOLDER, max_batch=2, device="cpu")
     tensors = model_tensors(load_decoder(DEMO_FOLDER, device="cpu"))
     weights = pack_weights(tensors, weights=WeightsId(0, 1))
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_read_back_in_pieces(tmp_path: Path) -> None:
     assert signs.counts["checkpoint"] >= 5
 
 
-def test_another_thread_says_nothing_of_the_loop_and_hides_nothing() -> None:
+def test_other_thread_does_not_sign_for_the_loop() -> None:
     def beside() -> None:
         with at_work("hash"):
             still_here()
@@ -154,7 +154,7 @@ def test_another_thread_says_nothing_of_the_loop_and_hides_nothing() -> None:
         assert signs.piece == before and signs.begun == []
 
 
-def test_threads_that_a_library_works_on_may_sign_for_the_loop_that_waits_for_them() -> None:
+def test_library_threads_may_sign_for_the_waiting_loop() -> None:
     with noted() as signs:
         before = signs.piece.serial
         worker = Thread(target=sign_from_anywhere())

@@ -1,6 +1,6 @@
-"""The driver under every kind of weather: whatever is asked of it, and whenever, a run has one end, and a true one.
+"""The driver under all kinds of faults: for any requests at any time, a run ends exactly once and correctly.
 
-The oracle (engine/sim/driver_oracle.py) keeps its own book of what was asked, said and announced.
+The oracle (engine/sim/driver_oracle.py) keeps its own record of requests, reports and announcements.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ MANY = range(1_000, 1_200)
 
 
 def asked(seed: int) -> tuple[Blow, ...]:
-    """Two sizes and a pause, or two, in whatever order."""
+    """Two sizes and one or two pauses, in random order."""
     chance, whole = Chance(seed, "asked"), num_replicas_of(seed)
     sizes = [
         Blow(at=chance.uniform(0.0, LAST_FAULT_S), part="driver", kind="resize", which=chance.whole(1, whole))
@@ -40,18 +40,18 @@ def world(seed: int, schedule: ScheduleName) -> World:
 @pytest.mark.long_except("few-inflight")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
-def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: ScheduleName, seeds: range) -> None:
+def test_run_ends_once_under_any_requests_and_faults(schedule: ScheduleName, seeds: range) -> None:
     ends: list[str] = []
     for seed in seeds:
         try:
             ends.append(world(seed, schedule).run().end)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+        except Exception as error:  # noqa: BLE001 - any failure must name its seed
             pytest.fail(f"{type(error).__name__}: {error}; seed {seed}, schedule {schedule}")
     assert ends.count("paused") >= 5 and ends.count("succeeded") >= 5, ends
 
 
 def calm(seed: int, *blows: Blow) -> World:
-    """No work takes long, and nothing happens but these."""
+    """A run without long work and without faults other than these."""
     return World(
         seed=seed,
         plan=plan_of(seed, "laminar"),
@@ -62,7 +62,7 @@ def calm(seed: int, *blows: Blow) -> World:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_pause_of_a_calm_run_comes_true_within_a_step_and_a_checkpoint(seed: int) -> None:
+def test_pause_of_a_calm_run_takes_a_step_and_a_checkpoint(seed: int) -> None:
     at = calm(seed).run().virtual_s / 2
     run = calm(seed, Blow(at=at, part="driver", kind="pause", which=0))
     outcome = run.run()
@@ -72,7 +72,7 @@ def test_a_pause_of_a_calm_run_comes_true_within_a_step_and_a_checkpoint(seed: i
 
 @pytest.mark.long
 def test_a_pause_in_the_last_evaluation_lets_it_come_to_its_end() -> None:
-    """Every sample of the last step is trained: there is nothing to go on with."""
+    """Every sample of the last step is trained: a pause would leave nothing to resume."""
     ended = 0
     for seed in range(10):
         whole = calm(seed).run()
@@ -81,7 +81,7 @@ def test_a_pause_in_the_last_evaluation_lets_it_come_to_its_end() -> None:
     assert ended >= 5
 
 
-def test_a_run_waits_for_an_environment_that_has_died_and_goes_on() -> None:
+def test_run_waits_for_a_dead_environment_and_continues() -> None:
     whole = calm(1).run().virtual_s
     deaths = tuple(Blow(at=whole / 3 + 4.0 * number, part="environment", which=0, kind="crash") for number in range(2))
     outcome = calm(1, *deaths).run()

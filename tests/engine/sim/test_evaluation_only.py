@@ -1,4 +1,4 @@
-"""A job that trains nothing: the weights that it begins with answer the held-out prompts, once."""
+"""A job that trains nothing: its initial weights answer the held-out prompts once."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ REPORT = EvaluationReported(
 
 
 def begun(plan: Plan = PLAN) -> tuple[DataWithDisk, list[GroupTask]]:
-    """Data that was told to evaluate, and what it hands out."""
+    """Data that has started an evaluation, and the tasks that it grants."""
     data = DataWithDisk(plan, start_step=STEP)
     assert granted(data.sync(version=STEP)) == []
     return data, granted(data.handle(TrainingEnded(weights=WeightsId(0, STEP))))
@@ -51,7 +51,7 @@ def begun(plan: Plan = PLAN) -> tuple[DataWithDisk, list[GroupTask]]:
 # ── the brains ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_trainer_hands_out_its_weights_and_has_nothing_more_to_do() -> None:
+def test_trainer_publishes_its_weights_and_finishes() -> None:
     effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=STEP, num_parameters=1), 0.0)
     assert of(effects, PublishWeights) == [PublishWeights(weights=WeightsId(0, STEP), pinned=True)]
     assert [ended.weights for ended in of(effects, TrainingEnded)] == [WeightsId(0, STEP)]
@@ -59,7 +59,7 @@ def test_the_trainer_hands_out_its_weights_and_has_nothing_more_to_do() -> None:
     assert of(effects, BatchWanted) == of(effects, SaveCheckpoint) == []
 
 
-def test_data_hands_out_held_out_prompts_only_and_is_done_when_they_are_answered() -> None:
+def test_data_grants_held_out_prompts_only_then_finishes() -> None:
     data, tasks = begun()
     assert [task.key.evaluation for task in tasks] == [STEP, STEP]
     assert {task.exact for task in tasks} == {WeightsId(0, STEP)}
@@ -78,7 +78,7 @@ def test_the_spread_of_one_answer_is_nothing() -> None:
     assert report.reward_std == 0.0
 
 
-def test_a_trainer_that_is_started_again_does_not_have_the_prompts_answered_twice() -> None:
+def test_restarted_trainer_repeats_no_answered_prompt() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
     again = TrainingEnded(weights=WeightsId(1, STEP), resumed=ResumedFrom(step=STEP, progress=DataProgress()))
@@ -88,7 +88,7 @@ def test_a_trainer_that_is_started_again_does_not_have_the_prompts_answered_twic
     assert any(isinstance(record, TrainerForked) for record in data.disk.records)
 
 
-def test_a_trainer_that_is_started_after_the_evaluation_has_nothing_evaluated_again() -> None:
+def test_trainer_restarted_after_evaluation_repeats_nothing() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks, version=STEP))
     again = TrainingEnded(weights=WeightsId(1, STEP), resumed=ResumedFrom(step=STEP, progress=DataProgress()))
@@ -111,7 +111,7 @@ def test_it_pauses_at_once_since_there_is_nothing_to_write_down(is_loaded_first:
     assert of(effects[-1], TrainerPaused) == [TrainerPaused(step=STEP, checkpointed=STEP)]
 
 
-def test_its_phases_say_that_it_evaluates() -> None:
+def test_phases_of_an_evaluation_only_job() -> None:
     driver = DriverBrain(PLAN, now=0.0, num_replicas=1)
     effects = [
         effect
@@ -126,7 +126,7 @@ def test_its_phases_say_that_it_evaluates() -> None:
     assert effects == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="evaluating")]
 
 
-def test_a_result_that_is_said_again_is_one_fact() -> None:
+def test_repeated_result_is_one_fact() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=STEP)
     for _ in range(2):
@@ -142,20 +142,20 @@ def counted(*counts: int, of_all: int) -> list[AnswersCounted]:
     return [AnswersCounted(version=STEP, num_answered=count, num_prompts=of_all) for count in counts]
 
 
-def test_it_says_at_most_once_a_second_how_far_it_is_and_always_at_its_end() -> None:
+def test_progress_is_sent_at_most_once_a_second_and_at_the_end() -> None:
     data, tasks = begun(replace(PLAN, evaluation_prompts=6))
 
-    def told(now: float, *finished: GroupTask) -> list[AnswersCounted]:
+    def counts_at(now: float, *finished: GroupTask) -> list[AnswersCounted]:
         data.now = now
         effects = data.sync(version=STEP, finished=answers(finished, version=STEP))
         return of(effects, AnswersCounted)
 
-    assert told(0.0, tasks[0]) == counted(1, of_all=6)
-    assert told(0.4, tasks[1]) == told(0.9, tasks[2]) == []
-    assert told(1.0) == counted(3, of_all=6), "what was kept back is said, whether more has come or not"
-    assert not any(told(float(now)) for now in range(2, 10)), "nothing is said twice"
-    assert told(9.5, tasks[3]) == counted(4, of_all=6)
-    assert told(9.6, tasks[4], tasks[5]) == counted(6, of_all=6)
+    assert counts_at(0.0, tasks[0]) == counted(1, of_all=6)
+    assert counts_at(0.4, tasks[1]) == counts_at(0.9, tasks[2]) == []
+    assert counts_at(1.0) == counted(3, of_all=6), "the withheld count is sent, even without new answers"
+    assert not any(counts_at(float(now)) for now in range(2, 10)), "no count is sent twice"
+    assert counts_at(9.5, tasks[3]) == counted(4, of_all=6)
+    assert counts_at(9.6, tasks[4], tasks[5]) == counted(6, of_all=6)
 
 
 def test_the_last_count_comes_before_the_result() -> None:
@@ -165,7 +165,7 @@ def test_the_last_count_comes_before_the_result() -> None:
     assert said == [AnswersCounted, EvaluationReported, PartFinished]
 
 
-def test_what_is_given_up_is_waited_for_no_more() -> None:
+def test_evaluation_does_not_wait_for_given_up_samples() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
     told: list[AnswersCounted] = []
@@ -175,13 +175,13 @@ def test_what_is_given_up_is_waited_for_no_more() -> None:
     assert told == counted(2, of_all=2)
 
 
-def test_data_that_is_started_again_counts_what_it_knows() -> None:
+def test_restarted_data_counts_the_answers_it_recovered() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
     assert of(data.restart().sync(version=STEP), AnswersCounted) == counted(1, of_all=2)
 
 
-def test_where_something_is_trained_nothing_is_counted() -> None:
+def test_training_job_sends_no_answer_counts() -> None:
     data = DataWithDisk(WIDE)
     tasks = granted(data.sync(version=0))
     assert tasks[0].key.evaluation == 0
@@ -202,14 +202,14 @@ def test_the_same_count_is_one_fact() -> None:
 # ── the spec ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_spec_without_steps_is_an_evaluation_and_has_none_in_between() -> None:
+def test_spec_without_steps_only_evaluates_once() -> None:
     assert JobSpec(name="e", training=TrainingSpec(steps=0)).only_evaluates
     assert not JobSpec(name="e", training=TrainingSpec(steps=1)).only_evaluates
     with pytest.raises(ValueError, match="every"):
         JobSpec(name="e", training=TrainingSpec(steps=0), evaluation=EvaluationSpec(every=1))
 
 
-def test_an_evaluation_holds_its_replicas_whatever_it_asks_for_a_trainer() -> None:
+def test_evaluation_holds_no_trainer_devices() -> None:
     for asked in (0, 1, 4):
         held = ResourceSpec(trainer_devices=asked)
         spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=3), resources=held)
@@ -223,7 +223,7 @@ def test_an_evaluation_holds_its_replicas_whatever_it_asks_for_a_trainer() -> No
     assert (trains.trainer_devices, trains.num_devices) == (4, 7)
 
 
-def test_a_job_that_trains_asks_for_a_trainer() -> None:
+def test_training_job_requires_a_trainer_device() -> None:
     with pytest.raises(ValueError, match="trainer_devices must be at least 1"):
         JobSpec(name="t", resources=ResourceSpec(trainer_devices=0))
 
@@ -242,7 +242,7 @@ def calm(schedule: ScheduleName, **changes: int) -> World:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(schedule: ScheduleName) -> None:
+def test_checkpoint_weights_answer_every_held_out_prompt_once(schedule: ScheduleName) -> None:
     oracle = calm(schedule, evaluation_prompts=23).run().oracle
     [report] = oracle.evaluated
     assert (report.weights.version, report.num_prompts) == (STEP, 23)
@@ -258,7 +258,7 @@ def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName, seeds: rang
         world = evaluation_of(seed, schedule)
         try:
             oracle = world.run().oracle
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+        except Exception as error:  # noqa: BLE001 - any failure must name its seed
             pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule, evaluates=True)}")
         prompts = world.plan.evaluation_prompts
         assert all(
@@ -266,6 +266,6 @@ def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName, seeds: rang
         )
 
 
-def test_the_plan_of_a_spec_evaluates_whatever_step_it_begins_with() -> None:
+def test_evaluation_plan_evaluates_any_start_step() -> None:
     plan = Plan.from_spec(JobSpec(name="e", training=TrainingSpec(steps=0)))
     assert plan.only_evaluates and plan.evaluates(STEP) and plan.publishes(STEP)

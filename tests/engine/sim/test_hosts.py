@@ -1,4 +1,4 @@
-"""A job on 64 devices of 8 hosts: it places, loses hosts, takes new ones, and nothing is lost."""
+"""A job on 64 devices of 8 hosts: it is placed, loses hosts and gets new ones, without losing samples."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def relays_are_where_replicas_are(run: World) -> bool:
 
 
 @pytest.mark.parametrize("schedule", ["laminar", "sync"])
-def test_a_full_cluster_loses_a_host_and_goes_on_with_what_is_left(schedule: ScheduleName) -> None:
+def test_full_cluster_continues_after_losing_a_host(schedule: ScheduleName) -> None:
     run = world(Blow(at=1.5, part="relay", which=2, kind="host goes"), schedule=schedule)
     assert run.run().end == "succeeded"
     assert num_replicas(run) == 40 and relays_are_where_replicas_are(run)

@@ -1,4 +1,4 @@
-"""The simulator proves itself: each of these bugs was planted on purpose, and each is caught within a few seeds."""
+"""Tests of the simulator itself: it catches each of these planted bugs within a few seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ MAX_SEEDS = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Weather:
-    """Where a bug shows: a schedule, and faults that come near it."""
+    """The conditions in which a bug shows: a schedule, faults and costs."""
 
     schedule: ScheduleName = "laminar"
     faults: Callable[[int], Faults] = field(default=lambda seed: Faults())
@@ -90,7 +90,7 @@ class Weather:
 def blow(
     part: Any, *, every_s: float = 0.37, which: int = 0, kind: Any = "crash", lasts_s: float = 0.0, **fields: Any
 ) -> Callable[[int], Faults]:
-    """It strikes at another moment with every seed."""
+    """A fault at a different time for each seed."""
     blow = partial(Blow, part=part, which=which, kind=kind, lasts_s=lasts_s)
     return lambda seed: Faults(blows=(blow(at=1.0 + seed * every_s),), **fields)
 
@@ -99,7 +99,7 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 
 
 def accepts_whatever_is_handed_over(patch: pytest.MonkeyPatch) -> None:
-    """The lease is not looked at: what comes twice runs twice."""
+    """Ignores the lease: a sample handed over twice runs twice."""
     receive = Workload.receive
 
     def trusting(self: Workload, handed: Any, now: float) -> bool:
@@ -160,7 +160,7 @@ def goes_on_with_any_weights(patch: pytest.MonkeyPatch) -> None:
 
 
 def adds_what_it_has_heard_already(patch: pytest.MonkeyPatch) -> None:
-    """A piece that comes twice, or begins before the end of what is known, is added whole."""
+    """Adds an increment whole, even if it is a repetition or overlaps the known tokens."""
     add = Account.add
 
     def whole(self: Account, weights: WeightsId, num_tokens: int, said: bytes, *, since: int) -> None:
@@ -170,7 +170,7 @@ def adds_what_it_has_heard_already(patch: pytest.MonkeyPatch) -> None:
 
 
 def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
-    """Nobody on the way looks at what the samples were written by."""
+    """No part checks which weights wrote the samples."""
     plan, reserve, receive, begin = plan_repack, Workload.reserve, Workload.receive, RolloutBrain._begin
 
     def blind(replicas: Sequence[ReplicaView], *, newest: WeightsId, **bounds: Any) -> list[Merge]:
@@ -237,7 +237,7 @@ def counts_as_trained_what_a_group_went_on_without(patch: pytest.MonkeyPatch) ->
 
 
 def takes_twice_after_a_rollback(patch: pytest.MonkeyPatch) -> None:
-    """The groups come back to be trained again, and their ends stay in the ledger."""
+    """After a rollback groups are trained again, but their first ends stay in the ledger."""
     fork = DataState._fork
 
     def doubling(self: DataState, record: TrainerForked) -> None:
@@ -276,7 +276,7 @@ def installs_under_running_samples(patch: pytest.MonkeyPatch) -> None:
 
 
 def overwrites_a_slot_in_use(patch: pytest.MonkeyPatch) -> None:
-    """It counts only what began on the weights for fresh work."""
+    """Keeps only the weights for fresh work."""
     served = ReplicaWeights.on_served
 
     def forgetful(self: ReplicaWeights, message: Any) -> Any:
@@ -291,7 +291,7 @@ def overwrites_a_slot_in_use(patch: pytest.MonkeyPatch) -> None:
 
 
 def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
-    """A group that came from elsewhere goes on like fresh work."""
+    """Continues a group from another replica on the weights for fresh work."""
     handed_over = RolloutBrain._on_handed_over
 
     def on_current(self: RolloutBrain, message: Any, now: float) -> list[Any]:
@@ -365,7 +365,7 @@ def is_ready_with_the_first_replica(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_not_ready_though_somebody_works(patch: pytest.MonkeyPatch) -> None:
-    """The trainer's first step is recorded of a job that is still starting."""
+    """Records the trainer's first step while the job is still starting."""
     patch.setattr(Readiness, "_on_work", lambda self: [])
 
 
@@ -442,7 +442,7 @@ def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
 
 
 def sees_no_life_beside_a_loop(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint is written, a relay hashes, and every loop only turns."""
+    """Ignores signs of life of worker threads: a checkpoint is written, a relay hashes, and all loops are idle."""
     hear = Stillness.hear
 
     def half(self: Stillness, message: Any, now: float) -> None:
@@ -452,7 +452,7 @@ def sees_no_life_beside_a_loop(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_no_sample_that_hangs(patch: pytest.MonkeyPatch) -> None:
-    """Nor for one whose tool or grader takes longer than a run may stand still."""
+    """Nor for a sample whose tool or grader takes longer than the stall limit of a run."""
     patch.setattr(Stillness, "_samples_are_open", False)
 
 
@@ -473,7 +473,7 @@ def replaces_no_environment(patch: pytest.MonkeyPatch) -> None:
 
 
 def outside(*kinds: Any, **fields: Any) -> Callable[[int], Faults]:
-    """Requests one after the other, at other moments with every seed."""
+    """Requests one after the other, at different times for each seed."""
     return lambda seed: Faults(
         blows=tuple(
             Blow(at=1.0 + seed * 0.21 + 0.7 * number, part="driver", kind=kind, which=1 + number % 2)
@@ -484,7 +484,7 @@ def outside(*kinds: Any, **fields: Any) -> Callable[[int], Faults]:
 
 
 def dies_as_it_finishes(seed: int) -> Faults:
-    """Its last checkpoint rots, so that its successor trains again what data may have finished with."""
+    """The trainer's last checkpoint rots, so that its successor trains steps again that data may have finished."""
     return Faults(rotten=1.0, blows=(Blow(at=7.2 + 0.2 * seed, part="trainer", which=0, kind="crash"),))
 
 
@@ -493,7 +493,7 @@ def begins_from_a_checkpoint_that_nobody_was_told_of(patch: pytest.MonkeyPatch) 
 
 
 def loses_a_replica_before_it_is_ready(seed: int) -> Faults:
-    """Nobody says so: it is missed once it should have started."""
+    """The loss is not reported: it is noticed once the replica should have started."""
     return Faults(blows=(Blow(at=0.1 + 0.01 * seed, part="rollout", which=seed, kind="crash", is_silent=True),))
 
 
@@ -518,10 +518,10 @@ def driver_sleeps_as_the_trainer_dies(seed: int) -> Faults:
 
 
 LONG: dict[str, Any] = {"steps": 150, "checkpoint_every": 50}
-"""Longer than anything that is asked for may take."""
+"""Longer than any request may take."""
 
 
-# Replicas go one after the other while others hold the same weights beside newer ones: most of what they run moves.
+# Replicas leave one after the other while others hold the same weights next to newer ones: most of their samples move.
 LEAVING = Weather(
     faults=lambda seed: Faults(
         blows=tuple(
@@ -616,7 +616,7 @@ def seeds_until_caught(weather: Weather) -> int | None:
     for seed in range(MAX_SEEDS):
         try:
             weather.world(seed).run()
-        except Exception:  # noqa: BLE001 - the oracle's objection, or a brain's own assertion: either is a catch
+        except Exception:  # noqa: BLE001 - a violation found by the oracle or a brain's own assertion: either is a catch
             return seed
     return None
 

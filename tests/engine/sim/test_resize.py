@@ -1,4 +1,4 @@
-"""Replicas leave and come back in the middle of a run, under every kind of weather: nothing is lost or doubled.
+"""Replicas leave and return during a run, under all kinds of faults: no sample is lost or doubled.
 
 The oracle (engine/sim/checks.py) follows every sample; a run ends only if each step trained whole groups exactly once.
 """
@@ -33,15 +33,15 @@ def world(seed: int, schedule: ScheduleName, faults: Faults) -> World:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.soak)], ids=["few", "many"])
 def test_no_order_of_resizes_and_faults_breaks_an_invariant(schedule: ScheduleName, seeds: range) -> None:
-    """Few, since `test_driver` resizes in every weather too."""
+    """Few seeds, since `test_driver` resizes under all faults too."""
     for seed in seeds:
         try:
             world(seed, schedule, Faults.drawn(seed)).run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+        except Exception as error:  # noqa: BLE001 - any failure must name its seed
             pytest.fail(f"{type(error).__name__}: {error}; seed {seed}, schedule {schedule}")
 
 
-def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -> None:
+def test_calm_run_reaches_every_size_and_replicas_return() -> None:
     reached = 0
     for seed in (seed for seed in range(40) if num_replicas_of(seed) > 2 and not costs_of(seed).long_work):
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(1.0, 1), resize_at(8.0, 2))))
@@ -53,7 +53,7 @@ def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -
 
 
 @pytest.mark.long
-def test_replicas_that_are_to_leave_before_they_have_weights_leave() -> None:
+def test_replicas_without_weights_leave_on_request() -> None:
     for seed in (seed for seed in range(10) if num_replicas_of(seed) > 1):
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(0.0, 1),)))
         calm.run()

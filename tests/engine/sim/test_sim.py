@@ -1,4 +1,4 @@
-"""The brains under every kind of weather. A failing seed prints the command that replays it."""
+"""The brains under all kinds of faults. A failing seed prints the command that replays it."""
 
 from functools import cache
 
@@ -18,7 +18,7 @@ SOAK_SEEDS = 10_000
 def run(seed: int, schedule: ScheduleName) -> Outcome:
     try:
         return simulate(seed, schedule)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+    except Exception as error:  # noqa: BLE001 - any failure must name its seed
         pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule)}")
 
 
@@ -40,7 +40,7 @@ def test_no_fault_order_breaks_an_invariant_with_an_age_cap() -> None:
         except Exception as error:  # noqa: BLE001 - as above
             pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, 'laminar', is_capped=True)}")
         mixed += world.oracle.num_carried_on
-    assert mixed > 0, "new weights were laid under what ran"
+    assert mixed > 0, "new weights were installed under running samples"
 
 
 @pytest.mark.soak
@@ -51,15 +51,15 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
         run(seed, schedule)
 
 
-# Seeds that once failed, each with what it found.
+# Seeds that once failed, each with the bug that it found.
 @pytest.mark.parametrize(
     ("seed", "schedule"),
     [
         (36, "laminar"),  # a second copy of a version overwrote bytes whose hashes were taken
-        (913, "laminar"),  # a replica never heard that it should evaluate, and nobody said it again
+        (913, "laminar"),  # a replica missed the order to evaluate, which was never repeated
         (21, "partial"),  # newer weights were installed under an evaluation's answers, again and again
         (34, "partial"),  # work for exact weights was begun while others were being installed
-        (3458, "stream"),  # a sample was granted again with what dead weights had said
+        (3458, "stream"),  # a sample was granted again with tokens of dead weights
         (101943, "sync"),  # a window had groups left that could be trained no more, and its weights were held forever
         (101913, "partial"),  # a checkpoint rotted at the end: the run was over before its last step was trained again
         (104887, "laminar"),  # a checkpoint that a trainer had gone back beyond could be read again by the next one
@@ -67,14 +67,14 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
     ],
 )
 def test_seeds_that_once_failed(seed: int, schedule: ScheduleName) -> None:
-    """With nothing asked from outside, as it was then."""
+    """Without requests from outside, as at that time."""
     simulate(seed, schedule, Faults.drawn(seed))
 
 
 @pytest.mark.parametrize(
     ("seed", "schedule"),
     [
-        (78, "stream"),  # asked to pause after the last step, data handed out no prompt of the last evaluation
+        (78, "stream"),  # after a pause request at the last step, data granted no prompt of the last evaluation
         (4, "partial"),  # the same
     ],
 )

@@ -1,4 +1,4 @@
-"""A process that gets no core is waited for: it is not replaced, and the run goes on and ends well."""
+"""A process that waits for a core is not replaced, and the run continues and succeeds."""
 
 from dataclasses import replace
 from typing import Final
@@ -49,16 +49,16 @@ def check(seed: int) -> None:
     faults = faults_of(seed)
     try:
         world_of(seed, "laminar", faults=replace(faults, blows=(*faults.blows, *blows))).run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+    except Exception as error:  # noqa: BLE001 - any failure must name its seed
         pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
 
 
-def test_starvation_beside_other_faults() -> None:
+def test_starvation_with_other_faults() -> None:
     check(0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1_000, 1_300, 100))
-def test_starvation_beside_many_other_faults(first: int) -> None:
+def test_starvation_with_many_other_faults(first: int) -> None:
     for seed in range(first, first + 100):
         check(seed)

@@ -1,8 +1,7 @@
-"""Every kind of process stopped (SIGSTOP) for shorter and longer than anybody waits for it, and gone on.
+"""Every kind of process is stopped (SIGSTOP) for shorter and longer than its timeout, and resumed.
 
-Whoever is stopped for shorter is missed by nobody. Who judges others (the driver's process) blames nobody, however
-long it was stopped. Any other part is replaced if it was longer, and what it does on waking changes nothing: the oracle
-looks on.
+A shorter stop has no consequence. The driver's process, which judges the others, blames no part after a stop of any
+length. Any other part is replaced after a longer stop, and its actions on waking change nothing: the oracle checks.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ SOAK_SEEDS: Final = 36  # of 4 lengths, 7 kinds: a thousand stops
 
 
 def stopped(kind: PartName, lasts_s: float, seed: int) -> list[str]:
-    """The parts that were found at fault."""
+    """The parts that faults were reported of."""
     blow = Blow(at=1.0 + 0.17 * (seed % 40), part=kind, which=seed, kind="freeze", lasts_s=lasts_s)
     world = world_of(seed, SCHEDULES[seed % len(SCHEDULES)], faults=Faults(blows=(blow,)))
     faults = [fault.component for fault in world.run().oracle.faults]
@@ -40,11 +39,11 @@ def of_all(kind: PartName, seeds: range, longer_s: Sequence[float]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_is_stopped_loses_nothing_and_blames_nobody(kind: PartName) -> None:
+def test_stopped_processes_lose_nothing_and_blame_no_part(kind: PartName) -> None:
     of_all(kind, range(SEEDS), LONGER_S[:1])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_is_stopped_loses_nothing_and_blames_nobody_a_thousand_times(kind: PartName) -> None:
+def test_stopped_processes_lose_nothing_a_thousand_times(kind: PartName) -> None:
     of_all(kind, range(1_000, 1_000 + SOAK_SEEDS), LONGER_S)

@@ -34,7 +34,7 @@ ROW = {
 
 
 @pytest.mark.long
-def test_a_report_has_a_row_for_each_cell_and_says_by_how_much_who_is_ahead() -> None:
+def test_report_has_a_row_per_cell_and_the_lead_of_each_schedule() -> None:
     found = report(run_on(TINY, processes=1), TINY)
     assert len(found["rows"]) == 8
     assert all(set(row) == ROW and row["fits"] for row in found["rows"])
@@ -47,7 +47,7 @@ def test_a_report_has_a_row_for_each_cell_and_says_by_how_much_who_is_ahead() ->
     json.dumps(found)
 
 
-def test_what_does_not_fit_is_a_row_that_says_why() -> None:
+def test_cell_that_does_not_fit_is_a_row_with_a_reason() -> None:
     ran = run_cell(Cell(workload="math", model="72B", gpus=16, schedule="laminar"), TINY)
     row = report([ran], TINY)["rows"][0]
     assert not row["fits"] and row["why_not"] and row["tokens_per_s"] is None
@@ -78,7 +78,7 @@ def test_moments_are_those_of_the_lengths_that_are_drawn() -> None:
     assert moments(Lengths()).mean < unbounded.mean and moments(Lengths()).by_size < unbounded.by_size
 
 
-def test_a_file_of_ones_own_is_simulated(
+def test_setup_from_a_file_is_simulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"groups_per_step": 4, "steps": 1, "warm_steps": 1, "longest": 2_000}

@@ -1,4 +1,4 @@
-"""A figure that is missed is taken apart by the formulas of any run; nothing asks that it be met."""
+"""A missed figure is taken apart with the formulas of any run; no test requires a hit."""
 
 import pytest
 

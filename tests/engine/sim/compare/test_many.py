@@ -32,14 +32,14 @@ def test_the_number_of_processes_changes_nothing(in_one_go: list[Ran]) -> None:
     assert run_on(TINY, processes=2) == in_one_go
 
 
-def test_each_cell_is_told_once_as_it_ends() -> None:
+def test_each_cell_is_reported_once_as_it_ends() -> None:
     told: list[Progress] = []
     run_on(replace(TINY, seeds=(1,)), processes=2, said=told.append)
     assert [progress.num_done for progress in told] == list(range(1, 7))
     assert {progress.ran.cell for progress in told} == set(TINY.cells())
 
 
-def test_what_was_cut_off_goes_on_where_it_was(tmp_path: Path, in_one_go: list[Ran]) -> None:
+def test_interrupted_grid_resumes(tmp_path: Path, in_one_go: list[Ran]) -> None:
     path = tmp_path / "cells.jsonl"
     run_on(replace(TINY, models=("7B",)), processes=1, kept=Kept(path, TINY))
     path.write_text(path.read_text()[:-20])  # killed in the middle of a line

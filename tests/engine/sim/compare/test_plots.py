@@ -1,4 +1,4 @@
-"""The page of plots shows figures of the report and no others, holds all that it needs, and is drawn by a browser."""
+"""The page of plots shows exactly the report's figures, is self-contained, and renders in a browser."""
 
 import json
 import re
@@ -71,7 +71,7 @@ def test_every_published_figure_is_a_point(found: dict[str, Any]) -> None:
     assert sorted(points) == sorted(f"{each['source']}: {each['what']}" for each in found["published"])
 
 
-def test_the_page_asks_for_nothing_and_says_which_constants(found: dict[str, Any]) -> None:
+def test_page_loads_nothing_and_names_its_constants(found: dict[str, Any]) -> None:
     written = page(found, "/* the library */</script>")
     assert not re.search(r"<(?:link|img|iframe)|\ssrc=|@import|url\(", written)
     assert written.count("</script>") == 2, "a library that ends a script does not end ours"
@@ -93,7 +93,7 @@ def test_the_command_writes_page_and_pictures(
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", "[]"])
-def test_what_is_no_report_is_refused(
+def test_other_file_than_a_report_is_refused(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "report.json"

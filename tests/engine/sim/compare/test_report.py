@@ -1,5 +1,4 @@
-"""What the report says of a grid: ratios of paired seeds, who is ahead where, published figures beside ours, and which
-constants all of it follows from."""
+"""The report of a grid: ratios of paired seeds, leads by cell, published figures next to ours, and its constants."""
 
 from dataclasses import replace
 
@@ -42,13 +41,13 @@ def test_a_ratio_is_of_the_same_seed(sync: Ran) -> None:
     grid = [_with(sync, "sync", 1.0, 10.0), _with(sync, "paper", 2.0, 20.0)]
     (found,) = ratios(grid, ["paper"])
     assert (found.schedule, found.over, found.mean) == ("paper", "sync", 2.0)
-    assert found.ci95 == (2.0, 2.0), "both seeds say the same, though their rates are ten times apart"
+    assert found.ci95 == (2.0, 2.0), "both seeds have the same ratio, though their rates differ ten times"
 
 
 @pytest.mark.parametrize(
     ("ci95", "standing"), [((1.1, 1.3), "ahead"), ((0.9, 1.3), "open"), ((0.7, 0.9), "behind"), (None, "open")]
 )
-def test_one_is_ahead_where_the_whole_interval_is_above_one(ci95: tuple[float, float] | None, standing: str) -> None:
+def test_schedule_is_ahead_if_its_whole_interval_exceeds_one(ci95: tuple[float, float] | None, standing: str) -> None:
     ratio = Ratio(workload="math", model="7B", gpus=8, schedule="laminar", over="paper", mean=1.2, ci95=ci95)
     assert ratio.standing == standing
     places = standings([ratio])["laminar"]["paper"]
@@ -61,7 +60,7 @@ def test_a_cell_that_does_not_fit_has_no_ratio(sync: Ran) -> None:
     assert {each.what for each in from_grid([sync, unfit])} == {"generation of a step of sync, math"}
 
 
-def test_published_speed_ups_are_held_against_the_papers_own_schedule(sync: Ran) -> None:
+def test_published_speed_ups_are_compared_with_paper(sync: Ran) -> None:
     grid = [
         _with(sync, "sync", 1.0, generation=0.4),
         _with(sync, "paper", 2.0),

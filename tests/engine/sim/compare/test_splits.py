@@ -1,4 +1,4 @@
-"""The split that the closed form chooses, held against all splits simulated."""
+"""The split that the closed form chooses, compared with all splits simulated."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ NEARLY = 0.95
 
 @pytest.mark.long
 @pytest.mark.parametrize("schedule", ["sync_split", "one_step", "laminar", "paper"])
-def test_of_the_two_splits_that_are_tried_one_is_nearly_the_best_of_all(schedule: str) -> None:
+def test_one_of_the_two_splits_tried_is_nearly_the_best(schedule: str) -> None:
     setup = Cell(workload="math", model="7B", gpus=8, schedule=schedule).setup(EXTENT)
     made = {
         each.train_devices: Fleet(each.with_seed(1)).run().tokens_per_s

@@ -1,4 +1,4 @@
-"""A sweep varies what is assumed and nothing else, and calls an order overturned only where every seed says so."""
+"""A sweep varies only assumptions, and calls an order overturned only if every seed agrees."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ TINY = Extent(
 )
 
 
-def test_what_is_assumed_is_swept_and_the_median_and_nothing_else() -> None:
+def test_only_assumed_constants_and_the_median_are_swept() -> None:
     swept = {constant.name for constant, _ in ends(replace(TINY, workloads=("math", "tools")))}
     assert swept == {constant.name for constant in CONSTANTS if constant.origin == "assumed"} | {MEDIAN.name}
     assert CALL_S.name not in {constant.name for constant, _ in ends(TINY)}
@@ -44,7 +44,7 @@ def test_a_sweep_has_a_row_for_each_end_and_a_range_over_all() -> None:
     assert found["over_sync"]["sync"] == (1, 1)
 
 
-def test_an_order_is_overturned_only_where_every_seed_says_so() -> None:
+def test_order_is_overturned_only_if_every_seed_agrees() -> None:
     ran = run_cell(Cell(workload="math", model="7B", gpus=8, schedule="sync"), TINY)
 
     def with_rates(schedule: str, *rates: float) -> Ran:

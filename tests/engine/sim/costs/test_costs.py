@@ -1,6 +1,6 @@
-"""The cost models: each formula against arithmetic by hand or brute force, and what must hold whatever the constants.
+"""The cost models: each formula against arithmetic by hand or brute force, and properties that hold for all constants.
 
-Nothing here asks which schedule is faster.
+No test here requires a schedule to be faster.
 """
 
 import pytest
@@ -30,14 +30,14 @@ def test_calibration_meets_its_targets(target: Target) -> None:
     assert abs(target.off_by) < 0.04, (target.modelled(), target.published)
 
 
-def test_every_fitted_constant_names_its_targets_and_no_target_fixes_another() -> None:
+def test_every_fitted_constant_has_its_own_targets() -> None:
     fitted = {constant.name for constant in CONSTANTS if constant.origin == "fitted"}
     assert {fit.constant.name for fit in FITS} == fitted
     assert {target.fixes.name for target in TARGETS if target.fixes is not None} == fitted
     assert sum(fit.num_targets for fit in FITS) <= len(TARGETS)
 
 
-def test_constants_have_names_of_their_own_and_say_where_they_are_from() -> None:
+def test_constants_have_unique_names_and_sources() -> None:
     assert len({constant.name for constant in CONSTANTS}) == len(CONSTANTS)
     assert all(constant.source for constant in CONSTANTS)
     assert all(constant.sweep[0] < 1 < constant.sweep[1] for constant in CONSTANTS if constant.origin == "assumed")
@@ -70,7 +70,7 @@ def test_a_step_is_the_slower_of_reading_and_arithmetic() -> None:
     assert cost.step_s(cost.free_batch, 0) < cost.step_s(2 * cost.free_batch, 0)
 
 
-def test_a_second_version_reads_its_weights_and_takes_their_memory() -> None:
+def test_second_version_costs_a_read_and_memory_of_its_weights() -> None:
     model = MODELS["32B"]
     cost = DecodeCost.of(H800, model, tp=4)
     one_more_s = cost.step_s(8, 0, load=WholeCost().load([(0, 4), (1, 4)])) - cost.step_s(8, 0)
@@ -85,7 +85,7 @@ def test_what_does_not_fit_says_so() -> None:
     assert fewest_devices(H800, MODELS["72B"]) > 8
 
 
-def test_a_device_that_is_better_in_anything_is_slower_in_nothing() -> None:
+def test_device_with_a_better_figure_is_never_slower() -> None:
     for worse, better in (("H100", "H200"), ("H800", "H100")):
         for model in MODELS.values():
             costs = [DecodeCost.of(DEVICES[name], model, tp=8) for name in (worse, better)]
@@ -93,7 +93,7 @@ def test_a_device_that_is_better_in_anything_is_slower_in_nothing() -> None:
             assert all(after <= before for before, after in zip(slow, fast, strict=True))
 
 
-def test_training_takes_longer_with_fewer_devices_and_more_updates_and_never_scales_beyond_its_devices() -> None:
+def test_training_slows_with_fewer_devices_and_more_updates() -> None:
     def seconds(devices: int, updates: int = 4) -> float:
         return training_cost(H800, MODELS["7B"], devices=devices, tokens=2e7, updates=updates).total_s
 
@@ -101,7 +101,7 @@ def test_training_takes_longer_with_fewer_devices_and_more_updates_and_never_sca
     assert seconds(64, updates=16) > seconds(64)
 
 
-def test_the_stall_depends_on_the_weights_and_the_broadcast_hardly_on_the_relays() -> None:
+def test_stall_grows_with_weights_broadcast_hardly_with_relays() -> None:
     model = MODELS["72B"]
     assert handover_s(model) == pytest.approx(1.4, rel=0.02)
     assert broadcast_s(model, relays=127) < 5 * broadcast_s(model, relays=2)
@@ -121,7 +121,7 @@ def test_a_sweep_reaches_its_constant_alone() -> None:
     assert (after.weights_s, after.kv_s, after.row_s) == (before.weights_s, before.kv_s, before.row_s)
 
 
-def test_a_sample_has_the_same_length_and_calls_whoever_asks() -> None:
+def test_sample_has_the_same_length_and_calls_in_every_schedule() -> None:
     key = SampleKey(group=GroupKey(ordinal=7), sample=3)
     assert Lengths().response(1, key) == Lengths().response(1, key) != Lengths().response(2, key)
     assert Tools().calls(1, key) == Tools().calls(1, key)

@@ -1,4 +1,4 @@
-"""What several versions in one replica cost: against arithmetic by hand, and what must hold whatever the constants."""
+"""Costs of several versions in one replica: arithmetic by hand, and properties that hold for all constants."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def priced(name: str, slots: Slots) -> tuple[DecodeCost, SlotCost]:
 
 @BY_MODEL
 @BY_KIND
-def test_a_further_version_never_makes_a_step_shorter_nor_the_room_larger(slots: Slots, name: str) -> None:
+def test_further_version_never_saves_time_or_memory(slots: Slots, name: str) -> None:
     decode, cost = priced(name, slots)
     for batch in (4, 64, 256):
         steps = [
@@ -52,13 +52,13 @@ def test_a_further_version_never_makes_a_step_shorter_nor_the_room_larger(slots:
 
 
 @BY_MODEL
-def test_where_all_runs_on_the_newest_differences_cost_nothing_and_adapters_their_own(name: str) -> None:
+def test_rows_on_the_newest_cost_adapters_but_no_differences(name: str) -> None:
     assert priced(name, Slots(num=4, kept="delta"))[1].load([(0, 64)]) == ONE_VERSION
     assert priced(name, Slots(num=4))[1].load([(0, 64)]) == ONE_VERSION
     assert priced(name, Slots.of_lora(4, 32))[1].load([(0, 64)]).beside_s > 0
 
 
-def test_what_differs_after_several_steps_is_what_any_of_them_changed() -> None:
+def test_difference_over_several_steps_is_their_union() -> None:
     assert changed_in(0.02, 0) == 0 and changed_in(0.02, 1) == pytest.approx(0.02)
     assert changed_in(0.02, 2) == pytest.approx(1 - 0.98 * 0.98)
     shares = [changed_in(0.05, versions) for versions in range(200)]
@@ -66,7 +66,7 @@ def test_what_differs_after_several_steps_is_what_any_of_them_changed() -> None:
     assert all(share <= versions * 0.05 + 1e-12 for versions, share in enumerate(shares))
 
 
-def test_a_difference_is_four_bytes_for_each_changed_value_and_never_more_than_a_copy() -> None:
+def test_difference_is_four_bytes_a_value_and_at_most_a_copy() -> None:
     bytes_of_8b = 8e9 * 2 * of_a_copy(0.01, 1)
     assert bytes_of_8b == pytest.approx(8e9 * 0.01 * 4)
     assert of_a_copy(0.05, 100) == 1
@@ -75,7 +75,7 @@ def test_a_difference_is_four_bytes_for_each_changed_value_and_never_more_than_a
     assert cost.load([(0, 8), (10_000, 8)]).weights == 2
 
 
-def test_a_correction_is_read_or_computed_whichever_takes_longer_and_launched() -> None:
+def test_correction_takes_the_longer_of_reading_and_arithmetic() -> None:
     model = MODELS["7B"]
     decode, cost = priced("7B", Slots(num=4, kept="delta"))
     launch_s, changed = 7 * model.num_layers * SMALL_LAUNCH.value, CHANGED_SHARE.value
@@ -96,7 +96,7 @@ def test_an_older_difference_costs_more_until_it_is_a_copy(name: str) -> None:
     assert taken == sorted(taken)
 
 
-def test_an_installation_makes_the_differences_anew() -> None:
+def test_installation_rebuilds_the_differences() -> None:
     model = MODELS["7B"]
     decode, cost = priced("7B", Slots(num=4, kept="delta"))
     assert cost.making_s([], []) == pytest.approx(2 * decode.weights_s)
@@ -107,7 +107,7 @@ def test_an_installation_makes_the_differences_anew() -> None:
     assert all(priced("7B", slots)[1].making_s([1], [1, 2]) == 0 for slots in EVERY_KIND if slots.kept != "delta")
 
 
-def test_the_room_is_short_where_the_longest_does_not_fit_beside_the_older_versions() -> None:
+def test_room_is_short_if_older_versions_displace_the_longest() -> None:
     model, slots = MODELS["7B"], Slots(num=4, kept="delta")
     alone = room_for_kv(H800, model, tp=1, slots=Slots(), at_least_tokens=1).kv_tokens
     assert room_for_kv(H800, model, tp=1, slots=slots, at_least_tokens=1).kv_tokens == alone

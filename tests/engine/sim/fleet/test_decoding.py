@@ -1,4 +1,4 @@
-"""A batch that leaps from event to event is the batch that takes one step after the other."""
+"""A batch that jumps from event to event equals a batch that takes one step after the other."""
 
 from collections import deque
 
@@ -25,7 +25,7 @@ def sequence(number: int, tokens: int, *, weights: WeightsId = OLD, prompt: int 
 
 
 def run(decoding: Decoding) -> list[tuple[float, int]]:
-    """When each ended."""
+    """The time at which each sequence ended."""
     ends = []
     while (at := decoding.next_at()) is not None:
         decoding.arrive()
@@ -56,7 +56,7 @@ def test_leaps_end_everything_when_single_steps_do(seed: int) -> None:
     assert decoding.num_written == sum(lengths)
 
 
-def test_looking_at_it_in_between_changes_nothing() -> None:
+def test_measuring_in_between_changes_nothing() -> None:
     one, other = (Decoding(COST, prefill_s=PREFILL_S, kv_tokens=10**6, max_batch=8) for _ in range(2))
     for decoding in (one, other):
         decoding.add([sequence(at, 50 + 30 * at) for at in range(6)], 0.0)
@@ -79,7 +79,7 @@ def test_two_versions_read_their_weights_one_after_the_other() -> None:
     assert second - first == pytest.approx(100 * (COST.weights_s + COST.overhead_s))
 
 
-def test_where_room_is_short_the_last_to_come_gives_way_and_reads_again() -> None:
+def test_latest_arrival_is_evicted_and_prefills_again() -> None:
     decoding = Decoding(COST, prefill_s=PREFILL_S, kv_tokens=500, max_batch=8)
     decoding.add([sequence(at, 200) for at in range(4)], 0.0)
     ends = run(decoding)
@@ -105,7 +105,7 @@ def deltas(kv_tokens: int = 10**6) -> Decoding:
     return Decoding(COST, prefill_s=PREFILL_S, kv_tokens=kv_tokens, max_batch=8, slots=slots)
 
 
-def test_rows_of_an_older_version_get_a_correction_and_those_of_the_newest_none() -> None:
+def test_only_rows_of_older_versions_get_a_correction() -> None:
     alone, mixed = deltas(), deltas()
     for decoding, other in ((alone, NEW), (mixed, OLD)):
         decoding.install(NEW, keeps=[OLD])
@@ -114,7 +114,7 @@ def test_rows_of_an_older_version_get_a_correction_and_those_of_the_newest_none(
     assert second - first == pytest.approx(100 * (0.0005 + max(0.2 * COST.weights_s, 0.1 * 0.01)))
 
 
-def test_older_versions_take_their_room_until_the_next_installation() -> None:
+def test_older_versions_take_room_until_the_next_install() -> None:
     decoding = deltas(kv_tokens=500)
     decoding.install(OLD, keeps=[])
     decoding.add([sequence(at, 100) for at in range(4)], 0.0)

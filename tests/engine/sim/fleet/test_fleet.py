@@ -1,4 +1,4 @@
-"""A fleet keeps tokens and time, whatever the schedule; which schedule is faster is a result and no test."""
+"""A fleet conserves tokens and time under every schedule; which schedule is faster is a result, not a test."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from engine.sim.costs.training import HALF_TOKENS, MFU
 from engine.sim.fleet.fleet import Fleet
 from tests.engine.sim.fleet.fleets import NotingFleet, outcome_of, setup_of
 
-# Where one thing waits for another, a faster part may change the order of what follows, by a group here and there: it
-# is the time of a step that is compared, and not the tokens of just these groups.
+# A faster part can change the order of events, and so a few groups of a step: compare the time of steps, not the tokens
+# of particular groups.
 ORDER_COSTS = 0.02
 
 
@@ -25,7 +25,7 @@ ORDER_COSTS = 0.02
 )
 @pytest.mark.parametrize("workload", ["math", "tools"])
 @pytest.mark.parametrize("schedule", CONTESTANTS)
-def test_every_token_that_is_trained_was_drawn_and_none_is_trained_twice(schedule: str, workload: str) -> None:
+def test_every_trained_token_was_drawn_and_is_trained_once(schedule: str, workload: str) -> None:
     fleet = NotingFleet(setup_of(schedule, workload=workload))
     fleet.run()
     setup, seen = fleet.setup, set[SampleKey]()
@@ -43,7 +43,7 @@ def test_every_token_that_is_trained_was_drawn_and_none_is_trained_twice(schedul
 
 @pytest.mark.long_except("sync_split", "bounded", "partial", "inflight", "laminar", "laminar_delta_cap")
 @pytest.mark.parametrize("schedule", CONTESTANTS)
-def test_replicas_write_no_faster_than_their_memory_is_read_and_no_longer_than_there_is_time(schedule: str) -> None:
+def test_replicas_stay_within_memory_bandwidth_and_time(schedule: str) -> None:
     fleet = NotingFleet(setup_of(schedule))
     fleet.run()
     for replica in fleet.replicas:
@@ -60,7 +60,7 @@ def test_the_same_set_up_is_the_same_run(schedule: str) -> None:
 
 
 def test_with_no_variance_and_free_training_no_schedule_gains() -> None:
-    """One step's samples fill every place once, so that none has fuller batches than another."""
+    """One step's samples fill every place once, so that all schedules have equally full batches."""
     free = AS_THEY_STAND.with_factor(MFU, 1e6).with_factor(HALF_TOKENS, 1e-9)
     even = {"lengths": Lengths(median=2_000, sigma=0.0, prompt=50), "book": free, "max_batch": 12}
     rates = {name: outcome_of(name, **even).tokens_per_s for name in CONTESTANTS if name != "sync"}
@@ -76,7 +76,7 @@ def test_more_bandwidth_is_never_slower(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", ["sync", "partial", "laminar", "laminar_delta", "paper"])
 def test_more_memory_is_never_slower(schedule: str) -> None:
-    """With memory for a few answers only, against as much as is wanted."""
+    """Compares memory for a few answers with ample memory."""
     tight = AS_THEY_STAND.with_factor(RESERVE, {"laminar": 4.91, "laminar_delta": 6.08}.get(schedule, 6.43))
     assert setup_of(schedule, book=tight).usual_kv_tokens < 10_000
     slow, fast = (outcome_of(schedule, book=book).step_s for book in (tight, AS_THEY_STAND))
@@ -84,9 +84,9 @@ def test_more_memory_is_never_slower(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [name for name in CONTESTANTS if not CONTESTANTS[name].is_colocated])
-def test_no_trajectory_has_two_versions_unless_the_schedule_says_so(schedule: str) -> None:
+def test_trajectory_has_one_version_unless_the_schedule_mixes(schedule: str) -> None:
     setup = setup_of(schedule)
-    if setup.schedule.age_cap is not None:  # or nothing would grow as old in so short a run
+    if setup.schedule.age_cap is not None:  # otherwise nothing would grow old enough in so short a run
         setup = replace(setup, schedule=replace(setup.schedule, age_cap=1))
     fleet = NotingFleet(setup)
     fleet.run()
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
 
 
 class LookingFleet(Fleet):
-    """Looks once a second."""
+    """Checks the replicas once a second."""
 
     most_in_use = 0
 
@@ -118,8 +118,8 @@ class LookingFleet(Fleet):
 
 @pytest.mark.parametrize("workload", ["math", "tools"])
 @pytest.mark.parametrize("schedule", ["laminar_cap", "laminar_delta", "laminar_delta_cap"])
-def test_weights_that_something_runs_on_are_those_that_are_paid_for(schedule: str, workload: str) -> None:
-    """The newest whole, and no more differences beside it than there are slots left."""
+def test_cost_counts_exactly_the_weights_in_use(schedule: str, workload: str) -> None:
+    """The newest version whole, and at most as many differences as there are slots left."""
     fleet = LookingFleet(setup_of(schedule, workload=workload))
     fleet.run()
-    assert fleet.most_in_use > 1, "there was something to pay for"
+    assert fleet.most_in_use > 1, "the run had older versions"

@@ -1,4 +1,4 @@
-"""Who draws a sample's work, which version writes it, and when: any drawing will do, and every token has its writer."""
+"""How a sample's work is drawn, and which version writes each of its tokens when."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SPLIT = [name for name in CONTESTANTS if not CONTESTANTS[name].is_colocated]
 
 @dataclass
 class Noting:
-    """Draws as another does, and keeps what that drew."""
+    """Delegates drawing and records the result."""
 
     wrapped: Drawing
     drawn: dict[SampleKey, Work] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Noting:
 
 
 class ByVersion(Decoding):
-    """Counts what each version writes as it is written, in its own way: rows of the batch, and not sequences."""
+    """Counts what each version writes independently: by rows of the batch instead of sequences."""
 
     written: Counter[WeightsId] = Counter()
 
@@ -46,7 +46,7 @@ class ByVersion(Decoding):
 
 
 class TracingFleet(NotingFleet):
-    """Keeps every sequence that was ever begun, also those that are between two replicas or were stopped."""
+    """Keeps every sequence ever started, including moving and stopped ones."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -90,7 +90,7 @@ def test_what_each_version_wrote_is_what_was_decoded_on_it(
 
 
 @pytest.mark.parametrize("schedule", SPLIT)
-def test_staleness_of_tokens_is_the_mean_over_those_that_were_trained(schedule: str) -> None:
+def test_token_staleness_is_the_mean_over_trained_tokens(schedule: str) -> None:
     fleet = NotingFleet(setup_of(schedule))
     outcome = fleet.run()
     sum_of_ages = num_tokens = 0
@@ -120,7 +120,7 @@ def test_a_recorded_run_is_drawn_again_as_it_was(schedule: str) -> None:
     assert outcome_of(schedule, drawn=again, seed=99) == first
 
 
-def test_what_was_not_recorded_is_drawn_among_what_was_and_groups_keep_their_prompt() -> None:
+def test_unrecorded_sample_is_drawn_from_recorded_ones() -> None:
     def key(ordinal: int, sample: int) -> SampleKey:
         return SampleKey(group=GroupKey(ordinal=ordinal), sample=sample)
 
@@ -139,7 +139,7 @@ def test_what_was_not_recorded_is_drawn_among_what_was_and_groups_keep_their_pro
 
 @pytest.mark.long_except("sync_split", "one_step", "bounded")
 @pytest.mark.parametrize("schedule", SPLIT)
-def test_updates_are_as_far_apart_as_they_shall_be_or_wait_for_answers(schedule: str) -> None:
+def test_updates_keep_their_interval_or_wait_for_answers(schedule: str) -> None:
     late = outcome_of(schedule, train_every_s=0.5)
     assert late.step_s > 0.5  # answers take seconds
     fleet = Fleet(setup_of(schedule, train_every_s=300.0))
@@ -147,7 +147,7 @@ def test_updates_are_as_far_apart_as_they_shall_be_or_wait_for_answers(schedule:
     ends = [step.ended_at for step in fleet.steps]
     gaps = [after - before for before, after in pairwise(ends)]
     if fleet.setup.schedule.lead_steps >= 1:
-        assert gaps == pytest.approx([300.0] * len(gaps), rel=1e-4)  # but for messages
+        assert gaps == pytest.approx([300.0] * len(gaps), rel=1e-4)  # except for message delays
     else:
         assert all(gap > 301.0 for gap in gaps)  # some of the batch is generated in between
 

@@ -1,4 +1,4 @@
-"""Constants out of recordings: of one made with known constants they come out again, and what it hides is said."""
+"""Constants from recordings: known constants are recovered, and undetermined ones are named."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -49,8 +49,8 @@ def recording(
     batches: Sequence[int] = (2, 8, 40),
     sizes: Sequence[int] = (900, 4_000),
 ) -> Iterator[FactBody]:
-    """As a run tells of itself that costs what the formulas say, with those constants. No two readings of a clock are
-    the same, so that there is always some noise."""
+    """The facts of a run whose costs follow the formulas with these constants, plus some noise, as clock readings are
+    never exact."""
     chance = Chance(3, "recording")
     decode = DecodeCost.of(CPU, MODEL, tp=1, book=book)
     read_s = prefill_token_s(CPU, MODEL, tp=1, book=book)
@@ -123,7 +123,7 @@ def test_the_constants_that_a_recording_was_made_with_come_out(tmp_path: Path) -
         assert of(found, constant).why_not and of(found, constant).value == constant.value
 
 
-def test_noise_is_told_as_residual_and_moves_constants_by_less(tmp_path: Path) -> None:
+def test_noise_is_the_residual_and_moves_constants_by_less(tmp_path: Path) -> None:
     found = fit_of(recording(noise=0.1), tmp_path / "facts.jsonl")
     for constant in FITTED:
         each = of(found, constant)
@@ -132,7 +132,7 @@ def test_noise_is_told_as_residual_and_moves_constants_by_less(tmp_path: Path) -
     assert of(found, HANDOVER_RATE).value == pytest.approx(TRUTH(HANDOVER_RATE), rel=0.05)
 
 
-def test_batches_that_are_all_alike_tell_steps_and_rows_as_one(tmp_path: Path) -> None:
+def test_equal_batches_cannot_separate_steps_from_rows(tmp_path: Path) -> None:
     found = fit_of(recording(batches=(32,), sizes=(2_000,)), tmp_path / "facts.jsonl")
     for constant in (STEP_OVERHEAD, GEMM_SHARE, PREFILL_SHARE, MFU, HALF_TOKENS):
         assert "one figure" in of(found, constant).why_not
@@ -140,15 +140,15 @@ def test_batches_that_are_all_alike_tell_steps_and_rows_as_one(tmp_path: Path) -
     assert not of(found, HANDOVER_RATE).why_not
 
 
-def test_where_memory_is_the_bound_the_arithmetic_cannot_be_told(tmp_path: Path) -> None:
+def test_memory_bound_run_does_not_determine_arithmetic(tmp_path: Path) -> None:
     fast = TRUTH.with_factor(GEMM_SHARE, 400.0)
     found = fit_of(recording(fast), tmp_path / "facts.jsonl")
     assert "bound by memory" in of(found, GEMM_SHARE).why_not
     assert of(found, STEP_OVERHEAD).value == pytest.approx(fast(STEP_OVERHEAD), rel=1e-3)
 
 
-def test_rows_that_come_out_below_zero_are_said_to_be_unseen(tmp_path: Path) -> None:
-    """Steps of more rows that took less: no formula has that, so nothing is known of a row."""
+def test_negative_row_cost_is_reported_as_unmeasured(tmp_path: Path) -> None:
+    """Steps of more rows took less time: no formula explains that, so the cost of a row is unknown."""
     state = ReplicaState(
         replica=0, incarnation=0, version=0, kv_used=0, num_running=0, num_waiting=0, num_with_environment=0,
         num_prefilled=0, num_decoded=0, num_steps=0, spans=[],
@@ -168,7 +168,7 @@ def test_rows_that_come_out_below_zero_are_said_to_be_unseen(tmp_path: Path) -> 
     assert of(found, GEMM_SHARE).value == GEMM_SHARE.value and not of(found, STEP_OVERHEAD).why_not
 
 
-def test_what_a_run_does_not_tell_stays_and_is_named(tmp_path: Path) -> None:
+def test_undetermined_constant_keeps_its_value_and_a_reason(tmp_path: Path) -> None:
     bodies = [body for body in recording() if not isinstance(body, ReplicasObserved)]
     bare = [
         body.model_copy(update={"metrics": {"train/tokens": 1.0}}) if isinstance(body, StepTrained) else body
@@ -180,7 +180,7 @@ def test_what_a_run_does_not_tell_stays_and_is_named(tmp_path: Path) -> None:
         fit_of(iter(bare[1:]), tmp_path / "others.jsonl")
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_one_that_is_no_fact_refused(tmp_path: Path) -> None:
+def test_truncated_line_is_skipped_and_a_non_fact_refused(tmp_path: Path) -> None:
     path = written(recording(), tmp_path / "facts.jsonl")
     whole = len(list(read_facts(path)))
     text = path.read_text()
@@ -191,7 +191,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_one_that_is_no_fact_refused(tmp
         list(read_facts(path))
 
 
-def test_least_squares_solve_what_can_be_told_apart() -> None:
+def test_least_squares_solve_separable_unknowns() -> None:
     rows = [(1.0, 4.0), (2.0, 3.0), (3.0, 9.0), (5.0, 1.0)]
     exact = fitted(rows, [2 * a + 0.5 * b for a, b in rows])
     assert exact.values == pytest.approx((2.0, 0.5)) and exact.errors == pytest.approx((0, 0), abs=1e-9)
@@ -206,7 +206,7 @@ def test_least_squares_solve_what_can_be_told_apart() -> None:
         fitted([(1.0, 0.0), (2.0, 0.0)], [1.0, 2.0])
 
 
-def test_the_command_says_what_was_fitted_and_what_was_not(
+def test_command_lists_fitted_and_unfitted_constants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*words: str) -> tuple[int, str]:
@@ -216,11 +216,11 @@ def test_the_command_says_what_was_fitted_and_what_was_not(
         return code, printed.out + printed.err
 
     path = written(recording(), tmp_path / "facts.jsonl")
-    code, said = run("--calibrate", str(path), "--json")
-    constants = {each["name"]: each for each in json.loads(said)["constants"]}
+    code, output = run("--calibrate", str(path), "--json")
+    constants = {each["name"]: each for each in json.loads(output)["constants"]}
     assert code == 0 and constants["step_overhead"]["factor"] == pytest.approx(1.7, rel=1e-4)
     assert constants["read_share"]["residual"] is None and constants["read_share"]["why_not"]
-    code, said = run("--calibrate", str(path))
-    assert code == 0 and "observations, residual" in said and "as it stands: one model alone" in said
-    code, said = run("--calibrate", str(tmp_path / "nothing.jsonl"))
-    assert code == 2 and "No such file" in said
+    code, output = run("--calibrate", str(path))
+    assert code == 0 and "observations, residual" in output and "unchanged: one model alone" in output
+    code, output = run("--calibrate", str(tmp_path / "nothing.jsonl"))
+    assert code == 2 and "No such file" in output
