@@ -101,7 +101,7 @@ def says(engine: Any, expected: Reference, prompts: Sequence[tuple[int, ...]] = 
     ]
 
 
-def test_a_version_after_the_other_says_what_transformers_says_with_it_merged(replica: Replica) -> None:
+def test_successive_adapters_match_transformers_with_merge(replica: Replica) -> None:
     slot, _ = replica.begin()
     first, second = adapted(replica.base, version=1), adapted(replica.base, version=2)
     assert len({expected.greedy(LONG, 24) for expected in (replica.base, first[1], second[1])}) == 3
@@ -134,7 +134,7 @@ def test_versions_decode_in_one_batch_and_the_base_beside_them(replica: Replica)
         assert output.logprobs == pytest.approx(changed.logprobs(prompt, output.token_ids, 1.0), abs=EXACT)
 
 
-def test_a_probe_is_of_the_slots_own_version_and_nobody_notices_it(replica: Replica) -> None:
+def test_probe_reads_its_slots_version_without_side_effects(replica: Replica) -> None:
     slots = replica.begin()
     versions = [adapted(replica.base, version=number) for number in (15, 16)]
     for slot, (version, _) in zip(slots, versions, strict=True):
@@ -187,7 +187,7 @@ def test_no_prompt_finds_pages_of_another_version(replica: Replica) -> None:
     assert slot.view().num_prefilled - before < len(LONG) - 1
 
 
-def test_a_sequence_moves_with_its_pages_to_a_slot_of_the_same_version_only(replica: Replica) -> None:
+def test_sequence_moves_with_pages_only_within_its_version(replica: Replica) -> None:
     slot, other = replica.begin()
     version, changed = adapted(replica.base, version=40)
     for taker, num_read in ((version, 0), (adapted(replica.base, version=41)[0], len(LONG))):
@@ -204,7 +204,7 @@ def test_a_sequence_moves_with_its_pages_to_a_slot_of_the_same_version_only(repl
         assert other.view().num_prefilled - before >= num_read
 
 
-def test_a_round_of_slots_is_one_step_and_every_sequence_comes_back_once(replica: Replica) -> None:
+def test_round_of_slots_is_one_step_and_returns_sequences_once(replica: Replica) -> None:
     made = iter(replica.begin())
     slots = WeightSlots(lambda: next(made), num_slots=2, share_cache=True)
     for number in (50, 51):
@@ -227,7 +227,7 @@ def test_a_round_of_slots_is_one_step_and_every_sequence_comes_back_once(replica
     assert num_rounds == max(len(output.token_ids) for output in said.values())
 
 
-def test_vllm_has_as_many_adapters_as_there_are_slots_and_no_folder_stays(replica: Replica) -> None:
+def test_vllm_holds_one_adapter_per_slot_and_no_folder_stays(replica: Replica) -> None:
     for number, slot in enumerate(3 * replica.begin()):
         slot.install(adapted(replica.base, version=60 + number)[0])
     assert replica.loaded() == {1, 2}
@@ -261,7 +261,7 @@ def of_narrow(given: dict[str, torch.Tensor]) -> None:
     given[first] = given[first][:, 1:]
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence_and_harms_nothing(replica: Replica) -> None:
+def test_unfit_adapter_is_refused_with_a_reason_and_no_harm(replica: Replica) -> None:
     slot, _ = replica.begin()
     good, expected = adapted(replica.base, version=70)
     slot.install(good)
@@ -286,9 +286,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence_and_harms_nothing(replica: R
     slot.install(changed_adapter(fits, lambda given: of_rank(given, 8)))
 
 
-def test_a_host_without_room_for_an_adapters_folder_harms_nothing(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_without_room_for_adapter_folder_harms_nothing(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     slot, _ = replica.begin()
     good, expected = adapted(replica.base, version=80)
     slot.install(good)
@@ -305,9 +303,7 @@ def _no_room(tensors: object, path: Path) -> None:
     raise OSError("no room")
 
 
-def test_an_adapter_that_a_worker_cannot_take_leaves_an_engine_of_which_every_call_raises(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapter_a_worker_rejects_breaks_every_later_call(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another worker may have taken it. The last test of this engine."""
     slot, _ = replica.begin()
     monkeypatch.setattr("engine.inference.vllm.adapters.save_file", lambda _, path: path.write_bytes(b"torn"))
@@ -331,7 +327,7 @@ def test_every_family_that_is_trained_by_adapters_takes_them(tmp_path: Path, lay
         assert output.logprobs != pytest.approx(of_base, abs=EXACT)
 
 
-def test_in_bfloat16_it_is_about_as_near_to_the_exact_sum_as_merged_weights_are(tmp_path: Path) -> None:
+def test_bfloat16_adapter_error_is_near_that_of_merged_weights(tmp_path: Path) -> None:
     """These are rounded to the base's grid, an adapter to its own, and what it makes once more."""
     base = make_model(tmp_path, layout="qwen3")
     base.model.to(torch.bfloat16).save_pretrained(tmp_path)

@@ -57,7 +57,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def test_what_was_on_its_way_is_told_with_the_weights_that_made_it(make_engine: MakeVllm, base: Reference) -> None:
+def test_token_in_flight_is_reported_with_its_own_weights(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder)
     weights, _ = perturbed(base, version=2)
     engine.submit([ask("a", PROMPT, new=12)])
@@ -72,9 +72,7 @@ def test_what_was_on_its_way_is_told_with_the_weights_that_made_it(make_engine: 
     assert output.token_ids[:num_old] == base.greedy(PROMPT, num_old)
 
 
-def test_one_that_ended_on_the_way_is_told_by_the_next_step_or_goes_on_elsewhere(
-    make_engine: MakeVllm, base: Reference
-) -> None:
+def test_sequence_ended_in_flight_is_reported_or_moves_on(make_engine: MakeVllm, base: Reference) -> None:
     engine, other = make_engine(base.folder), make_engine(base.folder, copy=1)
     weights, _ = perturbed(base, version=2)
     for moves in (False, True):

@@ -69,7 +69,7 @@ def test_both_runners_draw_the_same_of_the_same_rows(asked: list[SamplingParams]
     assert len(tokens) == 1 if asked == [GREEDY, GREEDY] else len(tokens) > 2
 
 
-def test_a_draw_does_not_depend_on_slot_or_row_nor_on_who_had_the_slot_before() -> None:
+def test_draw_is_independent_of_slot_row_and_previous_user() -> None:
     logits_BV = logits_of(1)
     draw = slot_draw()
     for slot, asked in ((3, WARM), (4, CUT)):

@@ -70,7 +70,7 @@ def test_what_goes_on_over_a_swap_moves_with_its_mixed_pages(make_engine: MakeVl
     assert finish(second)["a"] == finish(first)["a"]
 
 
-def test_pages_that_do_not_fit_are_computed_anew_and_torn_ones_refused(make_engine: MakeVllm, base: Reference) -> None:
+def test_unfit_pages_are_recomputed_and_torn_ones_refused(make_engine: MakeVllm, base: Reference) -> None:
     first, second = make_engine(base.folder), make_engine(base.folder, copy=1)
     first.submit([ask("a", LONG, new=12)])
     step_until(first, "a", 2)

@@ -10,7 +10,7 @@ PROMPT = tuple(5 + i % 40 for i in range(20))
 
 
 @pytest.mark.parametrize("variant", ["llama-biases", "qwen3-yarn", "mistral-windows", "glm4", "olmo2", "phi3-windows"])
-def test_says_what_transformers_says_before_and_after_a_hand_over(
+def test_matches_transformers_before_and_after_a_hand_over(
     make_engine: MakeVllm, tmp_path_factory: pytest.TempPathFactory, variant: str
 ) -> None:
     base = make_family(tmp_path_factory.mktemp(variant), variant)

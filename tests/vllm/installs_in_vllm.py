@@ -47,7 +47,7 @@ def expected(reference: Reference) -> list[tuple[int, ...]]:
     return [reference.greedy(prompt, 24) for prompt in PROMPTS]
 
 
-def test_it_says_what_transformers_says_after_each_of_ten_installs(make_engine: MakeVllm, base: Reference) -> None:
+def test_engine_matches_transformers_after_each_of_ten_installs(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder)
     changed_weights, changed = perturbed(base, version=1)
     assert says(engine) == expected(base) != expected(changed)
@@ -74,9 +74,7 @@ def test_what_a_cpu_packs_is_renewed_by_us_and_not_by_vllm(
     assert says(engine) == expected(changed)
 
 
-def test_an_engine_that_begins_empty_takes_nothing_before_its_first_version(
-    make_engine: MakeVllm, base: Reference
-) -> None:
+def test_empty_engine_refuses_requests_before_its_first_version(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder, begins_empty=True)
     with pytest.raises(RuntimeError, match="began empty"):
         engine.submit([ask("a", PROMPTS[0])])
@@ -90,7 +88,7 @@ def _experts(engine: VllmRolloutEngine) -> list[Any]:
     return [method for method in methods if getattr(method, "moe_kernel", None) is not None]
 
 
-def test_an_install_that_breaks_off_leaves_an_engine_of_which_every_call_raises(
+def test_failed_install_breaks_every_later_call(
     make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = make_model(

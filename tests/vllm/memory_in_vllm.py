@@ -162,7 +162,7 @@ def test_an_adapter_is_added_before_a_module_is_made_anew(make_replica: MakeRepl
     assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=MERGED_RANK), shape)), taken)
 
 
-def test_adapters_lie_beside_the_base_in_the_room_that_is_counted(make_replica: MakeReplica) -> None:
+def test_adapters_fit_the_counted_memory_next_to_the_base(make_replica: MakeReplica) -> None:
     replica = make_replica("Qwen3-0.6B", **FEW_WORDS, adapters=AdapterRoom(num=2, rank=RANK))
     (taken,) = replica.engine._llm.collective_rpc(_adapter_bytes)
     plan = ReplicaPlan.of_spec(_spec(lora_rank=RANK, weight_slots=2), replica.shape)
@@ -197,7 +197,7 @@ def test_weights_and_tables_of_positions_are_what_else_is_there(
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN_CONFIGS if "A3B" in name])
-def test_experts_work_in_the_room_that_vllm_keeps_for_them_on_a_gpu(name: str) -> None:
+def test_experts_fit_the_workspace_vllm_reserves_on_a_gpu(name: str) -> None:
     """Its own numbers: on a CPU others work."""
     shape = ModelShape.of_config(KNOWN_CONFIGS[name])
     plan = ReplicaPlan.of_spec(job(rollout={"engine": "vllm"}), shape)

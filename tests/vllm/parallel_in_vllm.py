@@ -113,7 +113,7 @@ def test_units_of_work_in_workers_are_signs_of_the_replica(dealt: Dealt, base: R
         assert dealt.signs.piece.serial > before
 
 
-def test_two_workers_say_what_one_and_transformers_say_after_each_of_ten_installs(
+def test_two_workers_match_one_and_transformers_on_ten_installs(
     engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
 ) -> None:
     single, (changed_weights, changed) = make_engine(base.folder), perturbed(base, version=1)
@@ -146,7 +146,7 @@ def test_an_adapter_is_added_before_shards_are_cut(
     assert says(engine) == expected(base)
 
 
-def test_weights_are_mapped_where_a_relay_has_them_though_it_has_dropped_them(
+def test_weights_are_mapped_though_the_relay_has_dropped_them(
     engine: VllmRolloutEngine, base: Reference, tmp_path: Path
 ) -> None:
     weights, changed = perturbed(base, version=6)
@@ -158,7 +158,7 @@ def test_weights_are_mapped_where_a_relay_has_them_though_it_has_dropped_them(
     assert says(engine) == expected(changed)
 
 
-def test_pages_of_both_workers_move_and_those_of_one_are_computed_anew(
+def test_pages_of_both_workers_move_and_pages_of_one_do_not(
     engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
 ) -> None:
     engine.install(own_weights(base, version=7))
@@ -218,7 +218,7 @@ def test_shared_memory_has_no_names_while_it_runs(dealt: Dealt) -> None:
     assert dealt.names_in_shared_memory == []
 
 
-def test_a_worker_killed_while_pages_come_in_ends_engine_and_workers_at_once(dealt: Dealt, base: Reference) -> None:
+def test_worker_killed_while_pages_load_ends_engine_at_once(dealt: Dealt, base: Reference) -> None:
     engine = dealt.engine
     engine.submit([ask("a", LONG, new=40), ask("b", PROMPTS[0], new=40)])
     step_until(engine, "a", 6)
@@ -270,7 +270,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
     large.dealt.engine.close()
 
 
-def test_each_worker_holds_its_shard_and_takes_no_more_while_it_takes_over_a_version(large: Large) -> None:
+def test_worker_holds_its_shard_and_takes_no_more_in_an_install(large: Large) -> None:
     large.dealt.engine.install(large.weights)  # what is taken once stays
     large.dealt.rpc(_note_memory, vllm_weights.__name__)
     large.dealt.engine.install(large.weights)
@@ -306,6 +306,6 @@ def _anonymous_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-def test_a_worker_killed_while_it_loads_ends_engine_and_workers_at_once(large: Large) -> None:
+def test_worker_killed_while_loading_ends_engine_at_once(large: Large) -> None:
     large.dealt.rpc(_end_at, vllm_weights.__name__, "finalize_layerwise_reload")
     assert_ends(large.dealt, lambda: large.dealt.engine.install(large.weights))

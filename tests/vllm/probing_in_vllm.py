@@ -42,9 +42,7 @@ def test_a_tied_head_that_stayed_the_old_one_is_caught(
     compare(manifest, engine.probe(ROW))
 
 
-def test_a_probe_reads_as_many_tokens_as_are_free_and_takes_none_from_anybody(
-    make_engine: MakeVllm, tmp_path: Path
-) -> None:
+def test_probe_reads_only_as_many_tokens_as_are_free(make_engine: MakeVllm, tmp_path: Path) -> None:
     base = make_model(tmp_path)
     engine = make_engine(base.folder, kv_tokens=64)
     expected = base.logprobs(ROW[:1], ROW[1:], 1.0)

@@ -96,7 +96,7 @@ def test_every_file_arrives_whole_whatever_stumbles_on_the_way(server: Server, t
     assert contents_of(tmp_path / "x") == CONTENTS
 
 
-def test_who_goes_on_fetches_only_what_is_not_there_or_is_not_what_it_should_be(server: Server, tmp_path: Path) -> None:
+def test_resumed_fetch_loads_only_missing_and_damaged_parts(server: Server, tmp_path: Path) -> None:
     fill(server, tmp_path)
     torn = bytearray(CONTENTS["a.jsonl"])
     torn[5] ^= 1

@@ -60,7 +60,7 @@ def bucket(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.long
-def test_a_job_trains_a_model_and_on_questions_that_were_uploaded(
+def test_job_trains_uploaded_model_on_uploaded_questions(
     bucket: Any,
     web_server: str,  # noqa: F811
     api: Api,  # noqa: F811

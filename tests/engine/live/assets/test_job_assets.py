@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_copied_and_only_what_is_named_is_put_in_place(store: Path) -> None:
+def test_registered_assets_named_by_job_are_linked_not_copied(store: Path) -> None:
     placed = assets(store, data="sums.jsonl", model="tiny").placed(SPEC)
     assert placed.environment.params["data"] == str(store / "data" / "sums.jsonl")
     assert placed.model.source == str(store / "models" / "tiny")
@@ -55,7 +55,7 @@ def test_a_place_leads_nowhere_else(store: Path, place: str) -> None:
     assert str(store) not in str(told.value), "a customer is told no path of ours"
 
 
-def test_what_has_changed_since_it_was_registered_is_not_trained_on(store: Path) -> None:
+def test_asset_changed_since_registration_is_refused(store: Path) -> None:
     (store / "data" / "sums.jsonl").write_bytes(ROWS * 2)
     with pytest.raises(ValueError, match="had 31 when it was registered: register it again"):
         assets(store, data="sums.jsonl").placed(SPEC)

@@ -105,7 +105,7 @@ def test_beyond_the_bound_goes_what_was_used_longest_ago(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [A, C]
 
 
-def test_what_somebody_uses_is_not_removed_and_the_newcomer_is_told_the_numbers(tmp_path: Path) -> None:
+def test_asset_in_use_is_not_evicted_and_refusal_gives_sizes(tmp_path: Path) -> None:
     user = in_another_process(tmp_path, A, STAYS)
     assert user.stdout is not None and user.stdout.readline() == "held\n"
     cache = NodeCache(root=tmp_path, max_bytes=4)
@@ -119,14 +119,14 @@ def test_what_somebody_uses_is_not_removed_and_the_newcomer_is_told_the_numbers(
     assert hold(cache, B).is_dir() and not (tmp_path / A).exists()
 
 
-def test_more_than_the_disk_has_free_is_refused_before_a_byte_is_fetched(tmp_path: Path) -> None:
+def test_asset_larger_than_free_disk_is_refused_before_fetch(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(NoRoom, match="the disk has"):
         NodeCache(root=tmp_path, max_bytes=2**62).hold(A, num_bytes=2**61, fill=filling(told=told))
     assert told == []
 
 
-def test_a_disk_that_is_full_after_all_is_said_and_what_came_is_kept_for_the_next(tmp_path: Path) -> None:
+def test_disk_full_in_fetch_is_reported_and_parts_are_kept(tmp_path: Path) -> None:
     def full(folder: Path) -> None:
         (folder / "file").write_bytes(b"12")
         raise OSError(28, "No space left on device")

@@ -19,6 +19,6 @@ def test_what_another_machine_may_have_is_tried_again() -> None:
     assert failure(OSError("the disk is gone")).failure_class == "platform"
 
 
-def test_weights_of_another_dtype_than_was_asked_for_are_no_reason_to_build_it_again() -> None:
+def test_weights_of_another_dtype_do_not_cause_a_rebuild() -> None:
     told = failure(WrongDtype("weights must be float32: policy's head_VD is bfloat16"))
     assert told == BodyFailed(failure_class="config", message="weights must be float32: policy's head_VD is bfloat16")

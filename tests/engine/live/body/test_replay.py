@@ -154,7 +154,7 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
         ),
     ],
 )
-def test_a_file_replays_to_the_same_decisions_and_another_history_does_not(
+def test_recording_replays_and_another_history_diverges(
     part: Address, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
 ) -> None:
     file = tmp_path / "log.jsonl"

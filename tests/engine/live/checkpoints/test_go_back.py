@@ -52,7 +52,7 @@ def test_one_that_was_never_finished_is_passed_over(tmp_path: Path) -> None:
     assert step_of(tmp_path) == step_of(tmp_path) == 2
 
 
-def test_one_that_the_driver_was_not_told_of_is_passed_over_for_good(tmp_path: Path) -> None:
+def test_checkpoint_unknown_to_driver_is_passed_over_for_good(tmp_path: Path) -> None:
     """Nobody has heard of the steps before it either: they are trained again, and told."""
     for step in (2, 4, 6):
         saved(tmp_path, step)
@@ -61,7 +61,7 @@ def test_one_that_the_driver_was_not_told_of_is_passed_over_for_good(tmp_path: P
     assert step_of(tmp_path, told=0) is None
 
 
-def test_one_that_was_passed_over_counts_no_more_though_its_bytes_come_back(tmp_path: Path) -> None:
+def test_passed_over_checkpoint_stays_out_when_bytes_return(tmp_path: Path) -> None:
     """A disk that could not read for a moment: by the next time, other weights descend from the checkpoint before."""
     saved(tmp_path, 2)
     weights = saved(tmp_path, 4) / "weights.bin"
@@ -74,7 +74,7 @@ def test_one_that_was_passed_over_counts_no_more_though_its_bytes_come_back(tmp_
     assert step_of(tmp_path) == 4
 
 
-def test_whoever_decides_reads_no_weights_and_who_loads_them_finds_the_damage(tmp_path: Path) -> None:
+def test_choosing_reads_no_weights_and_loading_finds_damage(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     newest = saved(tmp_path, 4)
     (newest / "weights.bin").write_text("Weights of 4")
@@ -86,7 +86,7 @@ def test_whoever_decides_reads_no_weights_and_who_loads_them_finds_the_damage(tm
 
 
 @pytest.mark.parametrize("part", ["weights.bin", "progress/progress.json"])
-def test_a_part_that_is_cut_short_or_gone_is_seen_before_anybody_loads(tmp_path: Path, part: str) -> None:
+def test_short_or_missing_file_is_detected_before_loading(tmp_path: Path, part: str) -> None:
     newest = saved(tmp_path, 4)
     (newest / part).write_text("w")
     with pytest.raises(CheckpointUnverified, match=rf"{Path(part).name} has 1 bytes"):
@@ -96,7 +96,7 @@ def test_a_part_that_is_cut_short_or_gone_is_seen_before_anybody_loads(tmp_path:
         open_checkpoint(str(newest))
 
 
-def test_the_copy_that_is_kept_beside_the_newest_is_one_that_can_be_gone_back_to(tmp_path: Path) -> None:
+def test_second_kept_checkpoint_can_be_resumed_from(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     (saved(tmp_path, 3) / "weights.bin").write_text("rotten")
     assert step_of(tmp_path) == 2

@@ -110,7 +110,7 @@ def as_late_as_they_may(heartbeats: Iterator[PartReported]) -> Iterator[PartRepo
             yield from [heartbeat] * 20
 
 
-def test_a_checkpoint_gives_signs_as_it_is_written_and_read_back_while_the_loop_only_turns(
+def test_checkpoint_write_and_read_back_report_progress(
     heartbeats_of: Callable[..., Iterator[PartReported]],
 ) -> None:
     serials: list[int] = []

@@ -18,7 +18,7 @@ from tests.engine.pipeline.brain_builders import PLAN
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_whatever_waits_for_the_disk_may_take_as_long_as_the_slowest_wait(
+def test_disk_waits_may_last_as_long_as_the_slowest_wait(
     with_snapshot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs = Signs()

@@ -149,7 +149,7 @@ def snapshot_of(trajectories: Sequence[Trajectory]) -> DataSnapshot:
     return replace(SNAPSHOT, unfinished=tuple((each,) for each in trajectories))
 
 
-def test_a_trajectory_is_written_once_however_many_snapshots_hold_it(tmp_path: Path) -> None:
+def test_trajectory_in_many_snapshots_is_written_once(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     held = [large(ordinal) for ordinal in range(20)]
     for upto in (10, 20):
@@ -179,7 +179,7 @@ def test_the_log_is_no_longer_than_a_few_times_what_it_must_tell(tmp_path: Path)
     assert num_bytes < (1 / WORTH_ITS_FILE + 1) * len(kept) * 4 * 10_000
 
 
-def test_another_trajectory_of_the_same_sample_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_second_trajectory_of_a_sample_is_written_too(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     first = large(1)
     taken(journal, [first])
@@ -230,7 +230,7 @@ def test_a_snapshot_that_cannot_be_written_ends_data(tmp_path: Path) -> None:
         journal.append([StepTrained(step=2)])
 
 
-def test_a_snapshot_gives_a_sign_of_life_for_each_trajectory_written_and_read(tmp_path: Path) -> None:
+def test_snapshot_reports_progress_per_trajectory(tmp_path: Path) -> None:
     many = snapshot_of([large(ordinal) for ordinal in range(50)])
     signs = Signs()
     with signs.heard_here():
@@ -257,7 +257,7 @@ def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None
     assert read_journal(tmp_path) == (None, [*RECORDS, StepTrained(step=9)])
 
 
-def test_a_snapshot_that_the_disk_lost_is_an_error_and_not_an_empty_log(tmp_path: Path) -> None:
+def test_lost_snapshot_is_an_error_not_an_empty_log(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     journal.append([TrajectoryTaken(trajectory=TRAJECTORY)])
     journal.begin_anew(SNAPSHOT)
@@ -271,7 +271,7 @@ def test_a_snapshot_that_the_disk_lost_is_an_error_and_not_an_empty_log(tmp_path
     assert read_journal(tmp_path) == (SNAPSHOT, [])
 
 
-def test_a_token_takes_eight_bytes_of_the_log_where_the_model_wrote_all(tmp_path: Path) -> None:
+def test_token_of_model_text_takes_eight_bytes_in_the_log(tmp_path: Path) -> None:
     assert TRAJECTORY.content is not None
     rng = random.Random(0)
     content = replace(

@@ -106,7 +106,7 @@ def test_a_grader_says_itself_that_it_took_too_long() -> None:
     assert isinstance(said, Failure) and said.kind == "timeout"
 
 
-def test_a_hung_grader_is_given_up_in_time_and_its_late_answer_is_dropped() -> None:
+def test_hung_grader_times_out_and_its_late_answer_is_dropped() -> None:
     asking = Asking(timeout_s=0.05)
     asking.threads.ask(ask(0, "wait"))
     _, answer = asking.next()
@@ -156,7 +156,7 @@ def test_calls_in_line_fail_once_too_many_hang(monkeypatch: pytest.MonkeyPatch) 
     asking.environment.gate.set()
 
 
-def test_a_time_for_which_the_whole_process_stood_still_is_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_freeze_is_not_charged_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     asking, slept_s = Asking(timeout_s=30.0), [0.0]
 
     class Clock:
@@ -188,7 +188,7 @@ def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
     asking.environment.gate.set()
 
 
-def test_the_same_ask_joins_the_one_in_progress_and_the_answer_goes_to_who_asked_last() -> None:
+def test_repeated_ask_joins_and_last_caller_gets_the_answer() -> None:
     asking = Asking()
     asking.threads.ask(ask(0, "wait", by=REPLICA))
     asking.environment.begun.acquire(timeout=30)
@@ -218,7 +218,7 @@ class NoMoreThreads(threading.Thread):
         raise RuntimeError("can't start new thread")
 
 
-def test_where_no_more_threads_are_to_be_had_those_that_are_there_answer_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_threads_answer_all_when_no_more_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = Asking()
     asking.threads.ask(ask(0, "wait"))
     asking.environment.begun.acquire(timeout=30)

@@ -70,7 +70,7 @@ def test_a_hostile_response_becomes_a_fact() -> None:
     assert sampled.trajectories[0].response == "\ufffd"
 
 
-def test_tokens_are_told_with_what_they_say_and_with_the_trainers_logprobs_at_their_places() -> None:
+def test_tokens_carry_texts_and_aligned_trainer_logprobs() -> None:
     content = TrajectoryContent(
         prompt_ids=Ints.of([1]),
         response_ids=Ints.of([5, 6, 7]),
@@ -98,17 +98,17 @@ def test_tokens_are_told_with_what_they_say_and_with_the_trainers_logprobs_at_th
     assert unknown is not None and unknown.trainer_logprobs == []
 
 
-def test_a_model_whose_tokens_cannot_be_spelled_is_told_without_their_texts(tmp_path: Path) -> None:
+def test_tokens_of_unreadable_tokenizer_have_no_texts(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     assert texts_of_tokens(tmp_path)([1, 2]) == texts_of_tokens(tmp_path / "nowhere")([1]) == []
 
 
-def test_a_tokens_text_is_its_own_with_the_white_space_that_it_begins_with() -> None:
+def test_token_text_keeps_its_leading_white_space() -> None:
     ids = Tokenizer.from_folder(BUILT_IN["demo"]).encode("3 + 8 = 3 → 11.", goes_on=True)
     assert "".join(texts_of_tokens(BUILT_IN["demo"])(ids)) == "3 + 8 = 3 → 11."
 
 
-def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
+def test_step_reports_relay_traffic_since_the_previous_step() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=0)
     one = WeightsTaken(host=0, weights=WeightsId(0, 1), num_bytes=1_000, seconds=0.1, by="copy")
@@ -143,7 +143,7 @@ def test_a_step_says_where_samples_ended_since_the_one_before() -> None:
     assert set(heard[0]) == {f"samples/{end}" for end in ("trained", "filtered", "dropped_stale", "failed")}
 
 
-def test_an_attempt_that_goes_on_does_not_count_what_ended_before_it() -> None:
+def test_resumed_attempt_counts_only_its_own_samples() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=50)
     for step, trained in ((51, 1_632), (52, 1_664)):
@@ -154,7 +154,7 @@ def test_an_attempt_that_goes_on_does_not_count_what_ended_before_it() -> None:
     assert after["samples/trained"] == 32
 
 
-def test_a_step_tells_where_all_samples_are_by_the_last_word_of_data() -> None:
+def test_step_reports_sample_counts_from_datas_last_report() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=0)
     recorder.on_report(report(1))
@@ -165,7 +165,7 @@ def test_a_step_tells_where_all_samples_are_by_the_last_word_of_data() -> None:
     assert second == {"trained": 32, "filtered": 0, "dropped_stale": 0, "failed": 8, "open": 5}
 
 
-def test_a_sample_that_was_never_trained_is_told_with_its_end_and_the_reason() -> None:
+def test_dropped_sample_is_reported_with_end_and_reason() -> None:
     sink = MemorySink()
     late = Failure(kind="timeout", reason="no answer")
     key = SampleKey(group=GroupKey(ordinal=7), sample=1)
@@ -193,7 +193,7 @@ def test_what_the_driver_announces_becomes_a_fact() -> None:
     ]
 
 
-def test_settings_fail_loudly_and_a_jobs_id_is_no_way_out_of_the_store(tmp_path: Path) -> None:
+def test_bad_settings_and_job_ids_outside_the_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="LAMINAR_STORE_DIR"):
         Settings.from_environment({})
     with pytest.raises(ValueError, match="LAMINAR_STORE_DIR"):

@@ -76,7 +76,7 @@ def read(ordinal: int, *, failure: Failure | None = None, cut: bool = False, tru
     return ReadTrajectory(trajectory=trajectory, staleness=1, advantage=0.1234567890123)
 
 
-def test_long_trajectories_are_told_in_several_facts_and_none_is_lost() -> None:
+def test_long_trajectories_are_split_over_several_facts() -> None:
     told = trajectories_sampled(1, tuple(read(each) for each in range(8)))
     assert len(told) > 1 and max(map(size, told)) < MOST_BYTES
     assert [sample.prompt_ordinal for fact in told for sample in fact.trajectories] == list(range(8))
@@ -102,7 +102,7 @@ def idle(replica: int, *, spans: tuple[ActivitySpan, ...], observed_at: float) -
     )
 
 
-def test_many_replicas_that_change_all_the_time_are_told_in_one_fact() -> None:
+def test_many_changing_replicas_share_one_fact() -> None:
     spans = tuple(
         ActivitySpan(doing="environment", started_at=each / 3, ended_at=(each + 1) / 3) for each in range(MAX_SPANS)
     )
@@ -112,7 +112,7 @@ def test_many_replicas_that_change_all_the_time_are_told_in_one_fact() -> None:
     assert fact.replicas[0].spans[-1].end_s == pytest.approx(MAX_SPANS / 3 - 200 if MAX_SPANS < 600 else 0, abs=1e-3)
 
 
-def test_of_more_replicas_than_a_fact_holds_each_has_its_turn_with_all_that_it_did_meanwhile() -> None:
+def test_replicas_beyond_one_fact_take_turns_and_lose_no_spans() -> None:
     sink, num = MemorySink(), 150
     recorder = Recorder(sink, start_step=0)
     for second in range(1, 32):
@@ -130,7 +130,7 @@ def test_of_more_replicas_than_a_fact_holds_each_has_its_turn_with_all_that_it_d
     assert all(15 <= told[replica] <= 31 for replica in range(149)) and told[149] <= 2
 
 
-def test_what_replicas_did_last_is_told_before_the_end_at_the_moment_at_which_it_was() -> None:
+def test_last_replica_spans_precede_the_end_with_their_times() -> None:
     sink, now = MemorySink(), [1_000.0]
     recorder = Recorder(sink, start_step=0, clock=lambda: now[0])
     for second in range(1, 9):
@@ -167,7 +167,7 @@ def trained_on(step: int, *, num_groups: int, group_size: int) -> tuple[BatchRea
 
 
 @pytest.mark.long
-def test_a_jobs_facts_stay_within_their_bytes_a_second_however_much_there_is_to_tell() -> None:
+def test_facts_stay_within_their_byte_rate() -> None:
     """Two steps a second of large groups, samples that end otherwise, a hundred metrics, and 70 replicas that change
     all the time. Lines of logs have a rate of their own."""
     sink, choice, seconds, steps_a_second = MemorySink(), Choice(), 60, 2

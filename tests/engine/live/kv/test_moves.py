@@ -78,7 +78,7 @@ def source() -> Iterator[Source]:
 
 
 @pytest.mark.parametrize("memory", [own_memory(), ELSEWHERE])
-def test_each_sample_comes_whole_while_the_next_is_still_being_put_in(source: Source, memory: str) -> None:
+def test_sample_arrives_while_the_next_is_still_written(source: Source, memory: str) -> None:
     offer, offered = source.offer(0, 2)
     coming = source.pages(offered, memory=memory)
     fill(offer, 0)
@@ -125,7 +125,7 @@ def test_a_byte_changed_on_the_wire_is_never_seen(source: Source) -> None:
     assert wire.lies == 0 and came == []
 
 
-def test_a_host_that_vanishes_in_the_middle_leaves_no_memory_behind(source: Source) -> None:
+def test_vanished_host_leaves_no_memory_behind(source: Source) -> None:
     offer, offered = source.offer(0, 1)
     fill(offer, 0)
     with call(offered.reach, source.links.token) as link:
@@ -136,7 +136,7 @@ def test_a_host_that_vanishes_in_the_middle_leaves_no_memory_behind(source: Sour
     assert not source.segments, "nobody needs it any more"
 
 
-def test_memory_that_nobody_comes_for_is_given_back_and_who_comes_late_gets_nothing(source: Source) -> None:
+def test_unfetched_offer_expires_and_a_late_host_gets_nothing(source: Source) -> None:
     offer, offered = source.offer(0)
     fill(offer, 0)
     offer.close()
@@ -148,7 +148,7 @@ def test_memory_that_nobody_comes_for_is_given_back_and_who_comes_late_gets_noth
         list(source.pages(offered))
 
 
-def test_a_stranger_gets_nothing_and_neither_does_who_guesses_a_name(source: Source) -> None:
+def test_wrong_token_or_guessed_name_gets_nothing(source: Source) -> None:
     offer, offered = source.offer(0)
     fill(offer, 0)
     offer.close()
@@ -170,7 +170,7 @@ def test_a_full_host_moves_samples_without_their_cache(source: Source) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [0, 10**9])
-def test_the_time_for_pages_grows_with_them_and_is_not_renewed_by_drops(num_bytes: int) -> None:
+def test_page_timeout_grows_with_size_and_drops_do_not_renew_it(num_bytes: int) -> None:
     now = 0.0
     deadline = Deadline(num_bytes, clock=lambda: now)
     near, far = socket.socketpair()
@@ -220,7 +220,7 @@ def test_a_fetch_ends_when_the_source_is_not_there(source: Source) -> None:
 
 
 @pytest.mark.long
-def test_of_a_source_that_is_killed_in_the_middle_only_what_was_whole_is_used() -> None:
+def test_only_whole_samples_of_a_killed_source_are_used() -> None:
     script = (
         "import sys; from tests.engine.live.kv.test_moves import Source, fill; source = Source();"
         "offer, offered = source.offer(0, 1); fill(offer, 0); fill(offer, 1, num_layers=2);"

@@ -19,7 +19,7 @@ def test_it_ends_after_the_time_that_it_lasts() -> None:
     assert deadline.left_s() == 0.0 and deadline.slice_s() == 0.0
 
 
-def test_whoever_was_frozen_while_it_waited_finds_the_end_as_far_away_as_before() -> None:
+def test_freeze_of_the_process_does_not_use_up_the_deadline() -> None:
     clock = Clock()
     deadline = AwakeDeadline(10.0, clock)
     clock.now += 1.0
@@ -30,7 +30,7 @@ def test_whoever_was_frozen_while_it_waited_finds_the_end_as_far_away_as_before(
     assert deadline.left_s() == before_s - 1.0
 
 
-def test_it_is_asked_far_more_often_than_a_pause_that_counts_as_sleep() -> None:
+def test_polls_come_far_more_often_than_a_counted_pause() -> None:
     clock = Clock()
     deadline = AwakeDeadline(3.5, clock)
     slices = []

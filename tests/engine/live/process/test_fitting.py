@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_trainer_that_cannot_fit_is_refused_with_the_arithmetic(folder: Path) -> None:
+def test_trainer_that_cannot_fit_is_refused_with_arithmetic(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"moments, float32(.|\n)*needs 131\.1 GB .* has 80\.0 GB"):
         judge("trainer", SPEC, folder, memory_bytes=80 * GB, is_shared=False)
 

@@ -25,7 +25,7 @@ def node(own_ray: str) -> str:
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_a_death_is_explained_by_the_counter_of_its_host_and_once(
+def test_host_counter_explains_a_death_once(
     is_here: bool, node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = KernelKills(counted(tmp_path / "vmstat", 3))
@@ -47,7 +47,7 @@ def test_a_host_that_is_gone_explains_nothing(node: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("node")
-def test_a_part_tells_of_its_host_at_first_and_whenever_it_has_counted_one_more(tmp_path: Path) -> None:
+def test_part_reports_host_counter_first_and_on_each_rise(tmp_path: Path) -> None:
     teller = KillTeller(counted(tmp_path / "vmstat", 3))
     told: list[Any] = [teller.news(), teller.news()]
     counted(tmp_path / "vmstat", 4)

@@ -32,7 +32,7 @@ def test_a_process_at_its_limit_says_so_of_tensors_and_of_bytes() -> None:
     assert told.stdout.split() == ["RuntimeError", "True", "MemoryError", "True"]
 
 
-def test_a_tensor_beyond_all_memory_is_out_of_memory_also_as_a_cause() -> None:
+def test_oversized_tensor_counts_as_out_of_memory_as_cause_too() -> None:
     with pytest.raises(RuntimeError) as beyond:
         torch.empty(2**50)
     assert is_out_of_memory(beyond.value)
@@ -70,7 +70,7 @@ def test_another_failure_is_not_taken_for_it(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
 
-def test_what_is_needed_is_told_term_by_term_with_the_smallest_change_that_needs_less() -> None:
+def test_arithmetic_lists_terms_and_the_smallest_remedy() -> None:
     spec = JobSpec.model_validate({"name": "x"})
     trainer, replica = (arithmetic(spec, part=part) for part in ("trainer", "rollout"))
     assert "It needs less if you" in trainer and "gradients" in trainer and "moments" in trainer
@@ -82,7 +82,7 @@ def test_what_is_needed_is_told_term_by_term_with_the_smallest_change_that_needs
     assert words.startswith("trainer ran out of memory (CUDA out of memory). It needs up to")
 
 
-def test_an_error_is_told_with_its_place_and_of_several_ranks_the_one_without_memory_comes_first() -> None:
+def test_error_names_its_place_and_out_of_memory_comes_first() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory.\nA list of all tensors")
     error.add_note("in a micro-batch of 9,120 tokens, one sequence of 9,120")
     assert told(error) == "CUDA out of memory; in a micro-batch of 9,120 tokens, one sequence of 9,120"

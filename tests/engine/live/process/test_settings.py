@@ -32,7 +32,7 @@ def test_a_link_to_another_jobs_folder_is_refused(settings: Settings) -> None:
         settings.attempt_folder(job="job_c", attempt=1, fence=1)
 
 
-def test_a_store_that_is_reached_by_a_link_is_the_operators_own_matter(settings: Settings, tmp_path: Path) -> None:
+def test_store_behind_a_symlink_is_accepted(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(settings.store)
     folder = Settings.from_environment({"LAMINAR_STORE_DIR": str(tmp_path / "link")}).attempt_folder(
         job="job_b", attempt=1, fence=1

@@ -14,9 +14,7 @@ def test_bytes_go_through_a_chain_of_bare_sockets() -> None:
 
 
 @pytest.mark.long
-def test_versions_of_both_kinds_an_install_and_the_size_that_fits(
-    own_ray: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_cover_both_kinds_and_install_at_the_size_that_fits(own_ray: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(travel, "_largest_mb", lambda num_relays: 4)
     remarks: list[str] = []
     rows = list(travel.rows_of(2, [400], 1, remarks.append))

@@ -76,7 +76,7 @@ def test_a_chunk_waits_for_nothing_that_will_not_come(link: socket.socket, how: 
         assert early.result(timeout=60.0) is None
 
 
-def test_memory_for_what_was_dropped_meanwhile_is_given_back_and_the_next_one_stays() -> None:
+def test_memory_of_a_dropped_arrival_is_freed_and_next_is_kept() -> None:
     worker = Worker()
     buffers = WeightBuffers(lambda hashed: None, worker.jobs.append)
     first, second = (Segment.create("test", len(CONTENT)) for _ in range(2))

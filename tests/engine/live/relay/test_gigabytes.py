@@ -27,7 +27,7 @@ def tier(own_ray: str) -> Iterator[Tier]:
     wait_until(lambda: not sweep() and not list(FOLDER.glob(f"{PREFIX}{tier.links.run}-*")))
 
 
-def test_a_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice_and_nobody_else(tier: Tier) -> None:
+def test_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice(tier: Tier) -> None:
     _, second, last = tier.settle()
     pids = {host: tier.view(host).pid for host in tier.live}
     version = max(tier.view(second).visible)

@@ -73,7 +73,7 @@ def test_starved_relay_is_not_buried(tier: Tier) -> None:
 
 
 @pytest.mark.long
-def test_a_relay_killed_in_a_broadcast_is_skipped_and_no_chunk_is_delivered_twice(tier: Tier) -> None:
+def test_relay_killed_in_broadcast_costs_no_chunk_twice(tier: Tier) -> None:
     _, second, third, last = tier.settle()
     version, doomed = max(tier.view(third).visible), tier.view(second).pid
     for host in (third, last):  # they have nothing any more: the whole travels to them, through the second
@@ -91,7 +91,7 @@ def test_a_relay_killed_in_a_broadcast_is_skipped_and_no_chunk_is_delivered_twic
 
 
 @pytest.mark.long
-def test_a_killed_master_is_replaced_and_what_it_took_with_it_is_published_again(tier: Tier) -> None:
+def test_killed_master_is_replaced_and_its_version_republished(tier: Tier) -> None:
     master, second, *others = tier.settle()
     newest = tier.publish()
     tier.kill(master)  # it may or may not have begun

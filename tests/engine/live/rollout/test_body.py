@@ -216,7 +216,7 @@ def test_every_sample_that_is_started_ends_exactly_once(environment: str) -> Non
         assert len(content.response_ids) == len(content.logprobs) == trajectory.num_tokens
 
 
-def test_weights_that_do_not_say_what_their_trainer_does_go_no_further() -> None:
+def test_weights_that_fail_the_trainers_probe_are_refused() -> None:
     replica = Replica()
     row = probe_ids(100, max_positions=64)
     said = replica.engines[0].probe(row)
@@ -240,7 +240,7 @@ def test_later_turns_mark_the_environments_words() -> None:
         )
 
 
-def test_a_text_begins_once_where_a_tokenizer_marks_the_beginning() -> None:
+def test_text_has_one_begin_token_if_the_tokenizer_adds_it() -> None:
     """As those of Llama do, in front of all that they are given."""
     raw = RawTokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
     begins = raw.token_to_id("<pad>")
@@ -326,7 +326,7 @@ def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, ans
 
 
 @pytest.mark.parametrize("is_on_another_host", [False, True])
-def test_a_move_carries_the_cache_so_that_nothing_is_computed_twice(
+def test_move_carries_the_cache_and_computes_nothing_twice(
     is_on_another_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_on_another_host:
@@ -354,7 +354,7 @@ def tokens_of(ended: dict[SampleKey, Trajectory]) -> dict[int, object]:
     return {key.sample: its.content and its.content.response_ids for key, its in ended.items()}
 
 
-def test_samples_whose_pages_are_gone_are_computed_again_and_say_the_same() -> None:
+def test_samples_without_pages_are_recomputed_to_the_same_tokens() -> None:
     handed = handed_over(steps=2, is_gone=True)
     assert isinstance(handed.payload, Offered) and set(handed.payload.samples) == set(SAMPLES)
     host = Replica(number=1)
@@ -377,7 +377,7 @@ def test_pages_that_are_torn_cost_a_prefill_and_no_sample() -> None:
     assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
 
 
-def test_samples_whose_pages_are_on_their_way_go_on_to_a_third_replica_and_late_pages_change_nothing() -> None:
+def test_arriving_samples_move_on_and_late_pages_are_ignored() -> None:
     handed = handed_over(steps=2)
     second, third = Replica(number=1), Replica(number=2)
     second.body.perform(ResumeSequences(handed=handed))
@@ -392,7 +392,7 @@ def test_samples_whose_pages_are_on_their_way_go_on_to_a_third_replica_and_late_
     assert not second.ended and tokens_of(third.ended) == tokens_of(unmoved("running_sums"))
 
 
-def test_samples_whose_pages_are_on_their_way_take_the_places_that_were_kept_for_them() -> None:
+def test_arriving_samples_take_their_reserved_places() -> None:
     host = Replica(number=1)
     host.body.perform(ResumeSequences(handed=handed_over(steps=2)))
     host.body.perform(on(V0, GroupKey(ordinal=0)))
@@ -403,7 +403,7 @@ def test_samples_whose_pages_are_on_their_way_take_the_places_that_were_kept_for
     assert len(host.ended) == 12
 
 
-def test_what_is_stopped_never_comes_back_and_says_how_far_it_had_come() -> None:
+def test_stopped_samples_report_progress_and_never_return() -> None:
     replica = Replica()
     replica.body.perform(StartSequences(tasks=(TASK,)))
     replica.answer()
@@ -416,7 +416,7 @@ def test_what_is_stopped_never_comes_back_and_says_how_far_it_had_come() -> None
     assert stopped | replica.ended.keys() == {SampleKey(group=GROUP, sample=sample) for sample in SAMPLES}
 
 
-def test_what_data_was_told_is_enough_to_go_on_from_when_the_replica_is_gone() -> None:
+def test_reported_progress_suffices_to_resume_after_replica_loss() -> None:
     lost, heir = Replica(), Replica(number=1)
     lost.body.perform(StartSequences(tasks=(TASK,)))
     lost.answer()
@@ -471,7 +471,7 @@ def alone(version: int, key: GroupKey, environment: str) -> dict[SampleKey, Traj
 
 
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
-def test_two_versions_decode_side_by_side_and_each_says_what_it_says_alone(environment: str) -> None:
+def test_two_versions_decode_in_parallel_as_they_do_alone(environment: str) -> None:
     replica = Replica(environment)
     replica.body.perform(on(V0, GROUP))
     replica.answer()
@@ -494,9 +494,7 @@ def test_two_versions_decode_side_by_side_and_each_says_what_it_says_alone(envir
 
 
 @pytest.mark.parametrize(("in_flight", "reads_again"), [("keep", False), ("reprefill", True)])
-def test_what_goes_on_under_new_weights_keeps_its_cache_or_reads_itself_anew_and_has_both_writers(
-    in_flight: InFlight, reads_again: bool
-) -> None:
+def test_in_flight_install_keeps_cache_or_reprefills(in_flight: InFlight, reads_again: bool) -> None:
     replica = Replica(weight_slots=1)
     replica.body.perform(on(V0, GROUP))
     replica.answer()
@@ -515,7 +513,7 @@ def test_what_goes_on_under_new_weights_keeps_its_cache_or_reads_itself_anew_and
 
 
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
-def test_new_weights_laid_under_one_version_leave_the_other_as_it_is(environment: str) -> None:
+def test_install_over_one_version_leaves_the_other_unchanged(environment: str) -> None:
     """Those on the one go on with their caches, decoding or with their tools; those on the other are as if alone."""
     replica = Replica(environment)
     replica.body.perform(on(V0, GROUP))
@@ -543,7 +541,7 @@ def test_new_weights_laid_under_one_version_leave_the_other_as_it_is(environment
     assert len(replica.ended) == 2 * len(SAMPLES) and len(replica.engines) == 2
 
 
-def test_a_slot_whose_work_has_ended_takes_the_next_version_and_no_third_engine_is_made() -> None:
+def test_idle_slot_takes_next_version_without_a_third_engine() -> None:
     replica = Replica()
     replica.body.perform(on(V0, GROUP))
     replica.install(1, keeps=(V0,))
@@ -556,7 +554,7 @@ def test_a_slot_whose_work_has_ended_takes_the_next_version_and_no_third_engine_
     assert {trajectory.weights.version for key, trajectory in replica.ended.items() if key.group == OTHER} == {1}
 
 
-def test_a_version_that_is_held_beside_goes_on_on_its_own_weights_after_a_move() -> None:
+def test_older_held_version_keeps_its_weights_after_a_move() -> None:
     source, host = Replica(), Replica(number=1)
     source.body.perform(on(V0, GROUP))
     source.answer()
@@ -587,7 +585,7 @@ def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:
     assert observed.decode_s > 0 and observed.install_s > 0
 
 
-def test_no_more_samples_are_begun_than_there_are_places_and_the_others_follow() -> None:
+def test_samples_beyond_the_batch_wait_for_places() -> None:
     replica = Replica("tool_sums")
     keys = [GroupKey(ordinal=ordinal) for ordinal in range(3)]
     for key in keys:
@@ -602,7 +600,7 @@ def test_no_more_samples_are_begun_than_there_are_places_and_the_others_follow()
     assert most == 8 and len(replica.ended) == 12
 
 
-def test_a_sample_that_waits_for_a_place_is_handed_over_and_stopped_like_any_other() -> None:
+def test_queued_sample_can_be_handed_over_and_stopped() -> None:
     replica = Replica()
     replica.body.perform(on(V0, GroupKey(ordinal=0)))
     replica.body.perform(on(V0, GroupKey(ordinal=1)))

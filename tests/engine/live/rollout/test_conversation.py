@@ -48,7 +48,7 @@ def observe(talk: Conversation, ids: list[int], text: str, *, begins_anew: bool 
     talk.observe(Worded(ids=tuple(ids), text=text, begins_anew=begins_anew))
 
 
-def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> None:
+def test_later_turn_reads_all_before_and_has_the_rest_of_tokens() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("one"), named)
     observe(talk, [8, 8, 8], "seen")
@@ -58,7 +58,7 @@ def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> Non
     assert request.sequence_id != conversation().request().sequence_id
 
 
-def test_each_token_keeps_the_route_of_when_it_was_read_for_the_first_time() -> None:
+def test_token_keeps_the_route_of_its_first_read() -> None:
     """One byte a token: the second turn read everything again, perhaps on newer weights. Its last token nobody read."""
     talk = conversation()
     talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
@@ -69,7 +69,7 @@ def test_each_token_keeps_the_route_of_when_it_was_read_for_the_first_time() -> 
     assert content.routes.data == b"abcDE"
 
 
-def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
+def test_environment_tokens_are_marked_and_carry_no_logprob() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("one"), named)
     observe(talk, [8], "seen")
@@ -83,7 +83,7 @@ def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
     assert content.response_text == "oneseentwo"
 
 
-def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> None:
+def test_trajectory_of_one_version_has_no_version_runs() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("one"), named)
     trajectory = talk.judged(VERDICT)
@@ -91,7 +91,7 @@ def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> Non
     assert trajectory.runs == ()
 
 
-def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> None:
+def test_trajectory_of_two_versions_names_oldest_and_runs() -> None:
     talk = conversation()
     talk.add_turn(output(3, version=7), heard("one"), named)
     talk.add_turn(output(4, version=8), heard("two"), named)
@@ -113,7 +113,7 @@ def test_observations_do_not_use_up_what_the_model_may_write() -> None:
     assert talk.judged(VERDICT).cut
 
 
-def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() -> None:
+def test_moved_conversation_is_a_copy_with_its_partial_turn() -> None:
     talk = conversation()
     talk.add_turn(output(3, version=7), heard("one"), named)
     observe(talk, [8, 8], "seen")
@@ -129,7 +129,7 @@ def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() 
     assert request.prompt_ids == (1, 2, 3, 8, 8)
 
 
-def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does_not() -> None:
+def test_only_a_conversation_after_a_turn_awaits_an_answer() -> None:
     talk = conversation()
     talk.add_turn(output(3), heard("one"), named)
     waits = [talk.awaits_answer]
@@ -153,7 +153,7 @@ def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
     assert (doubtful.trusted, doubtful.reward, doubtful.failure) == (False, 0.5, None)
 
 
-def test_a_new_segment_reads_what_is_told_anew_and_every_token_that_was_sampled_is_there_once() -> None:
+def test_new_segment_rereads_history_and_keeps_each_sample_once() -> None:
     talk = conversation()
     talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
     observe(talk, [1, 7, 8, 9], "seen", begins_anew=True)
@@ -181,7 +181,7 @@ def test_a_new_segment_reads_what_is_told_anew_and_every_token_that_was_sampled_
     assert content.response_text == f"one{TOLD_ANEW}seentwoseenthree"
 
 
-def test_every_message_says_who_wrote_it_which_tool_it_calls_how_long_it_took_and_what_went_wrong() -> None:
+def test_utterances_carry_author_tool_duration_and_error() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("I ask. <tool>add 1 2</tool>"), named)
     talk.observed.append(Observation(text="3", role="tool", tool="add", arguments="1 2", error="it is slow"))

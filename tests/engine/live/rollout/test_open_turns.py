@@ -39,7 +39,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocked]:
     yield Clocked(monkeypatch)
 
 
-def test_the_first_goes_at_once_and_those_close_upon_it_go_together(clocked: Clocked) -> None:
+def test_first_ask_goes_at_once_and_close_ones_are_batched(clocked: Clocked) -> None:
     for ordinal in range(3):
         clocked.ask(ordinal)
         clocked.later(GATHER_S / 4)
@@ -61,7 +61,7 @@ def test_what_was_forgotten_before_it_went_out_is_not_asked(clocked: Clocked) ->
     assert clocked.calls == [[0]]
 
 
-def test_what_is_not_answered_in_time_is_asked_again_once_each_time(clocked: Clocked) -> None:
+def test_unanswered_ask_is_resent_once_per_timeout(clocked: Clocked) -> None:
     clocked.ask(0)
     for _ in range(2):
         clocked.now += 1.5 + GRACE_S

@@ -94,7 +94,7 @@ def test_told_piece_by_piece_it_is_the_same_conversation(seed: int, routes: bool
         assert sum(run.num_tokens for run in progress.runs) == progress.num_tokens
 
 
-def test_while_a_turn_grows_a_token_is_eight_bytes_and_nothing_else() -> None:
+def test_token_of_a_growing_turn_costs_eight_bytes() -> None:
     growing = Growing(1)
     growing.grow()
     first = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))
@@ -105,7 +105,7 @@ def test_while_a_turn_grows_a_token_is_eight_bytes_and_nothing_else() -> None:
     assert second.num_tokens > first.num_tokens
 
 
-def test_one_that_was_told_does_not_change_with_the_one_that_goes_on() -> None:
+def test_snapshot_does_not_change_with_the_conversation() -> None:
     growing = Growing(2)
     growing.grow()
     piece = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))

@@ -88,7 +88,7 @@ class Told:
         self.said += worded.text
 
 
-def test_a_tools_answer_and_the_next_opening_are_the_templates_token_by_token(qwen3: Path) -> None:
+def test_tool_answer_and_next_opening_match_the_template(qwen3: Path) -> None:
     told = Told(qwen3, prompt(tools=(TOOL,)))
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
     assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
@@ -102,7 +102,7 @@ def test_a_tools_answer_and_the_next_opening_are_the_templates_token_by_token(qw
     assert told.ids.count(marks["<tool_response>"]) == told.ids.count(marks["</tool_response>"]) == 3
 
 
-def test_tokens_stay_as_they_were_sampled_where_their_text_would_be_cut_otherwise(qwen3: Path) -> None:
+def test_sampled_tokens_are_kept_where_retokenizing_differs(qwen3: Path) -> None:
     told = Told(qwen3, prompt())
     in_bytes = [token for letter in "calculator" for token in told.tokenizer.encode_rendered(letter)]
     assert in_bytes != told.tokenizer.encode_rendered("calculator")
@@ -125,7 +125,7 @@ def test_half_a_letter_that_was_sampled_is_kept(qwen3: Path) -> None:
     assert told.anew == [False] and half[0] in told.ids[before:]
 
 
-def test_a_turn_that_a_stop_string_ended_is_closed_by_the_template(qwen3: Path) -> None:
+def test_template_closes_a_turn_ended_by_a_stop_string(qwen3: Path) -> None:
     told = Told(qwen3, prompt())
     told.say(told.tokenizer.encode_rendered(CALL))
     told.observe("42", "tool")
@@ -135,7 +135,7 @@ def test_a_turn_that_a_stop_string_ended_is_closed_by_the_template(qwen3: Path) 
     assert told.ids == read_by_transformers(qwen3, dialogue)
 
 
-def test_where_the_template_drops_earlier_thoughts_a_new_segment_reads_what_it_tells(qwen3: Path) -> None:
+def test_template_that_drops_thoughts_starts_a_new_segment(qwen3: Path) -> None:
     told = Told(qwen3, prompt())
     told.say(told.tokenizer.encode_rendered(f"{THOUGHT}42{END}"))
     told.observe("Are you sure?", "user")
@@ -153,7 +153,7 @@ def test_where_the_template_drops_earlier_thoughts_a_new_segment_reads_what_it_t
     assert told.tokenizer.decode(told.ids).count("I need the product") == 1
 
 
-def test_generated_history_is_the_templates_where_nothing_is_dropped(qwen3: Path) -> None:
+def test_generated_history_equals_template_if_nothing_is_dropped(qwen3: Path) -> None:
     told = Told(qwen3, prompt(tools=(TOOL,)), history="as_generated")
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
     for number, end in enumerate((END, "", END)):  # one turn is ended by a stop string
@@ -177,7 +177,7 @@ def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bo
     assert text == "".join(f"{answer}{asked}\n{opening}" for asked in questions)
 
 
-def test_template_that_hides_answers_cannot_keep_generated_history(tmp_path: Path) -> None:
+def test_template_that_hides_answers_refuses_generated_history(tmp_path: Path) -> None:
     folder = save_qwen3(tmp_path, template=None)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     told = Told(folder, prompt(), history="as_generated")
@@ -206,7 +206,7 @@ def test_a_job_that_wants_none_reads_its_prompts_as_they_stand(qwen3: Path) -> N
     assert told.ids[-len(told.tokenizer.encode(" <result>\n")) :] == told.tokenizer.encode(" <result>\n")
 
 
-def test_a_model_without_a_template_reads_texts_and_says_what_it_cannot_read() -> None:
+def test_plain_model_reads_texts_and_refuses_messages() -> None:
     plain = Wording.of_model(DEMO_FOLDER, ModelSpec())
     assert plain.opened(prompt("3 + 8 =")).ids == tuple(Tokenizer.from_folder(DEMO_FOLDER).encode("3 + 8 ="))
     with pytest.raises(ValueError, match="needs a model with a chat template"):
@@ -308,7 +308,7 @@ def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Ro
 
 @pytest.mark.parametrize("roles", [("tool", "tool"), ("tool", "user", "tool")])
 @pytest.mark.parametrize("thinks", [True, False])
-def test_trained_tokens_are_those_that_were_sampled_after_what_the_template_says(
+def test_trained_tokens_are_the_sampled_ones_after_template_text(
     qwen3: Path, roles: tuple[Role, ...], thinks: bool
 ) -> None:
     """A random model says anything at all, thoughts and half letters; a stop string or its end token ends a turn. Where

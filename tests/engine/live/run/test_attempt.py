@@ -44,7 +44,7 @@ def breaks_off(made: Attempt, error: Exception) -> Callable[[], None]:
     return connect
 
 
-def test_what_parts_said_last_is_told_before_the_last_fact_whatever_ended_the_attempt(tmp_path: Path) -> None:
+def test_last_logs_precede_the_last_fact_after_any_end(tmp_path: Path) -> None:
     sink = MemorySink()
     made = attempt(tmp_path, sink)
     finished = made.run(breaks_off(made, ConnectionError("no Ray")))
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_does_not_verify_is_reported_as_before(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_a_model_that_does_not_agree_ends_it_before_any_device_is_asked_for(tmp_path: Path) -> None:
+def test_inconsistent_model_ends_the_attempt_before_placement(tmp_path: Path) -> None:
     folder = whole(tmp_path / "model", "llama")
     (folder / "tokenizer_config.json").write_text('{"eos_token": "w7"}')
     spec = SPEC.model_copy(update={"model": ModelSpec(source=str(folder))})

@@ -53,7 +53,7 @@ def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment
         ),
     ],
 )
-def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
+def test_template_that_rejects_the_jobs_conversations_is_refused(
     tmp_path: Path, template: str | None, parts: dict[str, Any], told: str
 ) -> None:
     folder = whole(tmp_path, "qwen3")
@@ -65,7 +65,7 @@ def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
 
 
 @pytest.mark.long
-def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_reads_no_messages(tmp_path: Path) -> None:
+def test_rows_rejected_by_template_or_plain_model_are_named(tmp_path: Path) -> None:
     folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
     data.mkdir()
     user, system = {"role": "user", "content": "hello"}, {"role": "system", "content": "Be short."}
@@ -153,7 +153,7 @@ def test_a_built_in_model_has_no_template() -> None:
         check_model(JobSpec.model_validate({"name": "x", "environment": tools}), interrupted=never)
 
 
-def test_every_row_that_does_not_fit_the_model_is_named_with_its_tokens(tmp_path: Path) -> None:
+def test_rows_too_long_for_the_model_are_named_with_tokens(tmp_path: Path) -> None:
     folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
     num = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
     rows = [{"prompt": f"{at} {ASKED * (num if at in (3, 7) else 1)}"} for at in range(1, 41)]
@@ -170,7 +170,7 @@ def test_every_row_that_does_not_fit_the_model_is_named_with_its_tokens(tmp_path
         refuse_model(spec(folder, **asked_of(folder, data, rows), **small), data_folder=data)
 
 
-def test_a_template_is_shown_the_message_that_explains_the_tools_too(tmp_path: Path) -> None:
+def test_template_check_includes_the_tool_message(tmp_path: Path) -> None:
     folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
     (folder / "chat_template.jinja").write_text(
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
@@ -189,7 +189,7 @@ def test_what_takes_all_memory_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_a_template_that_repeats_itself_without_end_is_refused_for_the_memory_that_it_takes(tmp_path: Path) -> None:
+def test_endless_template_is_refused_for_its_memory(tmp_path: Path) -> None:
     folder = whole(tmp_path, "qwen3")
     (folder / "chat_template.jinja").write_text("{{ 'x' * 10 ** 11 }}")
     with pytest.raises(ValueError, match="the chat template rejects it: MemoryError"):

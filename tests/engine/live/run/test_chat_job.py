@@ -70,7 +70,7 @@ def assert_turns_tell_the_conversation(sample: TrajectorySample) -> None:
 
 
 @pytest.mark.long
-def test_a_job_of_several_turns_speaks_to_its_model_by_the_template_and_trains(tmp_path: Path) -> None:
+def test_multi_turn_job_uses_the_chat_template_and_trains(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     folder, sink = save_qwen3(tmp_path / "model"), MemorySink()

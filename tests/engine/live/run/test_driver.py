@@ -142,7 +142,7 @@ def test_a_cancel_that_waits_already_is_obeyed(
 
 
 @pytest.mark.soak  # test_pause_and_resize proves it of an attempt, and e2e/test_first_five_minutes through the site
-def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_nothing_is_lost(
+def test_job_paused_by_heartbeat_resumes_in_another_driver(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     where: dict[str, Any] = {"ray_address": own_ray, "python": python, "repository": repository}

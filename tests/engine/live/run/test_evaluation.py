@@ -73,7 +73,7 @@ class PausedWhenEvaluating(MemorySink):
 
 
 @pytest.mark.long
-def test_an_evaluation_gives_its_devices_back_at_once_when_it_is_paused(tmp_path: Path) -> None:
+def test_paused_evaluation_releases_its_devices_at_once(tmp_path: Path) -> None:
     sink = PausedWhenEvaluating()
     plan = AttemptPlan(spec=spec(steps=0, prompts=60_000), checkpoints=tmp_path / "c")
     finished = Attempt(plan, sink, sink.requests).run(lambda: None)

@@ -57,7 +57,7 @@ def adds_up(finished: RunFinished, sink: Blows, *, steps: int) -> None:
 
 
 @pytest.mark.long
-def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path, processes_of: ProcessesOf) -> None:
+def test_each_part_killed_in_turn_loses_and_doubles_nothing(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def kill(kind: str) -> Callable[[], None]:
         return lambda: processes_of(kind)[0].send_signal(signal.SIGKILL)
 
@@ -71,9 +71,7 @@ def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
-    tmp_path: Path, processes_of: ProcessesOf
-) -> None:
+def test_restarted_trainer_passes_over_a_damaged_checkpoint(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def strike() -> None:
         for newer in sorted((tmp_path / "checkpoints").glob("step-*"))[1:]:
             for file in newer.glob("*.safetensors"):
@@ -118,9 +116,7 @@ def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> 
 
 
 @pytest.mark.long
-def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
-    tmp_path: Path, processes_of: ProcessesOf
-) -> None:
+def test_frozen_replica_relay_and_environment_are_replaced(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def freeze(kind: str) -> Callable[[], None]:
         return lambda: processes_of(kind)[0].send_signal(signal.SIGSTOP)
 

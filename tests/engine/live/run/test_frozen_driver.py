@@ -68,6 +68,6 @@ class SlowAfterwards(Blows):
 
 
 @pytest.mark.long
-def test_one_that_takes_long_to_hear_what_gathered_holds_nobody_silent_who_waits_to_be_heard(tmp_path: Path) -> None:
+def test_driver_working_off_a_backlog_blames_no_part(tmp_path: Path) -> None:
     sink = SlowAfterwards(at_step=4, away_s=1.5 * SILENT_S, slow_s=SILENT_S / 40, num_slow=80)
     assert_nobody_was_blamed(sink, tmp_path, steps=MANY_STEPS)

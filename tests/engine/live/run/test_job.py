@@ -169,7 +169,7 @@ def test_a_step_of_a_job_is_trained_again_to_the_bit(
     assert "step 3: bit for bit the same" in capsys.readouterr().out
 
 
-def test_what_every_part_says_into_its_log_is_told_under_its_name_before_the_end(laminar: Trained) -> None:
+def test_logs_of_each_part_are_reported_before_the_end(laminar: Trained) -> None:
     told = laminar.sink.of(LogLines)
     assert {"trainer", "data", "environment", "relay-0", "rollout-0", "rollout-1"} <= {body.component for body in told}
     first = next(line.message for body in told if body.component == "rollout-1" for line in body.lines)

@@ -45,7 +45,7 @@ def said(trajectory: Trajectory, *, is_own: bool) -> list[tuple[int, float | Non
 
 
 @pytest.mark.long
-def test_the_trace_has_every_sample_with_its_own_tokens_and_the_waits_that_it_waited(run: KeptRun) -> None:
+def test_trace_has_tokens_and_waits_of_every_sample(run: KeptRun) -> None:
     trace, environment, num = trace_of(run, overhead_s=0.0), environment_of(run.spec), 0
     for each in ended(run.recordings):
         work = trace.work(run.spec.training.seed, each.key)

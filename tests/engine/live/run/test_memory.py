@@ -35,7 +35,7 @@ class Tightened(MemorySink):
 
 
 @pytest.mark.long
-def test_a_trainer_that_runs_into_its_limit_ends_the_run_with_the_arithmetic(
+def test_trainer_out_of_memory_ends_the_run_with_arithmetic(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
     # One pass over 2,048 answers of some 25 tokens, of which autograd keeps 13 kB each: 600 MB.

@@ -73,7 +73,7 @@ def test_a_built_in_model_is_not_asked_about(tmp_path: Path) -> None:
     check_model(spec(Path("demo")), interrupted=never)
 
 
-def test_devices_that_the_models_heads_cannot_be_dealt_to_are_refused_of_every_model(tmp_path: Path) -> None:
+def test_device_counts_that_do_not_divide_heads_are_refused(tmp_path: Path) -> None:
     three: dict[str, Any] = {"rollout": VLLM, "resources": {"devices_per_replica": 3}}
     told = r"resources\.devices_per_replica must divide the model's 4 heads; got 3, accepted: 1, 2, 4"
     with pytest.raises(ValueError, match=told):

@@ -68,7 +68,7 @@ def test_a_node_that_is_well_says_so_and_keeps_nothing(jobs: Path, control_url: 
     assert [path.name for path in jobs.iterdir()] == ["doctor-abc"] and s3.keys_in(BUCKET, "") == []
 
 
-def test_it_tells_the_names_of_the_models_and_data_sets_that_lie_on_it(jobs: Path, control_url: str) -> None:
+def test_node_reports_its_models_and_data_sets(jobs: Path, control_url: str) -> None:
     store = jobs.parent
     for name in ("small", "broken", "no-model"):
         (store / "models" / name).mkdir(parents=True)

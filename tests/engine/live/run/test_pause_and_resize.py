@@ -77,7 +77,7 @@ def run(job: JobSpec, folder: Path, sink: RequestingSink, **plan: Any) -> RunFin
 
 
 @pytest.mark.long
-def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Path) -> None:
+def test_paused_job_resumes_and_its_ledger_is_exact(tmp_path: Path) -> None:
     first = RequestingSink({5: ControlRequest(id="p1", kind="pause")})
     asked_at: list[float] = []
     first.seen.append(lambda body: asked_at.append(time.monotonic()) if isinstance(body, StepTrained) else None)

@@ -35,7 +35,7 @@ def test_a_job_is_given_as_many_accelerators_as_it_reserves() -> None:
             assert sum(each) == asked.num_devices and max(each) == 1, asked
 
 
-def test_a_pool_of_cpus_asks_for_no_gpu_beside_gpus_and_one_of_gpus_makes_do_without_none() -> None:
+def test_cpu_pool_requests_no_gpu_and_gpu_pool_requires_one() -> None:
     mixed = [HostView(id=f"{gpus}", name="", cpus=8, gpus=gpus, free_cpus=8, free_gpus=gpus) for gpus in (0.0, 4.0)]
     without = mixed[:1]
     for device, here, elsewhere in (("cpu", False, False), ("gpu", True, True), (None, True, False)):
@@ -57,7 +57,7 @@ def test_hosts_are_asked_for_by_no_less_than_any_plan_takes() -> None:
                 assert kind == "CPU" or sums[0] == sums[1]
 
 
-def test_what_holds_an_evaluations_weights_is_one_process_without_an_accelerator() -> None:
+def test_evaluation_weights_need_one_process_and_no_accelerator() -> None:
     asked = spec(steps=0, resources={"trainer_devices": 4}, trainer={"backend": "deepspeed"})
     for has_gpus in (True, False):
         trainer = [bundle for bundle in bundles(asked, has_gpus=has_gpus) if bundle.part == TRAINER]
@@ -71,7 +71,7 @@ def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:
     assert cores[0] < cores[1]
 
 
-def test_every_replica_has_a_bundle_and_every_host_of_replicas_a_relays() -> None:
+def test_each_replica_and_each_hosts_relay_has_a_bundle() -> None:
     asked = bundles(spec(steps=9, rollout={"replicas": 8}, resources={"trainer_devices": 4}), has_gpus=True)
     kinds = [bundle.part.kind for bundle in asked]
     assert [kinds.count(kind) for kind in ("trainer", "rollout", "relay", "data")] == [4, 8, 2, 1]
@@ -85,14 +85,14 @@ def test_elastic_replicas_are_reserved_nowhere() -> None:
     assert sum(bundle.part.kind == "rollout" for bundle in bundles(asked, has_gpus=True)) == 1
 
 
-def test_moments_are_not_moved_to_the_hosts_memory_where_they_are_in_it_already() -> None:
+def test_moments_on_a_cpu_device_are_not_offloaded() -> None:
     with pytest.raises(ValueError, match=r"^optimizer\.offload has no effect .* leave it at False\.$"):
         refuse_what_needs_gpus(spec(steps=9, optimizer={"offload": True}))
     refuse_what_needs_gpus(spec(steps=9))
     refuse_what_needs_gpus(spec(steps=0, optimizer={"offload": True}))  # of a job that trained
 
 
-def test_workers_of_the_environment_are_on_the_rollouts_hosts_in_turns_but_the_first() -> None:
+def test_environment_workers_rotate_over_rollout_hosts() -> None:
     asked = spec(steps=9, rollout={"replicas": 8}, environment={"workers": 5})
     placed = bundles(asked, has_gpus=True)
     relays = [bundle.host for bundle in placed if bundle.part.kind == "relay"]
@@ -102,7 +102,7 @@ def test_workers_of_the_environment_are_on_the_rollouts_hosts_in_turns_but_the_f
 
 
 @pytest.mark.parametrize(("name", "asked"), [("reasoning_gym", {SANDBOX_LABEL: "!none"}), ("running_sums", {})])
-def test_a_worker_whose_host_has_gone_goes_to_one_of_the_pools_with_a_sandbox_if_it_needs_one(
+def test_worker_of_a_lost_host_moves_to_a_host_with_a_sandbox(
     name: str, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = spec(steps=9, environment={"name": name, "workers": 2})

@@ -16,7 +16,7 @@ NAMESPACE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user"
 
 
 @pytest.mark.parametrize("small", ["its own facts, journal and checkpoints", "/tmp", "/dev/shm"])
-def test_a_run_goes_on_when_there_is_room_again_and_trains_every_sample_once(small: str) -> None:
+def test_run_resumes_when_disk_has_room_and_trains_each_once(small: str) -> None:
     tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
     if tried.returncode != 0:
         pytest.skip("this machine lets nobody mount, not even in a name space")

@@ -23,7 +23,7 @@ LEAST_GAIN = 0.15
 
 
 @pytest.mark.long
-def test_a_job_with_an_adapter_learns_on_vllm_and_loses_nothing_to_a_killed_replica(
+def test_adapter_job_learns_on_vllm_despite_a_killed_replica(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
     def kill() -> None:

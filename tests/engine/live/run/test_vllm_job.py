@@ -84,7 +84,7 @@ def learned(sink: Blows) -> bool:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
-def test_a_job_on_vllm_learns_and_loses_nothing_to_killed_replicas(tmp_path: Path, processes_of: ProcessesOf) -> None:
+def test_job_learns_on_vllm_despite_killed_replicas(tmp_path: Path, processes_of: ProcessesOf) -> None:
     """The first one's samples move to the other; when that is gone too, all wait for those in their places."""
     begun: list[Any] = []
 
@@ -101,9 +101,7 @@ def test_a_job_on_vllm_learns_and_loses_nothing_to_killed_replicas(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
-def test_a_replica_of_two_devices_learns_and_ends_whole_when_a_worker_is_killed(
-    tmp_path: Path, processes_of: ProcessesOf
-) -> None:
+def test_two_device_replica_learns_and_ends_with_a_killed_worker(tmp_path: Path, processes_of: ProcessesOf) -> None:
     """Its samples go on where they were, on the one in its place; of workers and what they shared nothing is left."""
     shared: set[int] = set()
 
@@ -167,9 +165,7 @@ def test_moe_job_learns_past_a_killed_replica(tmp_path: Path, processes_of: Proc
 
 
 @pytest.mark.long
-def test_an_interpreter_that_lacks_vllm_ends_the_job_at_once_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interpreter_without_vllm_ends_the_job_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_VLLM_PYTHON", sys.executable)
     sink = Blows({})
     finished = Attempt(AttemptPlan(spec=job(), checkpoints=tmp_path), sink, list).run(lambda: None)

@@ -173,9 +173,7 @@ def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
-def test_a_step_is_recorded_where_all_ranks_see_the_folder_and_refused_elsewhere(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_step_needs_a_recordings_folder_that_all_ranks_see(server: S3Server, tmp_path: Path) -> None:
     import ray
 
     recorded = tmp_path / "host-0" / "recordings" / "step-000001"

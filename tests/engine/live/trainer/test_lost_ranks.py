@@ -189,7 +189,7 @@ def run(job: JobSpec, checkpoints: Path, sink: MemorySink) -> RunFinished:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rank_killed_in_each_phase_and_a_full_disk_cost_steps_and_nothing_else(
+def test_rank_kills_and_full_disk_cost_only_steps(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks, checkpoints = tmp_path / "marks", tmp_path / "checkpoints"
@@ -237,7 +237,7 @@ def tighten(trainer: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_memory_that_runs_out_in_one_rank_ends_the_run_with_the_rank_the_batch_and_the_remedy(
+def test_rank_out_of_memory_ends_run_with_rank_batch_and_remedy(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wiring, "TrainerActor", doomed(tighten))
@@ -298,7 +298,7 @@ class Confining(MemorySink):
         ("TrainerRankActor", 2, "(rank 1: its process has died, its host ran out of memory"),
     ],
 )
-def test_a_process_that_the_kernel_kills_for_want_of_memory_ends_the_run_as_such(
+def test_kernel_kill_for_memory_ends_the_run_as_out_of_memory(
     kind: str, devices: int, said: str, small_group: Path, tmp_path: Path
 ) -> None:
     sink = Confining(small_group, kind)

@@ -129,7 +129,7 @@ def host(own_ray: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.proof
-def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_error(
+def test_two_ranks_train_and_resume_and_a_kill_is_a_clear_error(
     host: Any, processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
 ) -> None:
     import ray
@@ -182,7 +182,7 @@ def make_with_a_fault(backend: str, **place: Any) -> Any:
 @pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", IN_TURN)
-def test_a_rank_whose_step_fails_is_told_at_once_with_what_it_was_at(backend: str) -> None:
+def test_failed_rank_step_is_reported_at_once_with_its_place(backend: str) -> None:
     import ray
 
     remote: Any = ray.remote(TrainerHost)
@@ -199,7 +199,7 @@ def test_a_rank_whose_step_fails_is_told_at_once_with_what_it_was_at(backend: st
 @pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_trains_an_adapter_with_a_critic_and_a_teacher_on_two_devices(
+def test_adapter_critic_and_teacher_train_on_two_devices(
     processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path, backend: str
 ) -> None:
     job = JobSpec.model_validate(

@@ -145,9 +145,7 @@ def held(links: Links, folder: Path) -> int:
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
-    start: Start, links: Links, tmp_path: Path
-) -> None:
+def test_each_host_serves_its_bytes_and_relay_gets_the_version(start: Start, links: Links, tmp_path: Path) -> None:
     import ray
 
     assert tmp_path.stat().st_dev != FOLDER.stat().st_dev, "no second file system to stand for another host's memory"
@@ -166,7 +164,7 @@ def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_rank_killed_in_mid_copy_ends_the_group_and_nobody_is_offered_what_is_there(
+def test_rank_killed_in_mid_copy_ends_group_and_offers_nothing(
     start: Start, links: Links, processes_of: Callable[[str], list[psutil.Process]]
 ) -> None:
     import ray
@@ -194,7 +192,7 @@ def test_a_full_host_is_named_with_the_bytes_it_had_no_room_for(start: Start, li
     assert not held(links, FOLDER)
 
 
-def test_the_kernel_refuses_what_it_has_no_room_for_before_it_is_written(links: Links) -> None:
+def test_kernel_refuses_memory_beyond_its_room_before_writes(links: Links) -> None:
     segment = Segment.reserve(links.run, 2**45)
     with pytest.raises(OSError, match="no 35,184,372,088,832 bytes left"):
         map_to_write(segment.shared, [(0, 2**45)])
@@ -204,7 +202,7 @@ def test_the_kernel_refuses_what_it_has_no_room_for_before_it_is_written(links: 
     assert not held(links, FOLDER)
 
 
-def test_a_rank_of_an_older_group_cannot_write_into_a_version_any_more(links: Links) -> None:
+def test_rank_of_an_older_group_cannot_write_a_version(links: Links) -> None:
     given_up = Segment.reserve(links.run, 4_096)
     stale = map_to_write(given_up.shared, [(0, 4_096)])
     given_up.remove()

@@ -109,7 +109,7 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_relays_of_two_hosts_have_what_each_host_of_the_trainer_sent(tmp_path: Path) -> None:
+def test_relays_get_the_version_from_both_trainer_hosts(tmp_path: Path) -> None:
     assert tmp_path.stat().st_dev != segments.FOLDER.stat().st_dev, "no second file system to stand for another host"
     process = multiprocessing.get_context("spawn").Process(
         target=publish_from_two_hosts, args=((segments.FOLDER, tmp_path),)

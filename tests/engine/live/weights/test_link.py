@@ -178,7 +178,7 @@ def handover() -> Iterator[Handover]:
 
 
 @pytest.mark.parametrize("lies", [0, 3])
-def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Handover, lies: int) -> None:
+def test_chunk_corrupted_on_the_wire_is_refetched(handover: Handover, lies: int) -> None:
     pair = Pair(lies=lies)
     try:
         wait_until(lambda: pair.wire is not None)
@@ -208,7 +208,7 @@ def far(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> tuple[WeightVers
 
 @pytest.mark.long_except("0")
 @pytest.mark.parametrize("lies", [0, 2])
-def test_chunks_are_passed_on_before_the_rest_has_come_and_shown_when_all_of_it_is_right(
+def test_chunks_are_forwarded_early_and_shown_once_complete(
     far: tuple[WeightVersion, OfferedBytes, LyingWire], lies: int
 ) -> None:
     sent, offered, trainers_wire = far
@@ -230,7 +230,7 @@ def test_chunks_are_passed_on_before_the_rest_has_come_and_shown_when_all_of_it_
 
 
 @pytest.mark.long
-def test_a_relay_whose_head_dies_at_two_thirds_shows_nothing_of_it_and_then_the_whole(
+def test_relay_whose_head_dies_midway_shows_only_whole_versions(
     handover: Handover, far: tuple[WeightVersion, OfferedBytes, LyingWire]
 ) -> None:
     sent, offered, trainers_wire = far
@@ -251,7 +251,7 @@ def test_a_relay_whose_head_dies_at_two_thirds_shows_nothing_of_it_and_then_the_
 
 
 @pytest.mark.parametrize("lies", [0, 2])
-def test_a_master_on_another_host_pulls_from_the_trainer_over_a_link(
+def test_master_on_another_host_pulls_from_trainer_over_a_link(
     handover: Handover, lies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "PULL_BYTES", 2**20)
@@ -287,7 +287,7 @@ def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
     listener.close()
 
 
-def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: Handover) -> None:
+def test_handed_over_version_outlives_trainer_without_a_copy(handover: Handover) -> None:
     room = handover.allocate(1_000)
     room[:] = b"x" * 1_000
     manifest = WeightManifest(
@@ -306,7 +306,7 @@ def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: H
     assert bytes(mapped) == b"x" * 1_000, "who has mapped it keeps it"
 
 
-def test_memory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -> None:
+def test_sweep_removes_memory_of_killed_processes_only() -> None:
     script = (
         "import os, signal, sys; from engine.live.weights.segments import Segment;"
         "print(Segment.create('orphan', 100).shared.name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -322,7 +322,7 @@ def test_memory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -
     assert not (FOLDER / mine.shared.name).exists()
 
 
-def test_a_folder_is_lent_for_a_while_and_swept_where_its_process_was_killed() -> None:
+def test_lent_folder_is_removed_or_swept_after_a_kill() -> None:
     script = (
         "import os, signal; from engine.live.weights.segments import lent_folder; lent = lent_folder('orphan');"
         "folder = lent.__enter__(); (folder / 'file').write_text('x'); print(folder.name, flush=True);"
