@@ -1,1 +1,1 @@
-"""A relay: the weights of one host, in shared memory, and their way to the next relay."""
+"""A relay: holds the weights of one host in shared memory and forwards them to the next relay."""

@@ -1,6 +1,6 @@
-"""A relay's actor: one process of a host that holds weights in shared memory, and passes them on over links.
+"""A relay's actor: one process per host that holds weights in shared memory and forwards them over links.
 
-Invariant: memory that dead processes left on this host is given back before this one takes any.
+Invariant: the actor frees memory that dead processes left on this host before it allocates any.
 """
 
 import logging
@@ -31,7 +31,7 @@ Seen = TypeVar("Seen")
 
 
 def look_into(loop: Loop, view: Callable[[Any], Seen]) -> Seen:
-    """A view of a body, taken by its loop's thread for another one."""
+    """Returns a view of a body, taken on the body's own loop for a caller on another thread."""
     seen: Future[Seen] = Future()
 
     def look(body: Any) -> list[Message]:
@@ -54,7 +54,7 @@ class RelayActor(BodyActor):
         recordings: Path | None = None,
         anchor_every: int = ANCHOR_EVERY,
     ) -> None:
-        """`hosts`: all that have a relay by now; more may come."""
+        """`hosts`: those that have a relay now; more may join."""
         self._built_with: dict[str, Any] = {
             "host": host,
             "hosts": tuple(hosts),
@@ -68,7 +68,7 @@ class RelayActor(BodyActor):
 
     def build(self) -> Body:
         for name in sweep():
-            log.info("removed segment=%s, whose processes are dead", name)
+            log.info("removed segment=%s of dead processes", name)
         host = self._built_with["host"]
         return RelayBody(
             brain=partial(RelayBrain, **self._built_with),
@@ -85,5 +85,5 @@ class RelayActor(BodyActor):
 
     @ray.method(concurrency_group="inbox", num_returns=0)
     def end(self) -> None:
-        """Give the memory back at once; whoever only kills the process leaves that to the next `sweep`."""
+        """Frees the memory at once. If the process is only killed, the next `sweep` frees it."""
         self._loop.call(lambda body: body.end())

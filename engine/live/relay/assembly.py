@@ -1,11 +1,11 @@
-"""The memory of a version, made from the trainer's offer, from chunks that were sent, or from deltas.
+"""Assembles a version in memory: from the trainer's offer, from received chunks, or from deltas.
 
-    offer ──▶ begun: its buffer ──▶ hashed: each chunk, as soon as the last of its bytes is there ──▶ all hashes
+    offer ──▶ begun: its buffer ──▶ hashed: each chunk, once its last byte has arrived ──▶ all hashes
 
 Invariants:
-- what is served is the very memory whose hashes were taken;
-- all of it may run on any thread: of the relay it touches only the buffers, which guard themselves;
-- what cannot be made leaves no memory behind.
+- the memory that is served is the memory that was hashed;
+- every method may run on any thread: the only shared state is the buffers, which lock themselves;
+- a failed assembly leaves no memory behind.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Assembly:
         begun: Callable[[WeightBuffer], None] = lambda content: None,
         hashed: Hashed = lambda index, digest: None,
     ) -> tuple[WeightBuffer, WeightManifest]:
-        """The weights that the trainer offers, and their manifest with the hashes taken."""
+        """Reads the weights that the trainer offers; returns them and their manifest with hashes."""
         manifest, offered = effect.manifest, effect.payload
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
         near = offered.parts[0] if len(offered.parts) == 1 and _is_near(offered.parts[0]) else None
@@ -62,7 +62,7 @@ class Assembly:
         return content, cut
 
     def assembled(self, effect: AssembleWeights) -> tuple[WeightBuffer, str]:
-        """With the identity of what is there."""
+        """Returns the version and the identity of its bytes."""
         manifest, path = effect.manifest, effect.path
         if not path:
             content = self._present(whole_of(manifest.weights))
@@ -83,14 +83,14 @@ class Assembly:
 
     def _present(self, buffer_id: BufferId) -> WeightBuffer:
         content = self._buffers.get(buffer_id)
-        if content is None:  # it was dropped meanwhile
-            raise TornWeights("what it is made of is gone")
+        if content is None:  # dropped since the brain decided
+            raise TornWeights("a base or delta of this version was dropped")
         return content
 
     def _put_together(
         self, weights: WeightsId, offered: OfferedBytes, version: memoryview, hashes: ArrivingHashes
     ) -> None:
-        """From all hosts at once."""
+        """Copies the parts of all trainer hosts in parallel."""
 
         def take(part: OfferedPart) -> None:
             if _is_near(part):
@@ -98,11 +98,11 @@ class Assembly:
             else:
                 pull(part, self._token, weights, version, hashes.arrived)
 
-        with ThreadPoolExecutor(max_workers=len(offered.parts), thread_name_prefix="relay-pull") as beside:
-            taken = [beside.submit(take, part) for part in offered.parts[1:]]
+        with ThreadPoolExecutor(max_workers=len(offered.parts), thread_name_prefix="relay-pull") as pool:
+            copies = [pool.submit(take, part) for part in offered.parts[1:]]
             take(offered.parts[0])
-            for each in taken:
-                each.result()
+            for copy in copies:
+                copy.result()
 
 
 def all_here(memory: memoryview, manifest: DeltaManifest) -> WeightBuffer:

@@ -1,13 +1,13 @@
-"""A relay's body, which carries out its brain's effects: memory, hashes, deltas, links.
+"""A relay's body: carries out its brain's effects with memory, hashes, deltas and links.
 
     trainer's memory ──adopt──▶ segment ──map──▶ replicas of this host
-                                   └──chunks as they come, by a sender──▶ link ──▶ the next relay's segment
+                                   └──chunks as they arrive, by a sender──▶ link ──▶ the next relay's segment
 
 Invariants:
-- the relay holds its own name for the memory of a version: it outlives the trainer that made it;
-- the loop's thread only thinks: memory, hashing, deltas and copies are workers' business, so what relays say to each
-  other is never late for them;
-- what a worker made for an arrival that was given up meanwhile is thrown away.
+- the relay holds its own name for the memory of a version, so the version outlives the trainer that made it;
+- the loop's thread only decides: workers allocate, hash, encode and copy, so messages between relays are never
+  delayed by that work;
+- a worker's result for an arrival that was abandoned meanwhile is discarded.
 """
 
 import logging
@@ -59,7 +59,7 @@ from engine.weights.port import BufferId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
 
-# One for what takes long, one beside it for the next version. Memory has its own.
+# One for a long task, one for the next version in parallel. Memory has a thread of its own.
 WORKERS: Final = 2
 
 
@@ -77,7 +77,7 @@ class RelayBody:
         post: Callable[[Address, Message], None],
         on_loop: Callable[[BodyCall], None],
     ) -> None:
-        """`brain` is told how this body is reached. `listen`: an address of this host, if there are other relays."""
+        """`brain` is called with this body's address. `listen`: an address of this host, if there are other relays."""
         self._owner = owner
         self._post, self._on_loop = post, on_loop
         signs = [signs_beside() for _ in range(WORKERS)]
@@ -88,7 +88,7 @@ class RelayBody:
         )
         self._memory = RelayMemory(owner)
         self.buffers = WeightBuffers(
-            tell=self._tell,
+            notify=self._notify,
             submit=lambda job: self._memory.submit(self._guarded(job)),
             free=self._memory.free_here,
         )
@@ -98,7 +98,7 @@ class RelayBody:
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self._expected: dict[BufferId, int] = {}
-        """Buffers that workers are making → the arrival that each is for."""
+        """Buffers that workers are assembling → the arrival that each belongs to."""
         self._looks, self._waited_s = Looks(), thread_waited_s(get_native_id())
         self.brain = brain(reach=None if self._listener is None else self._listener.reach, process=own_process())
 
@@ -109,7 +109,7 @@ class RelayBody:
         return []
 
     def measure(self, now: float) -> list[Message]:
-        """The waits for a core of this loop and of silent neighbours on this host."""
+        """Measures how long this loop, and silent neighbours on this host, waited for a core."""
         before, self._waited_s = self._waited_s, thread_waited_s(get_native_id())
         waits = {self.brain.host: max(0.0, self._waited_s - before)}
         silent = self.brain.silent
@@ -158,7 +158,7 @@ class RelayBody:
                 self._expected.pop(effect.buffer_id, None)
                 self.buffers.drop(effect.buffer_id)
             case _:
-                raise TypeError(f"a relay's body does not do {type(effect).__name__}")
+                raise TypeError(f"a relay's body does not support {type(effect).__name__}")
         return []
 
     # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +171,7 @@ class RelayBody:
 
     def _serve(self, effect: ServeWeights) -> None:
         content = self.buffers.get(whole_of(effect.weights))
-        assert content is not None and content.segment is not None, f"version {effect.weights} is visible and not here"
+        assert content is not None and content.segment is not None, f"version {effect.weights} is visible but absent"
         manifest = self._manifests[effect.weights]
         self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
 
@@ -181,7 +181,7 @@ class RelayBody:
             self._sealers.seal(
                 content,
                 is_here=lambda: self.buffers.get(whole_of(weights)) is content,
-                sealed=lambda digest: self._tell(WeightsSealed(weights=weights, sha256=digest)),
+                sealed=lambda digest: self._notify(WeightsSealed(weights=weights, sha256=digest)),
             )
 
     def _make_delta(self, effect: MakeDelta) -> None:
@@ -190,16 +190,16 @@ class RelayBody:
 
     def _version(self, version: WeightsId) -> WeightVersion:
         content = self.buffers.get(whole_of(version))
-        assert content is not None, f"a delta with version {version}, which is not here"
+        assert content is not None, f"a delta needs version {version}, which is not in memory"
         return WeightVersion(manifest=self._manifests[version], buffer=content.memory)
 
-    def _begun(self, buffer_id: BufferId, content: WeightBuffer) -> list[Message]:
-        """Its chunks come now, and may be passed on."""
+    def _put_begun(self, buffer_id: BufferId, content: WeightBuffer) -> list[Message]:
+        """Its chunks arrive from now on and may be forwarded."""
         if self._expected.get(buffer_id) == content.arrival:
             self.buffers.put(buffer_id, content)
         return []
 
-    def _made(
+    def _put_complete(
         self, buffer_id: BufferId, content: WeightBuffer, manifest: WeightManifest, message: Message
     ) -> list[Message]:
         if self._expected.get(buffer_id) != content.arrival:
@@ -221,9 +221,9 @@ class RelayBody:
         def run() -> None:
             try:
                 job()
-            except Exception:  # a bug: the loop ends with it, as it does with its own
+            except Exception:  # a bug: it ends the loop, as a bug of the loop does
                 log.exception("a worker of %s failed", self._owner)
-                self._on_loop(_broken)
+                self._on_loop(_raise_failure)
 
         return run
 
@@ -238,7 +238,7 @@ class RelayBody:
             segment = self._memory.take_here(effect.num_bytes)
         except OSError as error:
             self.buffers.expect_no_more(effect)
-            self._tell(FetchFailed(arrival=effect.arrival, reason=f"no room: {error}"))
+            self._notify(FetchFailed(arrival=effect.arrival, reason=f"no memory: {error}"))
             return
         self.buffers.open(effect, segment.buffer, segment)
 
@@ -246,33 +246,33 @@ class RelayBody:
         buffer_id = whole_of(effect.manifest.weights)
 
         def begun(content: WeightBuffer) -> None:
-            self._on_loop(lambda body: body._begun(buffer_id, content))
+            self._on_loop(lambda body: body._put_begun(buffer_id, content))
 
         def hashed(index: int, digest: str) -> None:
-            self._tell(ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, digest=digest))
+            self._notify(ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, digest=digest))
 
         try:
             content, manifest = self._assembly.fetched(effect, begun, hashed)
         except (OSError, TornWeights) as error:
-            self._tell(_failed(effect.arrival, error))
+            self._notify(_failed(effect.arrival, error))
             return
         message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
-        self._on_loop(lambda body: body._made(buffer_id, content, manifest, message))
+        self._on_loop(lambda body: body._put_complete(buffer_id, content, manifest, message))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
             content, identity = self._assembly.assembled(effect)
         except (OSError, TornWeights) as error:
-            self._tell(_failed(effect.arrival, error))
+            self._notify(_failed(effect.arrival, error))
             return
         message = BufferHashed(arrival=effect.arrival, identity=identity)
         buffer_id = whole_of(effect.manifest.weights)
-        self._on_loop(lambda body: body._made(buffer_id, content, effect.manifest, message))
+        self._on_loop(lambda body: body._put_complete(buffer_id, content, effect.manifest, message))
 
     def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
         delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
         if delta is None:
-            self._tell(DeltaMade(weights=effect.weights, delta=None))
+            self._notify(DeltaMade(weights=effect.weights, delta=None))
             return
         manifest = delta.manifest
         content = all_here(delta.buffer, manifest)
@@ -283,7 +283,7 @@ class RelayBody:
 
         self._on_loop(put)
 
-    def _tell(self, message: Message) -> None:
+    def _notify(self, message: Message) -> None:
         self._on_loop(lambda body: [message])
 
 
@@ -291,5 +291,5 @@ def _failed(arrival: int, error: Exception) -> FetchFailed:
     return FetchFailed(arrival=arrival, reason=str(error), is_gone=isinstance(error, WeightsGone))
 
 
-def _broken(body: Any) -> list[Message]:
-    raise RuntimeError("a worker failed; its traceback is in the log")
+def _raise_failure(body: Any) -> list[Message]:
+    raise RuntimeError("a relay worker failed; its traceback is in the log")

@@ -1,15 +1,15 @@
-"""The memory of a relay: buffers that are here and buffers that arrive, chunk by chunk, from several links at once.
+"""A relay's buffers: complete ones, and ones that arrive chunk by chunk from several links at once.
 
     buffer: expected ──a worker has the memory──▶ open ──▶ dropped
-    chunk: absent ──room──▶ filling ──arrived, as its sender says──▶ here
+    chunk: absent ──room──▶ filling ──arrived, with the sender's hash──▶ present
                               └──broken, or with another hash──▶ absent
 
 Invariants:
-- links fill only what was opened for them, never what the trainer's bytes are put into;
-- a chunk that is here is never written again, and one that is filling is written by one link only: who comes with the
-  same chunk takes it over from a link that stalls, and waits until that one has let go;
-- a link that comes with a chunk for a buffer that is expected waits until it is open;
-- memory is given back by a worker, since gigabytes take seconds.
+- links fill only buffers that were opened for links, never one that receives the trainer's bytes;
+- a present chunk is never rewritten, and a filling chunk has one link as its writer: a second link with the same chunk
+  shuts the first one down, and waits until the first has released the chunk;
+- a link with a chunk for an expected buffer waits until that buffer is open;
+- a worker frees memory, since gigabytes take seconds.
 """
 
 import socket
@@ -32,14 +32,14 @@ LET_GO_S: Final = 1.0
 class WeightBuffer:
     memory: memoryview
     segment: Segment | None
-    """None: in the process's own memory, as deltas are."""
+    """None: in the process's own memory, like deltas."""
     chunk_bytes: int
     arrival: int = 0
     comes_by_link: bool = False
     expected: tuple[str, ...] = ()
     """Hashes that chunks must have, if they are known already."""
     digests: dict[int, str] = field(default_factory=dict)
-    """Of the chunks that are here."""
+    """Hashes of the present chunks."""
     filled_by: dict[int, socket.socket] = field(default_factory=dict)
 
     @property
@@ -48,9 +48,9 @@ class WeightBuffer:
 
     @property
     def hashes(self) -> tuple[str, ...]:
-        """Of all chunks. `TornWeights` if one has not come, or was not right."""
+        """Hashes of all chunks. Raises `TornWeights` if a chunk is missing or was wrong."""
         if len(self.digests) != self.num_chunks:
-            raise TornWeights("not every chunk of it is here")
+            raise TornWeights("some chunks of this version are missing")
         return tuple(self.digests[index] for index in range(self.num_chunks))
 
     def chunk(self, index: int) -> memoryview:
@@ -58,23 +58,23 @@ class WeightBuffer:
 
 
 class WeightBuffers:
-    """The buffers of a relay, as a sink for links."""
+    """The buffers of a relay, which links write into."""
 
     def __init__(
         self,
-        tell: Callable[[ChunkHashed], None],
+        notify: Callable[[ChunkHashed], None],
         submit: Callable[[Callable[[], None]], None],
         free: Callable[[Segment], None] = Segment.remove,
     ) -> None:
-        """`submit`: to a worker, which opens and frees."""
-        self._tell, self._submit, self._free = tell, submit, free
+        """`submit`: runs a job on the worker that opens and frees memory."""
+        self._notify, self._submit, self._free = notify, submit, free
         self._buffers: dict[BufferId, WeightBuffer] = {}
         self._expected: dict[BufferId, int] = {}
-        """The arrivals whose memory is being made."""
+        """The arrivals whose memory is being allocated."""
         self._dropped: list[WeightBuffer] = []
         self._changed = Condition()
         self.num_chunks = self.num_bytes = self.num_useless_chunks = 0
-        """Chunks that came and were right; those that came although they were here already."""
+        """Valid chunks received, their bytes, and chunks received although they were present already."""
 
     def get(self, buffer_id: BufferId) -> WeightBuffer | None:
         return self._buffers.get(buffer_id)
@@ -89,7 +89,7 @@ class WeightBuffers:
             self._expected[effect.buffer_id] = effect.arrival
 
     def expect_no_more(self, effect: OpenBuffer) -> bool:
-        """True if it was expected still."""
+        """True if the buffer was still expected."""
         with self._changed:
             is_wanted = self._expected.get(effect.buffer_id) == effect.arrival
             if is_wanted:
@@ -124,7 +124,7 @@ class WeightBuffers:
 
     def _let_go_of(self, buffer_id: BufferId) -> None:
         if buffer_id in self._buffers:
-            self._dropped.append(self._buffers.pop(buffer_id))  # and no other name keeps it here
+            self._dropped.append(self._buffers.pop(buffer_id))  # no local variable keeps a reference
             self._submit(self._give_back)
 
     def _give_back(self) -> None:
@@ -147,7 +147,7 @@ class WeightBuffers:
                 return None
             holder = content.filled_by.get(index)
             if holder is not None:
-                with suppress(OSError):  # it has ended by itself
+                with suppress(OSError):  # the link has closed by itself
                     holder.shutdown(socket.SHUT_RDWR)
                 self._changed.wait_for(lambda: index not in content.filled_by, LET_GO_S)
             if index in content.digests or index in content.filled_by:
@@ -163,7 +163,7 @@ class WeightBuffers:
         is_right = not is_torn and (not content.expected or content.expected[index] == digest)
         self._let_go(content, index, digest if is_right else None)
         arrival = content.arrival
-        self._tell(ChunkHashed(arrival=arrival, buffer_id=buffer_id, index=index, digest=digest, is_torn=is_torn))
+        self._notify(ChunkHashed(arrival=arrival, buffer_id=buffer_id, index=index, digest=digest, is_torn=is_torn))
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         content = self._held_by(link, buffer_id, index)
@@ -171,7 +171,7 @@ class WeightBuffers:
             self._let_go(content, index, None)
 
     def _held_by(self, link: socket.socket, buffer_id: BufferId, index: int) -> WeightBuffer | None:
-        """The buffer may have been dropped and another opened meanwhile: then this link has nothing to say."""
+        """The buffer that this link fills; None if it was dropped, or dropped and opened again, meanwhile."""
         content = self._buffers.get(buffer_id)
         return content if content is not None and content.filled_by.get(index) is link else None
 

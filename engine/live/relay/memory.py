@@ -1,11 +1,11 @@
-"""The memory of a relay's versions: opened, populated and freed by a thread of its own, since gigabytes take seconds.
+"""The memory of a relay's versions: a thread of its own opens, populates and frees it, since gigabytes take seconds.
 
-    freed ──▶ a spare of the same size, whose pages are there ──▶ the next version's
+    freed ──▶ a spare of the same size, with populated pages ──▶ the next version
 
 Invariants:
-- versions of a job are of one size: where one was, the next fits, and no memory is waited for while bytes come;
-- a spare takes no more than what was freed for it, and another segment never gets the same name;
-- memory of a version that this process only adopted is its maker's to make again.
+- versions of a job have one size, so the spare fits the next version, and arriving bytes never wait for memory;
+- a spare is as large as the segment freed before it, and no two segments have the same name;
+- a segment that this process only adopted gets no spare: its creator allocates the next one.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from engine.signs import signs_beside
 
 class RelayMemory:
     def __init__(self, owner: str) -> None:
-        """On the loop's thread."""
+        """Called on the loop's thread."""
         self._owner = owner
         self._thread = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="relay-memory", initializer=signs_beside().hear_this_thread
@@ -27,16 +27,16 @@ class RelayMemory:
         self._makes_spares = True
 
     def submit(self, job: Callable[[], None]) -> None:
-        """To its thread."""
+        """Runs a job on the memory thread."""
         self._thread.submit(job)
 
     def take(self, num_bytes: int) -> Segment:
-        """For any other thread. Raises `OSError` if the host has no room."""
+        """Called on any other thread. Raises `OSError` if the host has no memory left."""
         taken: Future[Segment] = self._thread.submit(self.take_here, num_bytes)
         return taken.result()
 
     def take_here(self, num_bytes: int) -> Segment:
-        """On its thread."""
+        """Called on the memory thread."""
         spare, self._spare = self._spare, None
         if spare is not None and spare.shared.num_bytes == num_bytes:
             return spare
@@ -45,20 +45,20 @@ class RelayMemory:
         return Segment.create(self._owner, num_bytes)
 
     def free(self, segment: Segment) -> None:
-        """For any other thread."""
+        """Called on any other thread."""
         self._thread.submit(self.free_here, segment)
 
     def free_here(self, segment: Segment) -> None:
-        """On its thread; nothing if it was done before."""
+        """Called on the memory thread. Idempotent."""
         if segment.is_removed:
             return
         _free(segment)
         if self._makes_spares and segment.is_own and self._spare is None:
-            with suppress(OSError):  # then there is no room, and whoever needs it will say so
+            with suppress(OSError):  # no memory left: the next `take` reports that
                 self._spare = Segment.create(self._owner, segment.shared.num_bytes)
 
     def close(self) -> None:
-        """What was given to it is done first."""
+        """Jobs that were submitted before run first."""
         self._makes_spares = False
         self._thread.submit(self._drop_spare).result()
 

@@ -1,6 +1,6 @@
-"""Seals of versions: sha256 of their chunks, side by side, by threads that stand back for everybody else.
+"""Seals of versions: sha256 of their chunks, computed in parallel by threads of idle priority.
 
-Invariant: what was dropped meanwhile is read no further, and gets no seal.
+Invariant: a version dropped meanwhile is not read any further and gets no seal.
 """
 
 import os
@@ -16,7 +16,7 @@ from engine.weights.hashes import HASHERS
 class Sealers:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(
-            max_workers=HASHERS, thread_name_prefix="relay-sealer", initializer=_stand_back
+            max_workers=HASHERS, thread_name_prefix="relay-sealer", initializer=_lower_priority
         )
 
     def seal(self, content: WeightBuffer, is_here: Callable[[], bool], sealed: Callable[[str], None]) -> None:
@@ -29,12 +29,12 @@ class Sealers:
     def _finish(
         self, coming: list["Future[bytes]"], is_here: Callable[[], bool], sealed: Callable[[str], None]
     ) -> None:
-        """Begun when every chunk was, so that what it waits for is in other hands."""
+        """Submitted after all chunks, so the chunks it waits for run on other threads or have ended."""
         digest = sha256(b"".join(chunk.result() for chunk in coming)).hexdigest()
         if is_here():
             sealed(digest)
 
 
-def _stand_back() -> None:
-    """For whatever else wants a core: decoding, links and checks come first."""
+def _lower_priority() -> None:
+    """Decoding, links and checks get cores first."""
     os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))

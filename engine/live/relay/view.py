@@ -1,4 +1,4 @@
-"""A view of a relay. No state of a job is in it: it is for tests, benchmarks and whoever looks on."""
+"""A view of a relay, for tests and benchmarks. It holds no state of a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from engine.policy.lineage import WeightsId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayView:
-    """A view of a relay, for whoever looks into a run."""
+    """A snapshot of a relay's state and counters."""
 
     pid: int
     claim: int
     leads: bool
     visible: frozenset[WeightsId]
     seals: Mapping[WeightsId, str]
-    """The sha256 of those that were sealed."""
+    """The sha256 of each sealed version."""
     num_chunks: int
-    """Chunks that came over links and were right."""
+    """Valid chunks received over links."""
     num_bytes: int
-    """Of these chunks."""
+    """Bytes of these chunks."""
     num_useless_chunks: int
-    """Chunks that came although they were here already."""
+    """Chunks received although they were present already."""
     num_buried: int
-    """Times that it declared a neighbour dead."""
+    """How often this relay declared a neighbour dead."""

@@ -1,4 +1,4 @@
-"""The bench of relays: what it measures is there, and a size that does not fit is made smaller, not refused."""
+"""The relay benchmark: it reports every row, and reduces a size that does not fit instead of refusing it."""
 
 import pytest
 

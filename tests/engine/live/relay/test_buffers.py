@@ -1,4 +1,4 @@
-"""A relay's memory is made by a worker: early chunks wait for it, and what is dropped meanwhile is given back."""
+"""A worker allocates a relay's memory: early chunks wait for it, and memory of a dropped buffer is freed."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def opened(arrival: int) -> OpenBuffer:
 
 
 class Worker:
-    """Works when it is told to."""
+    """Runs its jobs when `work` is called."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -48,10 +48,10 @@ def link() -> Iterator[socket.socket]:
     theirs.close()
 
 
-def test_a_chunk_that_comes_before_its_memory_waits_for_it(link: socket.socket) -> None:
-    told: list[ChunkHashed] = []
+def test_chunk_waits_until_its_buffer_has_memory(link: socket.socket) -> None:
+    received: list[ChunkHashed] = []
     worker = Worker()
-    buffers = WeightBuffers(told.append, worker.jobs.append)
+    buffers = WeightBuffers(received.append, worker.jobs.append)
     buffers.expect(opened(1))
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(buffers.room, link, WHOLE, 0, len(CONTENT))
@@ -60,11 +60,11 @@ def test_a_chunk_that_comes_before_its_memory_waits_for_it(link: socket.socket) 
     assert room is not None
     room[:] = CONTENT
     buffers.arrived(link, WHOLE, 0, hash_of(CONTENT), is_torn=False)
-    assert [hashed.arrival for hashed in told] == [1]
+    assert [hashed.arrival for hashed in received] == [1]
 
 
 @pytest.mark.parametrize("how", ["dropped", "refused"])
-def test_a_chunk_waits_for_nothing_that_will_not_come(link: socket.socket, how: str) -> None:
+def test_chunk_stops_waiting_when_its_buffer_is_abandoned(link: socket.socket, how: str) -> None:
     buffers = WeightBuffers(lambda hashed: None, Worker().jobs.append)
     buffers.expect(opened(1))
     with ThreadPoolExecutor(1) as pool:

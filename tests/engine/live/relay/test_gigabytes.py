@@ -1,4 +1,4 @@
-"""A relay killed in the midst of a large model's weights: what comes after it goes on from where it was."""
+"""A relay killed while it forwards a large model: the relay behind it continues from the chunks that it has."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def test_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice(tier: Tier) -> 
     tier.kill(last)
     tier.restart(last)
     wait_until(lambda: tier.view(last).num_chunks >= 0.6 * tier.num_chunks)
-    assert version not in tier.view(last).visible, "it had all of it before the other one died"
+    assert version not in tier.view(last).visible, "the last relay had the whole version before the second was killed"
     tier.kill(second)
     wait_until(lambda: tier.everyone_has(version))
     view = tier.view(last)

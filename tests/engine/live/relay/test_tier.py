@@ -1,4 +1,4 @@
-"""Four relays in four processes, killed, frozen and lied to."""
+"""Four relays in four processes: killed, frozen and starved."""
 
 import os
 import signal
@@ -31,12 +31,12 @@ def tier(own_ray: str) -> Iterator[Tier]:
 
 
 @pytest.mark.proof
-def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
+def test_version_reaches_all_relays_and_replicas_map_it(tier: Tier) -> None:
     last = tier.settle()[-1]
     num_chunks = tier.view(last).num_chunks
     changed = tier.publish()
     wait_until(lambda: tier.everyone_has(changed))
-    assert tier.view(last).num_chunks == num_chunks + 1, "the second time only what changed, in one chunk"
+    assert tier.view(last).num_chunks == num_chunks + 1, "the second version sends only its changes, in one chunk"
     assert [tier.view(host).num_useless_chunks for host in tier.live] == [0] * NUM_RELAYS
     served = [map_version(message.manifest, message.payload) for message in tier.serve_replicas()]
     for weights in served:
@@ -46,7 +46,7 @@ def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
 
 
 @pytest.mark.long
-def test_a_frozen_relay_stops_nobody_and_catches_up(tier: Tier) -> None:
+def test_frozen_relay_blocks_no_other_and_catches_up(tier: Tier) -> None:
     master, second, *_ = tier.settle()
     frozen = tier.view(second).pid
     os.kill(frozen, signal.SIGSTOP)
@@ -76,7 +76,7 @@ def test_starved_relay_is_not_buried(tier: Tier) -> None:
 def test_relay_killed_in_broadcast_costs_no_chunk_twice(tier: Tier) -> None:
     _, second, third, last = tier.settle()
     version, doomed = max(tier.view(third).visible), tier.view(second).pid
-    for host in (third, last):  # they have nothing any more: the whole travels to them, through the second
+    for host in (third, last):  # both hold nothing now: the whole version travels to them through the second
         tier.kill(host)
         tier.restart(host)
     wait_until(lambda: tier.view(third).num_chunks > 0)
@@ -94,8 +94,8 @@ def test_relay_killed_in_broadcast_costs_no_chunk_twice(tier: Tier) -> None:
 def test_killed_master_is_replaced_and_its_version_republished(tier: Tier) -> None:
     master, second, *others = tier.settle()
     newest = tier.publish()
-    tier.kill(master)  # it may or may not have begun
+    tier.kill(master)  # before or after it began to forward
     wait_until(lambda: tier.everyone_has(newest) and tier.stored == newest)
     assert tier.chain() == (second, *others) and tier.view(second).leads
     tier.restart(master)
-    assert tier.settle()[0] == second, "who comes back follows"
+    assert tier.settle()[0] == second, "a restarted relay joins as a follower"

@@ -1,4 +1,4 @@
-"""Relays in processes of their own, fed by a publisher that stands for the trainer."""
+"""Relays in processes of their own, fed by a publisher in the trainer's place."""
 
 import os
 import signal
@@ -19,8 +19,8 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
 
-LOOK_EVERY_S: Final = 0.01  # looking costs the relays the time in which they would get on
-WITHIN_S: Final = 60.0  # a busy machine; what is promised is shown by the simulation, where time is exact
+LOOK_EVERY_S: Final = 0.01  # each look takes time from the relays
+WITHIN_S: Final = 60.0  # for a busy machine; the simulation tests the promised times, with an exact clock
 
 
 class LoopbackLinks(Links):
@@ -29,7 +29,7 @@ class LoopbackLinks(Links):
 
 
 class ReplicaActor:
-    """Takes what it is served."""
+    """Collects the messages that relays send to it."""
 
     def __init__(self) -> None:
         self._served: list[Message] = []
@@ -42,12 +42,12 @@ class ReplicaActor:
 
 
 class Tier:
-    """Every test leaves it with all relays alive."""
+    """A chain of relays. Every test leaves all of them alive."""
 
     def __init__(self, ray: Any, *, num_relays: int, num_bytes: int) -> None:
         self._ray, self._num_relays = ray, num_relays
         self.num_chunks = -(-num_bytes // chunk_bytes_for(num_bytes, num_relays))
-        """Of a whole version."""
+        """Chunks of a whole version."""
         self._make_remote = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=CONCURRENCY_GROUPS)
         self.links = LoopbackLinks()
         self._spec = JobSpec.model_validate({"name": "relays", "rollout": {"replicas": num_relays}})
@@ -95,12 +95,12 @@ class Tier:
         return [host for host in range(self._num_relays) if host not in self.dead]
 
     def chain(self) -> tuple[int, ...]:
-        """As it is once everybody agrees."""
+        """The order of the live relays, once all agree on it."""
         wait_until(lambda: len({self.view(host).claim for host in self.live}) == 1)
         return chain_order(self.live, self.view(self.live[0]).claim)
 
     def settle(self) -> tuple[int, ...]:
-        """A version reaches everybody, so that everybody has heard of the neighbours."""
+        """Publishes a version to all relays, so that each has received its neighbours' messages."""
         version = self.publish()
         wait_until(lambda: self.everyone_has(version) and self.stored == version)
         return self.chain()
@@ -134,5 +134,5 @@ class Tier:
 def wait_until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + WITHIN_S
     while not holds():
-        assert time.monotonic() < give_up_at, "not within the time allowed"
+        assert time.monotonic() < give_up_at, "timed out"
         time.sleep(LOOK_EVERY_S)
