@@ -1,1 +1,1 @@
-"""Data: prompts out, trajectories in, batches to the trainer; everything logged before it is answered."""
+"""Data: prompts out, trajectories in, batches to the trainer; every change is logged before it is acknowledged."""

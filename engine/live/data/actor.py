@@ -1,8 +1,7 @@
-"""Data's actor: the brain decides, the body keeps its log.
+"""Data's actor: the brain decides, the body writes the log.
 
 Invariants:
-- the brain hears that records are kept only after they are on the disk; records that come close together share one
-  wait for it;
+- the body acknowledges records to the brain only after they are on the disk; records close in time share one sync;
 - a batch is put into Ray's object store once; every resend passes the same reference.
 """
 
@@ -36,11 +35,11 @@ class DataBody:
     def __init__(self, brain: DataBrain, journal: JournalFile) -> None:
         self.brain = brain
         self._journal = journal
-        self._unkept: list[Persist] = []
+        self._unsynced: list[Persist] = []
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._unkept)
+        return bool(self._unsynced)
 
     def start(self) -> list[Message]:
         return []
@@ -48,24 +47,24 @@ class DataBody:
     def perform(self, effect: Effect) -> list[Message]:
         match effect:
             case Persist():
-                self._unkept.append(effect)
+                self._unsynced.append(effect)
                 return []
             case _:
-                raise TypeError(f"data's body does not do {type(effect).__name__}")
+                raise TypeError(f"data's body does not support {type(effect).__name__}")
 
     def work(self) -> list[Message]:
-        unkept, self._unkept = self._unkept, []
+        unsynced, self._unsynced = self._unsynced, []
         with at_work("append", constant_s=SLOWEST_SYNC_S):
-            self._keep(unkept)
-        return [Persisted(serial=unkept[-1].serial)]
+            self._write(unsynced)
+        return [Persisted(serial=unsynced[-1].serial)]
 
-    def _keep(self, unkept: list[Persist]) -> None:
+    def _write(self, unsynced: list[Persist]) -> None:
         records: list[Record] = []
-        for persist in unkept:
+        for persist in unsynced:
             records += persist.records
-            if persist.snapshot is not None:  # it says where these lie
+            if persist.snapshot is not None:  # it refers to these records' offsets
                 self._journal.append(records)
-                self._journal.begin_anew(persist.snapshot)
+                self._journal.start_snapshot(persist.snapshot)
                 records = []
         if records:
             self._journal.append(records)
@@ -90,7 +89,7 @@ class DataActor(BodyActor):
         self._batch: tuple[int, int] | None = None
         self._batch_ref: Any = None
         built_with = {"spec": spec.model_dump(mode="json"), "start_step": start_step, "progress": plain(progress)}
-        # A later incarnation begins with a log, which its recording does not hold.
+        # A later incarnation starts from a log, which its recording does not contain.
         super().__init__(
             part=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
         )

@@ -1,11 +1,11 @@
-"""Frames of data's log: an entry each, as a head that any JSON reader reads and its numbers and long texts as bytes.
+"""Frames of data's log, one for each entry: a head in JSON, then numbers and long texts as bytes.
 
-    [length crc32] [length of the head | head | bytes …]      the head says {"bytes": [what, from, how many]} where
-                                                               a field lies among the bytes
+    [length crc32] [length of the head | head | bytes …]      a field among the bytes is {"bytes": [kind, offset, size]}
+                                                               in the head
 
 Invariants:
-- no pickle: a log is read by whoever finds it;
-- what was written is read as it was, to the last bit of a log-prob and the last half of a surrogate pair.
+- no pickle: reading a log from any source executes no code;
+- an entry is read exactly as it was written, to the last bit of a log-prob and the last half of a surrogate pair.
 """
 
 import json
@@ -23,42 +23,42 @@ from engine.pipeline.packed import Floats, Packed
 from engine.pipeline.records import Trajectory
 
 Entry = Record | DataSnapshot | Trajectory
-Named = Callable[[Trajectory], object | None]
-"""What stands for a trajectory that lies elsewhere, as JSON has it; None: it is to be written."""
-Found = Callable[[Any], Trajectory]
+Referred = Callable[[Trajectory], object | None]
+"""The JSON reference to a trajectory that is stored elsewhere; None: write the trajectory itself."""
+Resolve = Callable[[Any], Trajectory]
 
 HEAD: Final = struct.Struct("<II")
 _LENGTH: Final = struct.Struct("<I")
 _TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}
 _BYTES: Final = "bytes"
-# A shorter one is smaller in the head than what points to it.
+# A shorter text is smaller in the head than a pointer to it.
 _LONG_TEXT: Final = 64
 # Prose and its ids shrink to less than half; higher levels take up to four times as long for a tenth less.
 _COMPRESSION: Final = 1
 _FIELDS: Final[dict[type, tuple[str, ...] | None]] = {}
 LIES: Final = "lies"
-"""The one key of what stands for a trajectory."""
+"""The only key of a reference to a trajectory."""
 
 
-def frame(entry: Entry, *, named: Named = lambda trajectory: None) -> bytes:
+def frame(entry: Entry, *, referred: Referred = lambda trajectory: None) -> bytes:
     parts: list[bytes] = []
-    head = json.dumps({type(entry).__name__: _Writer(parts, named).plain(entry)}, separators=(",", ":")).encode()
+    head = json.dumps({type(entry).__name__: _Writer(parts, referred).plain(entry)}, separators=(",", ":")).encode()
     body = b"".join((_LENGTH.pack(len(head)), head, *parts))
     return HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def entry_of(body: bytes, *, found: Found) -> Entry:
-    """`found`: the trajectory that something stands for."""
+def entry_of(body: bytes, *, resolve: Resolve) -> Entry:
+    """`resolve`: returns the trajectory of a reference."""
     [length] = _LENGTH.unpack_from(body)
     start = _LENGTH.size
     head, tail = body[start : start + length], memoryview(body)[start + length :]
     [(kind, content)] = json.loads(head).items()
-    entry: Entry = _adapter(kind).validate_python(_read(content, tail, found))
+    entry: Entry = _adapter(kind).validate_python(_read(content, tail, resolve))
     return entry
 
 
 def frames(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Each body and where its frame ends, up to the first that is not whole."""
+    """Yields each body and the end of its frame, up to the first incomplete frame."""
     at = 0
     while at + HEAD.size <= len(content):
         length, crc = HEAD.unpack_from(content, at)
@@ -70,7 +70,7 @@ def frames(content: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def body_at(file: BinaryIO, at: int) -> bytes | None:
-    """Of the frame that begins there; None if it is not whole."""
+    """The body of the frame at this offset; None if the frame is incomplete."""
     file.seek(at)
     head = file.read(HEAD.size)
     content = head + file.read(HEAD.unpack(head)[0]) if len(head) == HEAD.size else head
@@ -78,12 +78,12 @@ def body_at(file: BinaryIO, at: int) -> bytes | None:
 
 
 class _Writer:
-    def __init__(self, parts: list[bytes], named: Named) -> None:
-        self._parts, self._named, self._at = parts, named, 0
+    def __init__(self, parts: list[bytes], referred: Referred) -> None:
+        self._parts, self._referred, self._at = parts, referred, 0
 
     def plain(self, value: Any) -> Any:
         if isinstance(value, Packed):
-            if isinstance(value, Floats):  # random but for their first byte
+            if isinstance(value, Floats):  # incompressible: only their first byte is not random
                 return self._put("numbers", value.data)
             return self._put("squeezed", zlib.compress(value.data, _COMPRESSION))
         if isinstance(value, str):
@@ -95,34 +95,34 @@ class _Writer:
         names = _names(type(value))
         if names is None:
             return value
-        if isinstance(value, Trajectory) and (lies := self._named(value)) is not None:
-            return {LIES: lies}
+        if isinstance(value, Trajectory) and (reference := self._referred(value)) is not None:
+            return {LIES: reference}
         return {name: self.plain(getattr(value, name)) for name in names}
 
-    def _put(self, what: str, data: bytes) -> object:
+    def _put(self, kind: str, data: bytes) -> object:
         self._parts.append(data)
         self._at += len(data)
-        return {_BYTES: [what, self._at - len(data), len(data)]}
+        return {_BYTES: [kind, self._at - len(data), len(data)]}
 
 
-def _read(value: Any, tail: memoryview, found: Found) -> Any:
+def _read(value: Any, tail: memoryview, resolve: Resolve) -> Any:
     if isinstance(value, list):
-        return [_read(each, tail, found) for each in value]
+        return [_read(each, tail, resolve) for each in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {_BYTES}:
-        what, at, length = value[_BYTES]
+        kind, at, length = value[_BYTES]
         data = tail[at : at + length]
-        if what == "numbers":
+        if kind == "numbers":
             return bytes(data)
-        return zlib.decompress(data) if what == "squeezed" else str(zlib.decompress(data), "utf-8", "surrogatepass")
+        return zlib.decompress(data) if kind == "squeezed" else str(zlib.decompress(data), "utf-8", "surrogatepass")
     if value.keys() == {LIES}:
-        return found(value[LIES])
-    return {name: _read(each, tail, found) for name, each in value.items()}
+        return resolve(value[LIES])
+    return {name: _read(each, tail, resolve) for name, each in value.items()}
 
 
 def _names(kind: type) -> tuple[str, ...] | None:
-    """Of a record's fields; None of what is no record."""
+    """The field names of a record type; None for any other type."""
     if kind not in _FIELDS:
         _FIELDS[kind] = tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
     return _FIELDS[kind]

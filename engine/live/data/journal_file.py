@@ -1,15 +1,15 @@
-"""Data's log on disk, synced before anybody is told that it is kept.
+"""Data's log on disk, synced before any record is acknowledged.
 
     00000001.journal   frame frame frame …
-    00000002.journal   frame frame …            what came after the snapshot of the same number
-    00000002.snapshot  [trajectories …] state   the state says in which file each of its trajectories lies
+    00000002.journal   frame frame …            the records after the snapshot of the same number
+    00000002.snapshot  [trajectories …] state   the state refers to each trajectory by file and offset
 
 Invariants:
-- `append` returns only after the bytes are on the disk, and on a full one waits for room; a frame half written when the
-  process dies is cut off on reading, and was promised to nobody;
-- a trajectory is written once: a snapshot says where it lies, and costs no more than that;
-- a snapshot is written beside, by a thread of its own (`snapshots`); at every instant the newest that is whole, and the
-  journals from its number on, tell all.
+- `append` returns only after the bytes are on the disk, and waits for room if the disk is full; a frame half written
+  when the process dies is cut off on reading, and was never acknowledged;
+- a trajectory is written once: a snapshot stores only its offset;
+- a thread of its own writes snapshots (`snapshots`); at every instant the newest complete snapshot and the journals
+  from its number on hold the whole log.
 """
 
 import os
@@ -19,15 +19,15 @@ from pathlib import Path
 
 from engine.full_disk import append_through
 from engine.live.data.frames import frame, frames
-from engine.live.data.places import Place, Places
 from engine.live.data.snapshots import JOURNAL, UNFINISHED, numbered, sync_folder, write_snapshot
+from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.signs import signs_beside
 
 
 class JournalFile:
     def __init__(self, folder: Path) -> None:
-        """Goes on behind what is there; a torn end is cut off."""
+        """Continues an existing log; cuts off a torn end."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in folder.glob(f"*{UNFINISHED}"):
@@ -36,49 +36,49 @@ class JournalFile:
         self._file = self._path.open("ab", buffering=0)
         self._file.truncate(_num_whole_bytes(self._path))
         sync_folder(folder)
-        self._places = Places()
-        self._beside = ThreadPoolExecutor(1, "snapshot", initializer=signs_beside().hear_this_thread)
-        self._snapshot: Future[Places] | None = None
+        self._offsets = TrajectoryOffsets()
+        self._snapshots = ThreadPoolExecutor(1, "snapshot", initializer=signs_beside().hear_this_thread)
+        self._snapshot: Future[TrajectoryOffsets] | None = None
 
     def append(self, records: Sequence[Record]) -> None:
-        self._take_over()
+        self._merge_offsets()
         at = self._file.seek(0, os.SEEK_END)
-        written: list[bytes] = []
+        chunks: list[bytes] = []
         for record in records:
             data = frame(record)
-            written.append(data)
+            chunks.append(data)
             if isinstance(record, TrajectoryTaken):
-                self._places.put(record.trajectory, Place(file=self._path.name, at=at, num_bytes=len(data)))
+                self._offsets.put(record.trajectory, Offset(file=self._path.name, at=at, num_bytes=len(data)))
             at += len(data)
-        append_through(self._file, b"".join(written))
+        append_through(self._file, b"".join(chunks))
 
-    def begin_anew(self, snapshot: DataSnapshot) -> None:
-        """`snapshot`: the state with everything appended so far. While the one before is still being written none is
-        begun, which only makes the log longer."""
-        self._take_over()
+    def start_snapshot(self, snapshot: DataSnapshot) -> None:
+        """Starts writing `snapshot`, the state with everything appended so far, and a new journal. No-op while an
+        earlier snapshot is being written, which only makes the log longer."""
+        self._merge_offsets()
         if self._snapshot is not None:
             return
-        full, places = self._file, self._places
+        full, offsets = self._file, self._offsets
         self._number += 1
-        self._file, self._places = self._path.open("ab", buffering=0), Places()
+        self._file, self._offsets = self._path.open("ab", buffering=0), TrajectoryOffsets()
         sync_folder(self._folder)
         full.close()
-        self._snapshot = self._beside.submit(write_snapshot, self._folder, self._number, snapshot, places)
+        self._snapshot = self._snapshots.submit(write_snapshot, self._folder, self._number, snapshot, offsets)
 
     def finish_snapshot(self) -> None:
-        """Waits for the one that is being written."""
+        """Waits for the snapshot that is being written."""
         if self._snapshot is not None:
             self._snapshot.result()
 
     def close(self) -> None:
         self.finish_snapshot()
-        self._beside.shutdown()
+        self._snapshots.shutdown()
         self._file.close()
 
-    def _take_over(self) -> None:
-        """What a snapshot that is done knows of its trajectories. What it failed with, this fails with."""
+    def _merge_offsets(self) -> None:
+        """Merges the offsets of a finished snapshot. Raises the error that a snapshot failed with."""
         if self._snapshot is not None and self._snapshot.done():
-            self._places.take_over(self._snapshot.result())
+            self._offsets.take_over(self._snapshot.result())
             self._snapshot = None
 
     @property

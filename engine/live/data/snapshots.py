@@ -1,9 +1,9 @@
-"""Snapshots of data, written beside its thread: the state, and of its trajectories only where they lie.
+"""Snapshots of data, written on a thread of their own: the state, and the offsets of its trajectories.
 
 Invariants:
-- a snapshot has its name only when all of it is on the disk, and what it makes needless is deleted only after that;
-- a file of which little is needed any more is not kept for that: it is written again, so that the log is never much
-  longer than what it must tell.
+- a snapshot gets its name only when all of it is on the disk; files that it makes obsolete are deleted after that;
+- trajectories in a file of which little is still needed are written again, so the log stays within a small multiple of
+  its live content.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.live.data.frames import frame
-from engine.live.data.places import Place, Places
+from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot
 from engine.pipeline.records import Trajectory
 from engine.policy.progress import SLOWEST_SYNC_S
@@ -23,34 +23,34 @@ from engine.signs import at_work
 JOURNAL: Final = ".journal"
 SNAPSHOT: Final = ".snapshot"
 UNFINISHED: Final = ".new"
-# What is less than this part of its file is written again: the log is at most four times what it must tell.
+# Live content below this fraction of its file is written again: the log is at most four times its live content.
 WORTH_ITS_FILE: Final = 0.25
 
 
-def write_snapshot(folder: Path, number: int, snapshot: DataSnapshot, places: Places) -> Places:
-    """Where its trajectories lie now. `number`: of the journal that follows it."""
+def write_snapshot(folder: Path, number: int, snapshot: DataSnapshot, offsets: TrajectoryOffsets) -> TrajectoryOffsets:
+    """Returns the new offsets of its trajectories. `number`: of the journal that follows the snapshot."""
     file = folder / f"{number:08d}{SNAPSHOT}"
     unfinished = file.with_suffix(UNFINISHED)
-    worn = _worn(folder, snapshot, places)
-    kept = Places()
-    with unfinished.open("wb") as written:
+    sparse = _find_sparse_files(folder, snapshot, offsets)
+    kept = TrajectoryOffsets()
+    with unfinished.open("wb") as output:
         for trajectory in trajectories_of(snapshot):
-            place = places.of(trajectory)
-            if place is None or place.file in worn:
-                data, at = frame(trajectory), written.tell()
+            offset = offsets.of(trajectory)
+            if offset is None or offset.file in sparse:
+                data, at = frame(trajectory), output.tell()
                 with at_work("log", constant_s=SLOWEST_SYNC_S):
-                    written.write(data)
-                place = Place(file=file.name, at=at, num_bytes=len(data))
-            kept.put(trajectory, place)
-        state = frame(snapshot, named=lambda trajectory: _where(kept.of(trajectory)))
+                    output.write(data)
+                offset = Offset(file=file.name, at=at, num_bytes=len(data))
+            kept.put(trajectory, offset)
+        state = frame(snapshot, referred=lambda trajectory: _as_json(kept.of(trajectory)))
         with at_work("log", constant_s=SLOWEST_SYNC_S):
-            written.write(state)
-            written.flush()
-            os.fsync(written.fileno())
+            output.write(state)
+            output.flush()
+            os.fsync(output.fileno())
     with at_work("log", constant_s=SLOWEST_SYNC_S):
         unfinished.rename(file)
         sync_folder(folder)
-        _delete_needless(folder, number, {place.file for place in kept})
+        _delete_obsolete(folder, number, {offset.file for offset in kept})
     return kept
 
 
@@ -66,9 +66,9 @@ def trajectories_of(value: object) -> Iterator[Trajectory]:
 
 
 def numbered(folder: Path, suffix: str) -> dict[int, Path]:
-    """By their numbers, which rise."""
-    found = folder.glob(f"*{suffix}") if folder.is_dir() else ()
-    return {int(file.stem): file for file in sorted(found)}
+    """The files by their numbers, in rising order."""
+    files = folder.glob(f"*{suffix}") if folder.is_dir() else ()
+    return {int(file.stem): file for file in sorted(files)}
 
 
 def sync_folder(folder: Path) -> None:
@@ -79,21 +79,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _where(place: Place | None) -> object:
-    assert place is not None, "each was put before the state was written"
-    return [place.file, place.at]
+def _as_json(offset: Offset | None) -> object:
+    assert offset is not None, "every trajectory has an offset before the state is written"
+    return [offset.file, offset.at]
 
 
-def _worn(folder: Path, snapshot: DataSnapshot, places: Places) -> set[str]:
+def _find_sparse_files(folder: Path, snapshot: DataSnapshot, offsets: TrajectoryOffsets) -> set[str]:
     needed: Counter[str] = Counter()
     for trajectory in trajectories_of(snapshot):
-        place = places.of(trajectory)
-        if place is not None:
-            needed[place.file] += place.num_bytes
+        offset = offsets.of(trajectory)
+        if offset is not None:
+            needed[offset.file] += offset.num_bytes
     return {name for name, size in needed.items() if size < WORTH_ITS_FILE * (folder / name).stat().st_size}
 
 
-def _delete_needless(folder: Path, number: int, needed: set[str]) -> None:
+def _delete_obsolete(folder: Path, number: int, needed: set[str]) -> None:
     for suffix in (JOURNAL, SNAPSHOT):
         for earlier, file in numbered(folder, suffix).items():
             if earlier < number and file.name not in needed:

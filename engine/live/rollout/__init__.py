@@ -1,1 +1,1 @@
-"""A replica: decodes samples on the versions that it holds, and takes turns with the environment."""
+"""A replica: decodes samples on the versions that it holds, in turns with the environment."""

@@ -1,13 +1,13 @@
-"""The activity of a replica, as spans that leave no gap and do not overlap.
+"""A replica's activity as spans without gaps or overlaps.
 
-Invariant: at every instant a replica does exactly one thing; equal neighbours are one span.
+Invariant: at every instant a replica has exactly one activity; equal neighbours merge into one span.
 """
 
 from typing import Final
 
 from engine.pipeline.messages.to_driver import ActivitySpan, Doing
 
-SHORTEST_S: Final = 0.02  # what is shorter nobody can see on a page; it counts to what comes next
+SHORTEST_S: Final = 0.02  # a shorter span is invisible on a page; its time counts towards the next span
 
 
 class ActivityLog:
@@ -23,7 +23,7 @@ class ActivityLog:
         self._doing = doing
 
     def take(self, now: float) -> tuple[ActivitySpan, ...]:
-        """The spans that are over, and the one in progress cut here."""
+        """Returns the finished spans, and the current one cut at `now`."""
         if now > self._since:
             self._close(now)
         taken, self._closed = tuple(self._closed), []

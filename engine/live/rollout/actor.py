@@ -1,4 +1,4 @@
-"""A replica's actor: builds its engine, and passes messages between its body and everybody else."""
+"""A replica's actor: builds its engine, and passes messages between its body and the other actors."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -60,18 +60,18 @@ class RolloutActor(BodyActor):
         if spec.rollout.engine != "vllm":
             return {}
         from engine.live.process.ray_session import (
-            in_interpreter,  # the driver's: no replica loads an HTTP client for it
+            in_interpreter,  # only the driver needs it: replicas load no HTTP client
         )
 
         return {"runtime_env": in_interpreter(vllm_python(), STARTED_WITH)}
 
     def build(self) -> Body:
         with refuse_what_lacks_something() if self._spec.rollout.engine == "vllm" else nullcontext():
-            return self._body()
+            return self._build_body()
 
-    def _body(self) -> Body:
+    def _build_body(self) -> Body:
         device = self._device = claim_device()
-        from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
+        from engine.live.rollout.body import RolloutBody, Wires  # heavy imports run on this thread, not earlier
         from engine.live.rollout.weight_slots import WeightSlots
         from engine.live.rollout.wording import Wording
         from engine.models.loading import resolve_model
@@ -110,36 +110,36 @@ class RolloutActor(BodyActor):
         self._loop.call(lambda body: body.on_answers(answers))
 
     def met(self, peers: Mapping[Address, Any]) -> None:
-        if any(peer.kind == "environment" for peer in peers):  # it knows of nothing that the one before was asked
+        if any(peer.kind == "environment" for peer in peers):  # a new worker lacks its predecessor's requests
             self._loop.call(lambda body: body.ask_again())
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         by_worker: defaultdict[Address, list[Ask]] = defaultdict(list)
         for ask in asks:
             by_worker[environment_of(ask.key.group.ordinal, self._spec.environment.workers)].append(ask)
-        for worker, its in by_worker.items():
-            if worker in self._peers:  # what is not asked now is asked again
-                self._peers[worker].ask.remote(its)
+        for worker, batch in by_worker.items():
+            if worker in self._peers:  # else the requests are sent again after their timeout
+                self._peers[worker].ask.remote(batch)
 
     def _observe(self, observed: ReplicaObserved) -> None:
         self._loop.outbox.put(DRIVER, observed)
 
 
 def _engines(folder: Path, spec: JobSpec, device: str, plan: Plan, *, owner: str) -> Callable[[], RolloutEngine]:
-    """Makes one for each version that is held. Adapters are held by one, which is started now."""
+    """The factory of engines, one for each held version. Adapters share one engine, which starts here."""
     if not share_an_engine(spec):
-        return partial(_started, folder, spec, device)
+        return partial(_start_engine, folder, spec, device)
     from engine.inference.vllm.adapters import AdapterEngines
     from engine.inference.vllm.start import AdapterRoom
 
     room = AdapterRoom(num=plan.weight_slots, rank=spec.trainer.lora_rank)
-    vllm = _started(folder, spec, device, adapters=room, begins_empty=False)  # versions are no base
+    vllm = _start_engine(folder, spec, device, adapters=room, begins_empty=False)  # adapter versions lack the base
     return AdapterEngines(vllm, folder, room=room, lend_folder=partial(lent_folder, f"{owner}-adapter")).make
 
 
-def _started(folder: Path, spec: JobSpec, device: str, **vllms_own: Any) -> Any:
-    """Weights come from the relay: read by each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
-    given: dict[str, Any] = {
+def _start_engine(folder: Path, spec: JobSpec, device: str, **vllm_options: Any) -> Any:
+    """Engines start empty and get weights from the relay: 12 replicas reading 64 GB would take 780 GB from one disk."""
+    options: dict[str, Any] = {
         "max_batch": spec.rollout.max_batch,
         "device": device,
         "kv_tokens": kv_tokens_of_a_slot(spec),
@@ -148,8 +148,8 @@ def _started(folder: Path, spec: JobSpec, device: str, **vllms_own: Any) -> Any:
         if spec.rollout.engine == "vllm":
             from engine.inference.vllm.engine import VllmRolloutEngine
 
-            vllms_own = {"num_devices": spec.resources.devices_per_replica, "begins_empty": True} | vllms_own
-            return VllmRolloutEngine(folder, **given, **vllms_own)
+            vllm_options = {"num_devices": spec.resources.devices_per_replica, "begins_empty": True} | vllm_options
+            return VllmRolloutEngine(folder, **options, **vllm_options)
         from engine.inference.torch_engine import TorchRolloutEngine
 
-        return TorchRolloutEngine(folder, **given, begins_empty=True)
+        return TorchRolloutEngine(folder, **options, begins_empty=True)

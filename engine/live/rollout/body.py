@@ -1,9 +1,9 @@
 """A replica's body: runs its samples, installs weights in place, and hands unfinished samples to another replica.
 
 Invariants:
-- bytes are verified against their manifest before they replace weights; what computes otherwise than its trainer
-  once they have, goes no further;
-- samples that are handed over go on by their tokens, whether or not their keys and values come after these.
+- bytes are verified against their manifest before they replace weights; an engine that then disagrees with the
+  trainer's probe raises;
+- samples that were handed over resume from their tokens, whether or not their keys and values follow.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ from engine.weights.probe import compare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wires:
-    """The receivers of a body's words."""
+    """Where a body sends its messages."""
 
     post: Callable[[Address, Message], None]
     ask: Callable[[Sequence[Ask]], None]
@@ -111,19 +111,19 @@ class RolloutBody:
             case ReportProgress():
                 return [ProgressReported(progress=tuple(self._samples.look_at(effect.heard)))]
             case _:
-                raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
+                raise TypeError(f"a rollout's body does not support {type(effect).__name__}")
         self._send_asks()
         return []
 
     def work(self) -> list[Message]:
-        self._self_report.turn_to("decode" if self._slots.num_decoding else self._resting)
+        self._self_report.turn_to("decode" if self._slots.num_decoding else self._idle_state)
         with self._self_report.decoding(lambda: self._slots.num_steps):
             self._samples.decode()
             return self._hand_in()
 
     def measure(self, now: float) -> list[Message]:
         if not self._slots.num_decoding:
-            self._self_report.turn_to(self._resting)
+            self._self_report.turn_to(self._idle_state)
         self._send_asks()
         self._offers.expire(now)
         if not self._self_report.is_due(now):
@@ -153,7 +153,7 @@ class RolloutBody:
             return InstallRefused(weights=manifest.weights, reason=str(error), is_gone=is_gone)
         slot = self._slots.taking(manifest.weights, effect.keeps, over=effect.over)
         interrupted: list[SequenceRequest] = []
-        if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
+        if effect.in_flight == "reprefill":  # export and resubmit: their keys and values belong to the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
         with self._self_report.installing(), at_work("install"):
             slot.install(weights, manifest.weights)
@@ -185,11 +185,11 @@ class RolloutBody:
 
     def _take_over(self, handed: SequencesHandedOver) -> None:
         offered = handed.payload
-        coming = offered.samples if isinstance(offered, Offered) else ()
-        by_tokens = [each for each in handed.progress if each.key.sample not in coming]
-        self._samples.resume(by_tokens, handed.weights, {})
+        arriving = offered.samples if isinstance(offered, Offered) else ()
+        without_pages = [each for each in handed.progress if each.key.sample not in arriving]
+        self._samples.resume(without_pages, handed.weights, {})
         if isinstance(offered, Offered):
-            with_pages = [each for each in handed.progress if each.key.sample in coming]
+            with_pages = [each for each in handed.progress if each.key.sample in arriving]
             self._samples.await_pages(with_pages, handed.weights, offered.name)
             self._fetches.fetch(offered)
 
@@ -210,7 +210,7 @@ class RolloutBody:
         self._open_turns.send(at_once=not self._slots.num_decoding)
 
     @property
-    def _resting(self) -> Doing:
+    def _idle_state(self) -> Doing:
         if self._open_turns.num_open:
             return "environment"
         return "move" if self.is_awaiting_pages else "idle"

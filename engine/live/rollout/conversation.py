@@ -1,16 +1,16 @@
-"""One trajectory while it grows: the model's tokens, the environment's in between, and the state of both.
+"""A growing trajectory: the model's tokens, the environment's tokens between them, and the state of both.
 
     prompt ──▶ turn ──▶ environment ──▶ observation ──▶ turn ──▶ … ──▶ verdict
 
     segments   prompt turn observation turn │ prompt turn observation turn observation turn │ …
-               a new one begins where a chat template tells what was said before in another way (wording.py); its
-               tokens do not see those before it
+               a new segment begins where the chat template rewrites the history (wording.py); its tokens do not
+               attend to those before it
 
 Invariants:
-- every token that was sampled is there once, in the segment that it was sampled in;
-- tokens of an environment are marked as not written by the model and carry log-prob 0; what is left of the longest
-  length bounds what the model may still write, observations do not count;
-- the state is plain data: a conversation goes on on another replica as if nothing had happened.
+- every sampled token occurs once, in the segment that it was sampled in;
+- tokens of an environment are marked as not written by the model and carry log-prob 0; `max_new_tokens` bounds only
+  what the model writes, observations do not count;
+- the state is plain data: a conversation resumes on another replica unchanged.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ from engine.inference.port import (
     SequenceRequest,
 )
 from engine.live.environment.turns import Answer
-from engine.live.rollout.wording import Heard, Worded
+from engine.live.rollout.wording import DecodedTurn, Rendered
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
@@ -46,10 +46,10 @@ from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
 Named = Callable[[int], WeightsId]
-"""The weights that an engine knows by this version."""
+"""Maps an engine's version number to its weights."""
 
-TOLD_ANEW: Final = "\n[what was said before, told anew]\n"
-"""To a person, where a segment begins."""
+HISTORY_REWRITTEN: Final = "\n[history rewritten by the chat template]\n"
+"""Shown to people where a segment begins."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,28 +58,28 @@ class Conversation:
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
-    """Of the whole trajectory."""
+    """For the whole trajectory."""
     weights: WeightsId
-    """Those of its slot: that it began on, and ends on unless the schedule interrupts it or lays others under it."""
+    """The weights of its slot, from begin to end unless the schedule interrupts it or installs others in that slot."""
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[WeightsId] = field(default_factory=list)
     written: list[bool] = field(default_factory=list)
     breaks: list[int] = field(default_factory=list)
-    """The places in the response at which later segments begin."""
+    """Positions in the response at which later segments begin."""
     routes: bytes = b""
-    """Of the tokens of the first segment that were read before its last turn ended, each as it was read for the first
-    time."""
+    """Routes of the first segment's tokens that were read before its last turn ended, each from the token's first
+    read."""
     asked: str = ""
-    """The text of the prompt, as the model read it."""
+    """The prompt's text, as the model read it."""
     said: str = ""
-    """The text of the segment, to the last letter."""
+    """The exact text of the current segment."""
     turns: list[Turn] = field(default_factory=list)
     observed: list[Observation] = field(default_factory=list)
     partial: SequenceProgress | None = None
-    """Of a turn in progress, while the conversation is between two replicas."""
+    """The turn in progress, while the conversation moves between two replicas."""
     text: str = ""
-    """Everything said after the prompt, for a person."""
+    """The text after the prompt, for people."""
     utterances: list[Utterance] = field(default_factory=list)
     was_cut: bool = False
     is_truncated: bool = False
@@ -98,14 +98,14 @@ class Conversation:
 
     @property
     def awaits_answer(self) -> bool:
-        """Its last word was a turn, and no observation came after it."""
+        """True if its last message is a turn without an observation."""
         return self.is_truncated or (len(self.turns) > len(self.observed) and self.partial is None)
 
     def request(self, kv: KvPages | None = None) -> SequenceRequest:
-        """The next turn, or the rest of one that was begun elsewhere."""
+        """The request for the next turn, or for the rest of a turn that another replica began."""
         left = self.sampling.max_new_tokens - sum(self.written)
         partial = self.partial
-        if kv is not None:  # it may be of a prompt alone
+        if kv is not None:  # the pages may cover only a prompt
             partial = replace(partial or NOTHING_SAID, kv=kv)
         return SequenceRequest(
             sequence_id=self.sequence_id,
@@ -117,18 +117,18 @@ class Conversation:
     def _segment_ids(self) -> Iterable[int]:
         return self.response_ids[self.breaks[-1] :] if self.breaks else (*self.prompt_ids, *self.response_ids)
 
-    def add_turn(self, output: SequenceOutput, heard: Heard, named: Named) -> None:
-        self._note(own=True, letters=(0, len(heard.turn.text)), num_tokens=len(output.token_ids))
+    def add_turn(self, output: SequenceOutput, decoded: DecodedTurn, named: Named) -> None:
+        self._note(own=True, letters=(0, len(decoded.turn.text)), num_tokens=len(output.token_ids))
         self.response_ids += output.token_ids
         self.logprobs += output.logprobs
         self.versions += [named(version) for version in output.versions]
         self.written += [True] * len(output.token_ids)
         if not self.breaks:
             self.routes += output.routes[len(self.routes) :]
-        self.turns.append(heard.turn)
+        self.turns.append(decoded.turn)
         self.partial = None
-        self.text += heard.turn.text
-        self.said += heard.exactly
+        self.text += decoded.turn.text
+        self.said += decoded.exact_text
         self.was_cut = output.reason == "length"
 
     def note_answer(self, answer: Answer) -> None:
@@ -136,17 +136,17 @@ class Conversation:
         self.queue_s += answer.waited_s
         self.queue_depth = max(self.queue_depth, answer.num_before)
 
-    def observe(self, worded: Worded, *, seconds: float | None = None) -> None:
-        """What the last observation came to, in tokens. `seconds`: until it came."""
-        num, observation = len(worded.ids), self.observed[-1]
-        shown = f"{TOLD_ANEW}{observation.text}" if worded.begins_anew else worded.text
+    def observe(self, rendered: Rendered, *, seconds: float | None = None) -> None:
+        """Adds the last observation, as rendered. `seconds`: how long the environment took."""
+        num, observation = len(rendered.ids), self.observed[-1]
+        shown = f"{HISTORY_REWRITTEN}{observation.text}" if rendered.starts_segment else rendered.text
         self._note_observation(observation, shown, num_tokens=num, seconds=seconds)
         self.text += shown
-        if worded.begins_anew:
+        if rendered.starts_segment:
             self.breaks.append(len(self.response_ids))
             self.said = ""
-        self.said += worded.text
-        self.response_ids += worded.ids
+        self.said += rendered.text
+        self.response_ids += rendered.ids
         self.logprobs += [0.0] * num
         self.versions += [self.versions[-1] if self.versions else self.weights] * num
         self.written += [False] * num
@@ -158,18 +158,18 @@ class Conversation:
             calling = replace(self.utterances[-1], tool=observation.tool, arguments=observation.arguments)
             self.utterances[-1] = calling
         of_tool = {"tool": observation.tool, "error": observation.error}
-        said = observation.text.strip()
-        at = shown.find(said)  # a template may tell it in other words: then these are told
-        letters = (at, len(said)) if at >= 0 else (0, len(shown))
+        text = observation.text.strip()
+        at = shown.find(text)  # a template may change the text: then the utterance spans all that is shown
+        letters = (at, len(text)) if at >= 0 else (0, len(shown))
         self._note(own=False, letters=letters, num_tokens=num_tokens, seconds=seconds, **of_tool)
 
-    def _note(self, *, own: bool, letters: tuple[int, int], num_tokens: int, **told: Any) -> None:
-        """Before its text and tokens are added. `letters`: where in its text it begins, and how many they are."""
+    def _note(self, *, own: bool, letters: tuple[int, int], num_tokens: int, **more: Any) -> None:
+        """Called before the message's text and tokens are added. `letters`: start and length within that text."""
         at, num_letters = letters
         start, first = len(self.text) + at, len(self.response_ids)
         self.utterances.append(
             Utterance(
-                is_own=own, start=start, num_letters=num_letters, first_token=first, num_tokens=num_tokens, **told
+                is_own=own, start=start, num_letters=num_letters, first_token=first, num_tokens=num_tokens, **more
             )
         )
 
@@ -186,7 +186,7 @@ class Conversation:
         return replace(self._ended(verdict.reward, verdict.remark, parts=parts), trusted=verdict.trusted)
 
     def failed(self, failure: Failure, *, seconds: float | None = None) -> Trajectory:
-        """`seconds`: until its environment, which was asked, had failed."""
+        """`seconds`: until its environment had failed, where the failure is the environment's."""
         if self.utterances and self.utterances[-1].is_own:
             self._note(own=False, letters=(0, 0), num_tokens=0, seconds=seconds, error=failure.reason)
         return self._ended(0.0, failure.reason, failure)
@@ -216,7 +216,7 @@ class Conversation:
         )
 
     def _content(self, remark: str, parts: tuple[tuple[str, float], ...]) -> TrajectoryContent:
-        """Of training samples only: an evaluation's content has no reader, and data would keep all of it to the end."""
+        """Training samples only: an evaluation's content has no reader, and data would keep all of it to the end."""
         return TrajectoryContent(
             prompt_ids=Ints.of(self.prompt_ids),
             response_ids=Ints.of(self.response_ids),
@@ -232,34 +232,34 @@ class Conversation:
         )
 
 
-def of_the_words(error: Exception, prompt: Prompt, observed: str = "") -> Failure:
-    """Of a text that cannot be put to the model."""
-    told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    of = f"prompt {prompt.split}/{prompt.ordinal}, {shown(prompt.text)}"
+def text_failure(error: Exception, prompt: Prompt, observed: str = "") -> Failure:
+    """The failure of a text that cannot be rendered or does not fit the model."""
+    message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    source = f"prompt {prompt.split}/{prompt.ordinal}, {shown(prompt.text)}"
     answered = f", answered {shown(observed)} by its environment" if observed else ""
-    return Failure(kind="error", reason=f"{sound_text(told)} ({of}{answered})", blame="user_code")
+    return Failure(kind="error", reason=f"{sound_text(message)} ({source}{answered})", blame="user_code")
 
 
 def name_of(key: SampleKey) -> str:
-    asked_by = "train" if key.group.evaluation is None else f"evaluation-{key.group.evaluation}"
-    return f"{asked_by}/{key.group.ordinal}/{key.sample}"
+    purpose = "train" if key.group.evaluation is None else f"evaluation-{key.group.evaluation}"
+    return f"{purpose}/{key.group.ordinal}/{key.sample}"
 
 
 def sampling_of(key: SampleKey, spec: JobSpec) -> SamplingParams:
-    """The seed follows from the job's and the sample's name, so any replica draws the same."""
+    """The seed derives from the job's seed and the sample's name, so any replica draws the same tokens."""
     rollout = spec.rollout
-    asked = rollout.sampling if key.group.evaluation is None else spec.evaluation_sampling
-    drawn = sha256(f"{spec.training.seed}/{name_of(key)}".encode()).digest()
+    sampling = rollout.sampling if key.group.evaluation is None else spec.evaluation_sampling
+    digest = sha256(f"{spec.training.seed}/{name_of(key)}".encode()).digest()
     return SamplingParams(
         max_new_tokens=rollout.max_new_tokens,
-        temperature=asked.temperature,
-        seed=int.from_bytes(drawn[:4], "big") >> 1,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        min_p=asked.min_p,
+        temperature=sampling.temperature,
+        seed=int.from_bytes(digest[:4], "big") >> 1,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
         stop=tuple(rollout.stop),
     )
 
 
 def _runs(versions: Sequence[WeightsId]) -> tuple[VersionRun, ...]:
-    return tuple(VersionRun(weights=weights, num_tokens=len(list(its))) for weights, its in groupby(versions))
+    return tuple(VersionRun(weights=weights, num_tokens=len(list(run))) for weights, run in groupby(versions))

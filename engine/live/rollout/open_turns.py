@@ -1,10 +1,10 @@
-"""Asks of one replica to its environment that are not answered yet.
+"""Requests (`Ask`) of one replica to its environment that are not answered yet.
 
 Invariants:
 - a sample waits for its prompt or for the answer to its turns, never for both;
-- asks that come close to each other go out together: where turns are short, calls cost more than what they say;
-- an ask or answer that was lost is asked for again; an answer that comes twice is taken once;
-- the answer to a forgotten ask (stopped, or moved to another replica) is not taken.
+- requests close in time go out as one batch: with short turns, a call costs more than its content;
+- after a timeout the request is sent again; a duplicate answer is dropped;
+- the answer to a forgotten request (its sample stopped, or moved to another replica) is dropped.
 """
 
 import time
@@ -16,9 +16,9 @@ from engine.live.rollout.conversation import Conversation
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import GroupKey, SampleKey
 
-# The environment answers within its timeout, whatever happens; then the ask or the answer was lost on the way.
+# The environment always answers within its timeout; after that and this grace, the request or the answer was lost.
 GRACE_S: Final = 5.0
-# While others decode, an ask waits for company for so long; a place that is free so much later is not missed.
+# While other samples decode, a request waits this long for its batch; so short a delay of a place costs nothing.
 GATHER_S: Final = 0.02
 
 
@@ -40,14 +40,14 @@ class OpenTurns:
         return len(self._turns) + sum(map(len, self._prompts.values()))
 
     def prompts(self, keys: Sequence[SampleKey]) -> None:
-        """One ask for all samples of a group."""
+        """Requests one prompt for all samples of a group."""
         by_group: dict[GroupKey, set[SampleKey]] = {}
         for key in keys:
             by_group.setdefault(key.group, set()).add(key)
         asks = []
-        for group, its in by_group.items():
+        for group, samples in by_group.items():
             ask = Ask(by=self._by, key=SampleKey(group=group, sample=0), prompt=None, turns=())
-            self._prompts.setdefault(ask.id, set()).update(its)
+            self._prompts.setdefault(ask.id, set()).update(samples)
             asks.append(ask)
         self._keep(asks)
 
@@ -65,11 +65,11 @@ class OpenTurns:
         self._keep([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
 
     def send(self, *, at_once: bool) -> None:
-        """Sends the asks gathered, if it is time."""
+        """Sends the gathered requests if they are due."""
         now = time.monotonic()
         if not self._unsent or (now - self._sent_at < GATHER_S and not at_once):
             return
-        asks = [self._asked[id][0] for id in self._unsent if id in self._asked]  # others were forgotten meanwhile
+        asks = [self._asked[id][0] for id in self._unsent if id in self._asked]  # the others were forgotten
         self._unsent, self._sent_at = {}, now
         if asks:
             self._ask(asks)

@@ -1,6 +1,6 @@
-"""Samples of a replica that wait for a place, for their pages, or leave.
+"""Samples of a replica that are queued, arriving or leaving.
 
-Invariant: none of them waits for its environment: those are open turns.
+Invariant: none of them waits for its environment; those that do are open turns.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from engine.policy.lineage import WeightsId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A sample that was granted and has no place yet."""
+    """A granted sample without a place yet."""
 
     progress: SampleProgress
-    """The progress that it goes on from; without a token where it is fresh."""
+    """The progress that the sample resumes from; empty if it is fresh."""
     weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arriving:
-    """A sample that was handed over, whose keys and values are on their way."""
+    """A sample handed over to this replica whose keys and values are in transit."""
 
     offer: bytes
     progress: SampleProgress
@@ -31,11 +31,11 @@ class Arriving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """Samples that are about to leave."""
+    """Samples that are about to leave this replica."""
 
     progress: Sequence[SampleProgress]
     decoding: Sequence[tuple[WeightSlot, str, int]]
-    """Those of them that have pages: their sequences, and which samples these are."""
+    """The samples with pages: slot, sequence, sample number."""
 
     @property
     def samples(self) -> tuple[int, ...]:

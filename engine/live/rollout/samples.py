@@ -1,16 +1,16 @@
-"""The samples of one replica, from grant to end: they wait for a place, for their prompt, decode, and take turns with
-the environment.
+"""The samples of one replica, from grant to end: they wait for a place and a prompt, decode, and take turns with the
+environment.
 
-    granted ──▶ waits for a place ──▶ prompt asked for ──▶ decoding ⇄ with the environment ──▶ ended
-                                        handed over ──▶ arriving ──┘ (with its pages, or when they do not come)
+    granted ──▶ queued for a place ──▶ prompt requested ──▶ decoding ⇄ with the environment ──▶ ended
+                                        handed over ──▶ arriving ──┘ (with its pages, or once they fail)
 
 Invariants:
-- a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
-- every sample started comes back as exactly one trajectory, judged or with the reason why not, unless it was taken
-  out: then it is gone from here at once;
-- a conversation without room for another turn is truncated: its environment judges what was said, without the
+- a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request;
+- every started sample returns exactly one trajectory, judged or with the reason why not, unless it was taken out:
+  then this replica drops it at once;
+- a conversation without room for another turn is truncated: its environment judges the turns so far, without the
   observation that did not fit;
-- at most `max_batch` samples are open; those granted beyond that wait their turn.
+- at most `max_batch` samples are open; further granted samples are queued.
 """
 
 from collections import deque
@@ -21,12 +21,12 @@ from engine.environments.port import Observation, Prompt, Verdict
 from engine.inference.port import KvPages, KvRoom
 from engine.inference.requests import TooLong
 from engine.live.environment.turns import Answer, Said
-from engine.live.rollout.conversation import Conversation, of_the_words, sampling_of
+from engine.live.rollout.conversation import Conversation, sampling_of, text_failure
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.places import Arriving, Leaving, Queued
-from engine.live.rollout.telling import retold, told, told_whole
+from engine.live.rollout.telling import full_progress, restored, told
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
-from engine.live.rollout.wording import Worded, Wording
+from engine.live.rollout.wording import Rendered, Wording
 from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
@@ -37,7 +37,7 @@ class Samples:
         self._spec, self._slots, self._wording, self._open_turns = spec, slots, wording, open_turns
         self._queued: deque[Queued] = deque()
         self._unprompted: dict[SampleKey, WeightsId] = {}
-        """On which weights samples begin whose prompts are not here yet."""
+        """Samples without a prompt yet → the weights that they will begin on."""
         self._arriving: dict[SampleKey, Arriving] = {}
         self._ended: list[Trajectory] = []
 
@@ -51,10 +51,10 @@ class Samples:
 
     @property
     def have_ended(self) -> bool:
-        """Some have, and were not handed in yet."""
+        """True if ended trajectories were not handed in yet."""
         return bool(self._ended)
 
-    # ── they begin and go on ──────────────────────────────────────────────────────────────────────────────────────
+    # ── start and resume ──────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, tasks: Iterable[GroupTask]) -> None:
         for task in tasks:
@@ -67,20 +67,20 @@ class Samples:
         self._fill()
 
     def resume(self, progress: Iterable[SampleProgress], weights: WeightsId, pages: Mapping[int, KvPages]) -> None:
-        """From where they were left, here or by another replica. `pages`: by sample, of those that have some."""
+        """Resumes samples from their progress, made here or on another replica. `pages`: by sample, where present."""
         fresh: list[SampleKey] = []
-        asked: list[Conversation] = []
+        awaiting: list[Conversation] = []
         for each in progress:
-            state = retold(each)
-            if state is None:  # it has not even its prompt
+            state = restored(each)
+            if state is None:  # no prompt yet
                 fresh.append(each.key)
                 self._unprompted[each.key] = weights
             elif state.awaits_answer:
-                asked.append(replace(state, weights=weights))
+                awaiting.append(replace(state, weights=weights))
             else:
                 self._submit(replace(state, weights=weights), pages.get(each.key.sample))
         self._open_turns.prompts(fresh)
-        self._open_turns.turns(asked)
+        self._open_turns.turns(awaiting)
 
     def await_pages(self, progress: Iterable[SampleProgress], weights: WeightsId, offer: bytes) -> None:
         for each in progress:
@@ -90,16 +90,16 @@ class Samples:
         self._arrive(offer, {sample}, {sample: pages})
 
     def on_pages_ended(self, offer: bytes) -> None:
-        """Whatever has not arrived is computed again."""
+        """Samples whose pages have not arrived recompute them."""
         self._arrive(offer, {key.sample for key in self._arriving}, {})
 
     def _arrive(self, offer: bytes, samples: set[int], pages: Mapping[int, KvPages]) -> None:
-        its = {key for key, each in self._arriving.items() if each.offer == offer and key.sample in samples}
-        for arrived in [self._arriving.pop(key) for key in sorted(its, key=lambda key: key.sample)]:
+        keys = {key for key, each in self._arriving.items() if each.offer == offer and key.sample in samples}
+        for arrived in [self._arriving.pop(key) for key in sorted(keys, key=lambda key: key.sample)]:
             self.resume([arrived.progress], arrived.weights, pages)
 
     def carry_on(self, before: WeightsId, weights: WeightsId) -> None:
-        """All that is on the former goes on on these, which lie in their slot."""
+        """Moves every sample on the weights `before` to `weights`, which now occupy their slot."""
 
         def after(own: WeightsId) -> WeightsId:
             return weights if own == before else own
@@ -112,13 +112,13 @@ class Samples:
             conversation.weights = after(conversation.weights)
 
     def decode(self) -> None:
-        """One step of every engine; whose turn has ended is asked about."""
-        said: list[Conversation] = []
+        """Runs one step of every engine; sends ended turns to the environment."""
+        ended: list[Conversation] = []
         for slot, output in self._slots.step():
             conversation = slot.decoding.pop(output.sequence_id)
             conversation.add_turn(output, self._wording.heard(output.token_ids), slot.named)
-            said.append(conversation)
-        self._open_turns.turns(said)
+            ended.append(conversation)
+        self._open_turns.turns(ended)
 
     def on_answers(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
@@ -130,7 +130,7 @@ class Samples:
                 self._go_on(conversation, answer)
 
     def _fill(self) -> None:
-        """The places that are free, from the queue."""
+        """Starts queued samples on the free places."""
         if not self._queued:
             return
         num_open = self._slots.num_decoding + self._open_turns.num_samples + len(self._arriving)
@@ -142,19 +142,19 @@ class Samples:
         for weights, progress in begun.items():
             self.resume(progress, weights, {})
 
-    def _begin(self, keys: Iterable[SampleKey], said: Said) -> None:
-        """Samples of one group, which have their prompt in common."""
-        failure = replace(said, reason=f"no prompt: {said.reason}") if isinstance(said, Failure) else None
-        opening = Worded(ids=(), text="")
-        if isinstance(said, Prompt):
+    def _begin(self, keys: Iterable[SampleKey], answer: Said) -> None:
+        """Begins samples of one group, which share their prompt."""
+        failure = replace(answer, reason=f"no prompt: {answer.reason}") if isinstance(answer, Failure) else None
+        opening = Rendered(ids=(), text="")
+        if isinstance(answer, Prompt):
             try:
-                opening = self._wording.opened(said)
-            except Exception as error:  # noqa: BLE001 - of this prompt, whatever template and tokenizer raise of it
-                failure = of_the_words(error, said)
+                opening = self._wording.opened(answer)
+            except Exception as error:  # noqa: BLE001 - template and tokenizer may raise anything for a user's prompt
+                failure = text_failure(error, answer)
         for key in keys:
             conversation = Conversation(
                 key=key,
-                prompt=_of_sample(said, key) if isinstance(said, Prompt) else _no_prompt(key),
+                prompt=_for_sample(answer, key) if isinstance(answer, Prompt) else _no_prompt(key),
                 prompt_ids=opening.ids,
                 sampling=sampling_of(key, self._spec),
                 weights=self._unprompted.pop(key),
@@ -182,13 +182,13 @@ class Samples:
         before = conversation.copied()
         conversation.observed.append(observation)
         try:
-            worded = self._wording.went_on(
+            rendered = self._wording.continued(
                 conversation.prompt, conversation.said, conversation.turns, conversation.observed
             )
-        except Exception as error:  # noqa: BLE001 - of this observation, as above
-            self._ended.append(conversation.failed(of_the_words(error, conversation.prompt, observation.text)))
+        except Exception as error:  # noqa: BLE001 - as above, for an observation
+            self._ended.append(conversation.failed(text_failure(error, conversation.prompt, observation.text)))
             return
-        conversation.observe(worded, seconds=seconds)
+        conversation.observe(rendered, seconds=seconds)
         self._submit(conversation, before=before)
 
     def _truncate(self, conversation: Conversation) -> None:
@@ -206,48 +206,48 @@ class Samples:
         except TooLong as error:
             if conversation.turns:
                 self._truncate(before or conversation)
-            else:  # of this prompt alone: other prompts fit the model
-                self._ended.append(conversation.failed(of_the_words(error, conversation.prompt)))
+            else:  # only this prompt is too long: others fit the model
+                self._ended.append(conversation.failed(text_failure(error, conversation.prompt)))
             return
         except ValueError as error:
-            if pages is not None:  # or these are torn: then it goes on without them
+            if pages is not None:  # perhaps torn pages: retry without them
                 self._submit(conversation)
                 return
-            self._ended.append(conversation.failed(of_the_words(error, conversation.prompt)))
+            self._ended.append(conversation.failed(text_failure(error, conversation.prompt)))
             return
         slot.decoding[request.sequence_id] = conversation
 
-    # ── they leave ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── leave ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take_out(self, keys: set[SampleKey]) -> list[SampleProgress]:
-        """They are gone from here."""
-        left = self._not_decoding(keys)
+        """Removes these samples and returns their progress."""
+        left = self._remove_not_decoding(keys)
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=True, with_kv=False):
                 conversation = slot.decoding.pop(request.sequence_id)
-                left.append(told_whole(conversation, request.progress, slot.named))
+                left.append(full_progress(conversation, request.progress, slot.named))
         self._fill()
         return left
 
     def leaving(self, keys: set[SampleKey]) -> Leaving:
-        """What they said, which takes no time; next they `leave`."""
-        progress, decoding = self._not_decoding(keys), []
+        """Snapshots the progress of these samples, which is fast; `leave` then removes those that decode."""
+        progress, decoding = self._remove_not_decoding(keys), []
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
-                progress.append(told_whole(conversation, request.progress, slot.named))
+                progress.append(full_progress(conversation, request.progress, slot.named))
                 decoding.append((slot, request.sequence_id, conversation.key.sample))
         return Leaving(progress=progress, decoding=decoding)
 
     def leave(self, leaving: Leaving, room: Callable[[int], KvRoom]) -> None:
-        """They are gone from here. `room`: for the pages of each sample, one after the other."""
+        """Removes these samples. `room`: memory for the pages of each sample, one after the other."""
         for slot, name, sample in leaving.decoding:
             slot.engine.export([name], leave=True, with_kv=True, room=room(sample))
             del slot.decoding[name]
         self._fill()
 
-    def _not_decoding(self, keys: set[SampleKey]) -> list[SampleProgress]:
-        """Of those that wait for something, which they do no longer."""
+    def _remove_not_decoding(self, keys: set[SampleKey]) -> list[SampleProgress]:
+        """Removes the samples that wait for a place, pages, a prompt or an answer; returns their progress."""
         left = [queued.progress for queued in self._queued if queued.progress.key in keys]
         self._queued = deque(queued for queued in self._queued if queued.progress.key not in keys)
         left += [self._arriving.pop(key).progress for key in list(self._arriving) if key in keys]
@@ -255,38 +255,38 @@ class Samples:
         left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
         for key in unprompted:
             del self._unprompted[key]
-        named = self._slots.newest.named  # nobody's, between turns
-        return left + [told_whole(each, None, named) for each in self._open_turns.forget_turns(keys)]
+        named = self._slots.newest.named  # unused: there is no partial turn
+        return left + [full_progress(each, None, named) for each in self._open_turns.forget_turns(keys)]
 
     def _decoding(self, keys: set[SampleKey]) -> Iterator[tuple[WeightSlot, list[str]]]:
-        """Their sequences, by the slot that decodes them."""
+        """The sequences of these samples, by the slot that decodes them."""
         for slot in self._slots:
             names = [name for name, conversation in slot.decoding.items() if conversation.key in keys]
             if names:
                 yield slot, names
 
     def look_at(self, heard: Iterable[HeardUpTo]) -> list[SampleProgress]:
-        """What is new of those that have their prompt."""
+        """Returns the new progress of samples that have their prompt."""
         by_key = {each.key: each for each in heard}
-        seen = [
+        progress = [
             told(each, None, self._slots.newest.named, heard=by_key[each.key])
             for each in self._open_turns.open_turns(set(by_key))
         ]
         for slot, names in self._decoding(set(by_key)):
             for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
-                seen.append(told(conversation, request.progress, slot.named, heard=by_key[conversation.key]))
-        return seen
+                progress.append(told(conversation, request.progress, slot.named, heard=by_key[conversation.key]))
+        return progress
 
     def hand_in(self) -> tuple[Trajectory, ...]:
-        """Those that have ended; others take their places."""
+        """Returns ended trajectories; queued samples take their places."""
         self._fill()
         ended, self._ended = self._ended, []
         return tuple(ended)
 
 
-def _of_sample(prompt: Prompt, key: SampleKey) -> Prompt:
-    """The environment may treat the samples of a group differently: waits are drawn for each."""
+def _for_sample(prompt: Prompt, key: SampleKey) -> Prompt:
+    """Adds the sample's number: the environment may treat samples of a group differently, and draws waits for each."""
     return replace(prompt, facts={**prompt.facts, "sample": key.sample})
 
 

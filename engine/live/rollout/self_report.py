@@ -1,4 +1,4 @@
-"""A replica's report of itself, about once a second: the use of its time, and the load of its engine."""
+"""A replica's report of its own time and engine load, about once a second."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class SelfReport:
 
     @contextmanager
     def decoding(self, num_steps: Callable[[], int]) -> Iterator[None]:
-        """`num_steps`: that engines did since they began."""
+        """`num_steps`: steps of the engines since they started."""
         started = time.monotonic()
         yield
         self._decode_s += time.monotonic() - started
@@ -43,7 +43,7 @@ class SelfReport:
         return now >= self._due_at
 
     def measure(self, now: float, view: EngineView, *, num_queued: int, num_with_environment: int) -> LoadMeasured:
-        """`num_queued`: samples that wait for a place."""
+        """`num_queued`: samples that wait for a place on this replica."""
         self._due_at = now + EVERY_S
         self._observe(
             ReplicaObserved(

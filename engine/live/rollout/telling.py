@@ -1,11 +1,11 @@
-"""What a growing conversation tells of itself: its tokens as packed rows, and the rest only when it has changed.
+"""The progress of a growing conversation as a message: new tokens as packed rows, the rest only after a change.
 
     row     4 bytes: the token's id, or ~id where the environment wrote it · 4 bytes: its log-prob
     rest    the conversation without its tokens, and how many of them belong to turns that have ended
 
 Invariants:
-- rows are only ever added at the end: a turn in progress has the rows that it will have when it has ended;
-- what is told whole becomes the same conversation again, to the last bit of a log-prob.
+- rows are append-only: a turn in progress already has the rows that it will have when it has ended;
+- a conversation restored from full progress equals the original, to the last bit of a log-prob.
 """
 
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ _ROW: Final = np.dtype([("token", "<i4"), ("logprob", "<f4")])
 class Rest:
     conversation: Conversation
     num_closed: int
-    """Tokens of turns that have ended, and of what was observed."""
+    """Tokens of ended turns and of observations."""
 
 
 def told(
     conversation: Conversation, partial: SequenceProgress | None, named: Named, *, heard: HeardUpTo
 ) -> SampleProgress:
-    """What is new since data heard of it. `partial`: of the turn in progress, whose writers are `named`."""
+    """The progress since data's last update (`heard`). `partial`: the turn in progress, its versions by `named`."""
     closed, turn = len(conversation.response_ids), partial or NOTHING_SAID
     since, in_turn = heard.num_tokens, max(0, heard.num_tokens - closed)
     versions = [*conversation.versions[since:], *map(named, turn.versions[in_turn:])]
@@ -39,7 +39,7 @@ def told(
     return SampleProgress(
         key=conversation.key,
         num_tokens=closed + len(turn.token_ids),
-        runs=tuple(VersionRun(weights=weights, num_tokens=len(list(its))) for weights, its in groupby(versions)),
+        runs=tuple(VersionRun(weights=weights, num_tokens=len(list(run))) for weights, run in groupby(versions)),
         state=None
         if since and mark == heard.mark
         else Rest(conversation=_bare(conversation, partial), num_closed=closed),
@@ -50,13 +50,13 @@ def told(
     )
 
 
-def told_whole(conversation: Conversation, partial: SequenceProgress | None, named: Named) -> SampleProgress:
-    """To whoever goes on with it."""
+def full_progress(conversation: Conversation, partial: SequenceProgress | None, named: Named) -> SampleProgress:
+    """The whole conversation, for the replica that resumes it."""
     return told(conversation, partial, named, heard=HeardUpTo(key=conversation.key, telling=0))
 
 
-def retold(progress: SampleProgress) -> Conversation | None:
-    """The conversation that was told, to go on with; None of one that has not even its prompt."""
+def restored(progress: SampleProgress) -> Conversation | None:
+    """The conversation that full progress describes; None if the sample has no prompt yet."""
     if not isinstance(progress.state, Rest):
         return None
     rest, closed = progress.state.conversation, progress.state.num_closed
@@ -98,8 +98,8 @@ def _bare(conversation: Conversation, partial: SequenceProgress | None) -> Conve
 
 
 def _mark(conversation: Conversation, partial: SequenceProgress | None) -> int:
-    """Rises with every turn, observation and, of a mixture, token: its routes are told whole. Below 2^31 for a million
-    tokens."""
+    """Rises with every turn and observation; for a mixture with every token, since its routes are always sent whole.
+    Below 2^31 for a million tokens."""
     num_routes = len(conversation.routes) + (0 if partial is None else len(partial.routes))
-    closed, said = len(conversation.response_ids), len(conversation.turns) + len(conversation.observed)
-    return (closed * 1_024 + 2 * said + (partial is not None) + num_routes) % (1 << 31)
+    closed, num_messages = len(conversation.response_ids), len(conversation.turns) + len(conversation.observed)
+    return (closed * 1_024 + 2 * num_messages + (partial is not None) + num_routes) % (1 << 31)

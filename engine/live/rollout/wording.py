@@ -1,16 +1,15 @@
-"""What the model is given to read, as tokens: a prompt, and what its environment says to a turn.
+"""Renders prompts and observations to the tokens that the model reads.
 
-    by the template   the conversation is rendered with the answer as it was said and what comes after it; the part
-                      behind what was said so far is added
-    as it stands      a text is its own tokens: for a model without a template, and for a job that wants none
+    by template   the template renders the whole conversation; the text behind the current segment is appended
+    plain         a text is tokenized as it is: for a model without a template, and for a job that wants none
 
 Invariants:
-- tokens that were sampled are never made anew out of text as long as the template tells them as they were said: the
-  rendered text then begins, letter by letter, with all that was said so far;
+- sampled tokens are never tokenized again while the template reproduces them: the rendered text then begins with the
+  exact text of the segment;
 - where it does not (templates that drop earlier thoughts, or white space), a new segment begins, which reads the whole
-  conversation as the template now tells it. What was sampled before stays with the segment that it was sampled in;
-- with `model.history` as_generated no segment begins anew: the template renders a stand-in for the last answer, and
-  only the text behind the stand-in is added.
+  conversation as the template now renders it. Sampled tokens stay in the segment that they were sampled in;
+- with `model.history` as_generated no new segment begins: the template renders a placeholder for the last answer,
+  and only the text behind the placeholder is appended.
 """
 
 import json
@@ -26,18 +25,18 @@ from engine.spec.job import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worded:
+class Rendered:
     ids: tuple[int, ...]
     text: str
-    begins_anew: bool = False
-    """It tells everything that was said before once more, in its own way."""
+    starts_segment: bool = False
+    """It contains the whole history, as the template renders it now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class DecodedTurn:
     turn: Turn
-    exactly: str
-    """With the token that ended it."""
+    exact_text: str
+    """With the text of the token that ended the turn."""
 
 
 class Wording:
@@ -45,93 +44,94 @@ class Wording:
         self._tokenizer, self._template, self._keeps_history = tokenizer, template, keeps_history
 
     @classmethod
-    def of_model(cls, folder: Path, asked: ModelSpec) -> Self:
-        """Raises `ValueError` of a template that is asked for and not there, or cannot be read."""
-        template = None if asked.chat == "plain" else ChatTemplate.of_folder(folder, asked.chat_options)
-        if template is None and (asked.chat == "template" or asked.chat_options):
+    def of_model(cls, folder: Path, model: ModelSpec) -> Self:
+        """Raises `ValueError` if the job requires a template and the model has none, or it cannot be parsed."""
+        template = None if model.chat == "plain" else ChatTemplate.of_folder(folder, model.chat_options)
+        if template is None and (model.chat == "template" or model.chat_options):
             raise ValueError(
-                f"model.chat: {asked.source} has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json); leave model.chat and model.chat_options empty, or give it one"
+                f"model.chat: {model.source} has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json); leave model.chat and model.chat_options empty, or add a template to it"
             )
-        return cls(Tokenizer.from_folder(folder), template, keeps_history=asked.history == "as_generated")
+        return cls(Tokenizer.from_folder(folder), template, keeps_history=model.history == "as_generated")
 
     @property
     def is_by_template(self) -> bool:
         return self._template is not None
 
     def try_out(self, observed_as: Role | None) -> None:
-        """Raises `ValueError` of a template that does not take conversations of this kind."""
+        """Raises `ValueError` if the template rejects conversations of this kind."""
         prompt = Prompt(split="train", ordinal=0, text="question", facts={})
         opened = self.opened(prompt)
         if observed_as is not None:
             observed = [Observation(text="answer", role=observed_as)]
-            self.went_on(prompt, opened.text, [Turn(text="turn")], observed)
+            self.continued(prompt, opened.text, [Turn(text="turn")], observed)
 
-    def tells_of(self, tools: Sequence[Tool]) -> bool:
-        """Whether a model hears of these tools."""
+    def shows_tools(self, tools: Sequence[Tool]) -> bool:
+        """Whether the template shows these tools to the model."""
         prompt = Prompt(split="train", ordinal=0, text="question", facts={}, tools=tuple(tools))
         return self.is_by_template and self.opened(prompt).text != self.opened(replace(prompt, tools=())).text
 
-    def opened(self, prompt: Prompt) -> Worded:
-        """Raises `ValueError`."""
+    def opened(self, prompt: Prompt) -> Rendered:
+        """The rendered prompt. Raises `ValueError` if it cannot be rendered."""
         if self._template is None:
             _refuse_messages(prompt)
-            return Worded(ids=tuple(self._tokenizer.encode(prompt.text)), text=prompt.text)
-        return self._rendered(self._template, prompt, ())
+            return Rendered(ids=tuple(self._tokenizer.encode(prompt.text)), text=prompt.text)
+        return self._render(self._template, prompt, ())
 
-    def heard(self, ids: Sequence[int]) -> Heard:
+    def heard(self, ids: Sequence[int]) -> DecodedTurn:
         text = self._tokenizer.decode(ids)
-        return Heard(turn=Turn(text=text), exactly=text + self._tokenizer.end_of(ids))
+        return DecodedTurn(turn=Turn(text=text), exact_text=text + self._tokenizer.end_of(ids))
 
-    def went_on(self, prompt: Prompt, said: str, turns: Sequence[Turn], observed: Sequence[Observation]) -> Worded:
-        """`said`: the text so far, of this segment. The last turn was answered by the last observation. Raises
-        `ValueError`."""
+    def continued(
+        self, prompt: Prompt, segment: str, turns: Sequence[Turn], observed: Sequence[Observation]
+    ) -> Rendered:
+        """The last observation, rendered. `segment`: its exact text so far. Raises `ValueError` if rendering fails."""
         if self._template is None:
             text = observed[-1].text
-            return Worded(ids=tuple(self._tokenizer.encode(text, goes_on=True)), text=text)
+            return Rendered(ids=tuple(self._tokenizer.encode(text, goes_on=True)), text=text)
         dialogue = _dialogue(turns, observed)
         if self._keeps_history:
-            rest = self._behind_last_answer(self._template, prompt, dialogue).removeprefix(self._end_of(said))
-            return Worded(ids=self._ids(rest), text=rest)
-        whole = self._rendered(self._template, prompt, dialogue)
-        if not whole.text.startswith(said):
-            return Worded(ids=whole.ids, text=whole.text, begins_anew=True)
-        rest = whole.text[len(said) :]
-        return Worded(ids=self._ids(rest), text=rest)
+            rest = self._render_rest(self._template, prompt, dialogue).removeprefix(self._end_of(segment))
+            return Rendered(ids=self._encode(rest), text=rest)
+        whole = self._render(self._template, prompt, dialogue)
+        if not whole.text.startswith(segment):
+            return Rendered(ids=whole.ids, text=whole.text, starts_segment=True)
+        rest = whole.text[len(segment) :]
+        return Rendered(ids=self._encode(rest), text=rest)
 
-    def _behind_last_answer(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
-        """What the template renders behind the last answer. A stand-in takes the answer's place, since the template may
-        change or drop parts of a real one."""
+    def _render_rest(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+        """Renders what follows the last answer. A placeholder replaces that answer, since the template may change or
+        drop parts of a real one."""
         *earlier, last, observation = dialogue
-        stand_in = _absent_from(json.dumps([prompt.text, prompt.messages, prompt.tools, dialogue]))
-        text = self._text(template, prompt, [*earlier, {**last, "content": stand_in}, observation])
-        _, found, rest = text.partition(stand_in)
-        if not found or stand_in in rest:
+        placeholder = _absent_from(json.dumps([prompt.text, prompt.messages, prompt.tools, dialogue]))
+        text = self._render_text(template, prompt, [*earlier, {**last, "content": placeholder}, observation])
+        _, match, rest = text.partition(placeholder)
+        if not match or placeholder in rest:
             raise ValueError(
-                "the chat template does not show the model's last answer once, as model.history as_generated needs; "
+                "model.history: as_generated needs a chat template that shows the model's last answer exactly once; "
                 "leave model.history at template"
             )
         return rest
 
-    def _rendered(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Worded:
-        text = self._text(template, prompt, dialogue)
-        return Worded(ids=self._ids(text), text=text)
+    def _render(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Rendered:
+        text = self._render_text(template, prompt, dialogue)
+        return Rendered(ids=self._encode(text), text=text)
 
-    def _text(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
-        begun = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)
-        return template.rendered([*begun, *dialogue], prompt.tools)
+    def _render_text(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+        opening = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)
+        return template.rendered([*opening, *dialogue], prompt.tools)
 
-    def _end_of(self, said: str) -> str:
-        """The text of the token that ended the last answer. Empty where a stop string ended it."""
+    def _end_of(self, text: str) -> str:
+        """The text of the token that ended the last answer; empty if a stop string ended it."""
         ends = (self._tokenizer.end_of([token]) for token in self._tokenizer.eos_ids)
-        return next((end for end in ends if said.endswith(end)), "")
+        return next((end for end in ends if text.endswith(end)), "")
 
-    def _ids(self, rendered: str) -> tuple[int, ...]:
+    def _encode(self, rendered: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode_rendered(rendered))
 
 
 def _dialogue(turns: Sequence[Turn], observed: Sequence[Observation]) -> list[Message]:
-    """White space around an observation sets it apart from a turn where nothing else does."""
+    """Strips observations: their white space separates them from turns only in plain text."""
     return [
         message
         for turn, observation in zip(turns, observed, strict=True)
@@ -143,14 +143,14 @@ def _dialogue(turns: Sequence[Turn], observed: Sequence[Observation]) -> list[Me
 
 
 def _absent_from(text: str) -> str:
-    stand_in = "STAND-IN"
-    while stand_in in text:
-        stand_in += "-IN"
-    return stand_in
+    placeholder = "STAND-IN"
+    while placeholder in text:
+        placeholder += "-IN"
+    return placeholder
 
 
 def _refuse_messages(prompt: Prompt) -> None:
     if prompt.messages or prompt.tools:
         raise ValueError(
-            "a prompt of messages or with tools needs a model with a chat template, and model.chat not plain"
+            "a prompt with messages or tools needs a model with a chat template, and model.chat other than plain"
         )

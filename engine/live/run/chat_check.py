@@ -45,7 +45,7 @@ def check_chat(
     with bounded():
         with soon_over():
             wording.try_out(observed_as(spec.environment))
-            if tools and not wording.tells_of(tools):
+            if tools and not wording.shows_tools(tools):
                 raise ValueError(DEAF)
         if has_questions(spec.environment):
             kv_tokens = kv_tokens_of_a_slot(spec) or max_positions

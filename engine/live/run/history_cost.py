@@ -66,8 +66,8 @@ def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, n
         if number + 1 == num_turns:
             break
         observed.append(Observation(text=OBSERVATION, role=role))
-        worded = wording.went_on(question, said, turns, observed)
-        if worded.begins_anew:
+        worded = wording.continued(question, said, turns, observed)
+        if worded.starts_segment:
             total, segment, said = total + segment, 0, ""
         said, segment = said + worded.text, segment + len(worded.ids)
     return total + segment

@@ -137,7 +137,7 @@ class HostileReplica(Replica):
 def taken_in(trajectory: Trajectory) -> None:
     """By data's log, and by the facts that the control plane is told."""
     [(body, _)] = frames(frame(TrajectoryTaken(trajectory=trajectory)))
-    assert isinstance(entry_of(body, found=lambda lies: trajectory), TrajectoryTaken)
+    assert isinstance(entry_of(body, resolve=lambda lies: trajectory), TrajectoryTaken)
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0)
     for fact in trajectories_sampled(1, [read]):
         fact.model_dump_json().encode()

@@ -1,4 +1,4 @@
-"""Data's body waits for a disk to which others write gigabytes, and says so, whatever of its log it is at."""
+"""Data's body reports slow disk waits in every step of its log, since others write gigabytes to the same disk."""
 
 import os
 import threading
@@ -25,21 +25,21 @@ def test_disk_waits_may_last_as_long_as_the_slowest_wait(
     allowed_s: list[float] = []
     loop = threading.get_ident()
 
-    def noted(call: str) -> None:
+    def spy_on(call: str) -> None:
         real = getattr(os, call)
 
-        def note(*arguments: object, **options: object) -> object:
+        def spy(*arguments: object, **options: object) -> object:
             piece = signs.piece if threading.get_ident() == loop else signs.beside[0]
             allowed_s.append(Patience().standstill_s(piece))
             return real(*arguments, **options)
 
-        monkeypatch.setattr(os, call, note)
+        monkeypatch.setattr(os, call, spy)
 
     with signs.heard_here():
         journal = JournalFile(tmp_path)
         body = DataBody(DataBrain(PLAN), journal)
         for call in ("fsync", "rename", "unlink"):
-            noted(call)
+            spy_on(call)
         snapshot = body.brain.state.snapshot() if with_snapshot else None
         body.perform(Persist(serial=1, records=(StepTrained(step=1),), snapshot=snapshot))
         body.work()

@@ -1,4 +1,4 @@
-"""Data's log: what was appended is read back as it was, whatever is left of the file's end."""
+"""Data's log: appended records are read back unchanged, wherever the file's end is torn."""
 
 import random
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ RECORDS: list[Record] = [
     TrajectoryTaken(trajectory=TRAJECTORY),
     BatchMade(step=1, ordinals=(3,)),
     StepTrained(step=1),
-    CheckpointKept(step=1),  # the same fields as the one before: it must not be taken for it
+    CheckpointKept(step=1),  # the same fields as StepTrained, but another type
     TrainerForked(epoch=2, step=1, progress=DataProgress(ended=((0, 4),), ledger=(("trained", 4),))),
 ]
 SNAPSHOT = DataSnapshot(
@@ -84,17 +84,17 @@ def written(folder: Path) -> None:
     journal.close()
 
 
-def test_what_was_appended_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_appended_records_are_read_back_unchanged(tmp_path: Path) -> None:
     written(tmp_path)
     assert read_journal(tmp_path) == (None, RECORDS)
 
 
-def test_a_folder_without_a_log_is_an_empty_one(tmp_path: Path) -> None:
+def test_folder_without_a_log_reads_as_an_empty_log(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "nothing") == (None, [])
 
 
 @pytest.mark.long
-def test_whatever_is_left_of_the_end_the_records_before_it_stand(tmp_path: Path) -> None:
+def test_records_before_a_torn_end_are_read(tmp_path: Path) -> None:
     written(tmp_path)
     [file] = tmp_path.glob("*.journal")
     content = file.read_bytes()
@@ -106,7 +106,7 @@ def test_whatever_is_left_of_the_end_the_records_before_it_stand(tmp_path: Path)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_writing_goes_on_behind_a_torn_end(tmp_path: Path, cut: int) -> None:
+def test_writing_continues_after_a_torn_end(tmp_path: Path, cut: int) -> None:
     written(tmp_path)
     [file] = tmp_path.glob("*.journal")
     file.write_bytes(file.read_bytes()[:-cut])
@@ -125,10 +125,10 @@ def test_a_flipped_bit_ends_the_log_there(tmp_path: Path) -> None:
     assert read_journal(tmp_path) == (None, [])
 
 
-def test_a_snapshot_takes_the_place_of_everything_before_it(tmp_path: Path) -> None:
+def test_snapshot_replaces_everything_before_it(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     journal.append([StepTrained(step=7)])
-    journal.begin_anew(replace(SNAPSHOT, unfinished=()))
+    journal.start_snapshot(replace(SNAPSHOT, unfinished=()))
     journal.append([StepTrained(step=2)])
     journal.close()
     assert read_journal(tmp_path) == (replace(SNAPSHOT, unfinished=()), [StepTrained(step=2)])
@@ -154,7 +154,7 @@ def test_trajectory_in_many_snapshots_is_written_once(tmp_path: Path) -> None:
     held = [large(ordinal) for ordinal in range(20)]
     for upto in (10, 20):
         taken(journal, held[upto - 10 : upto])
-        journal.begin_anew(snapshot_of(held[:upto]))
+        journal.start_snapshot(snapshot_of(held[:upto]))
         journal.finish_snapshot()
         assert read_journal(tmp_path) == (snapshot_of(held[:upto]), [])
     journal.close()
@@ -163,15 +163,15 @@ def test_trajectory_in_many_snapshots_is_written_once(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.glob("*.snapshot")) < size_of_one
 
 
-def test_the_log_is_no_longer_than_a_few_times_what_it_must_tell(tmp_path: Path) -> None:
-    """One sample of each file outlives all others of it by far."""
+def test_log_stays_within_a_multiple_of_its_live_content(tmp_path: Path) -> None:
+    """One sample of each file outlives all the others in it."""
     journal = JournalFile(tmp_path)
     kept: list[Trajectory] = []
     for turn in range(8):
         fresh = [large(10 * turn + at) for at in range(10)]
         taken(journal, fresh)
         kept.append(fresh[0])
-        journal.begin_anew(snapshot_of(kept))
+        journal.start_snapshot(snapshot_of(kept))
         journal.finish_snapshot()
     journal.close()
     assert read_journal(tmp_path) == (snapshot_of(kept), [])
@@ -184,18 +184,18 @@ def test_second_trajectory_of_a_sample_is_written_too(tmp_path: Path) -> None:
     first = large(1)
     taken(journal, [first])
     second = replace(first, reward=9.0)
-    journal.begin_anew(snapshot_of([second]))
+    journal.start_snapshot(snapshot_of([second]))
     journal.close()
     assert read_journal(tmp_path) == (snapshot_of([second]), [])
 
 
-def test_what_comes_while_a_snapshot_is_written_is_behind_it(tmp_path: Path) -> None:
+def test_records_appended_during_a_snapshot_follow_it(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     held = [large(ordinal) for ordinal in range(50)]
     taken(journal, held)
-    journal.begin_anew(snapshot_of(held))
+    journal.start_snapshot(snapshot_of(held))
     journal.append([StepTrained(step=2)])
-    journal.begin_anew(snapshot_of(held))  # of it either the one or the other
+    journal.start_snapshot(snapshot_of(held))  # skipped if the first is still being written
     journal.append([StepTrained(step=3)])
     journal.close()
     snapshot, records = read_journal(tmp_path)
@@ -205,25 +205,25 @@ def test_what_comes_while_a_snapshot_is_written_is_behind_it(tmp_path: Path) -> 
     )
 
 
-def test_after_a_death_a_log_goes_on_and_holds_what_it_held(tmp_path: Path) -> None:
+def test_reopened_log_keeps_its_content_and_continues(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     held = [large(ordinal) for ordinal in range(3)]
     taken(journal, held)
-    journal.begin_anew(snapshot_of(held))
+    journal.start_snapshot(snapshot_of(held))
     journal.close()
     snapshot, _ = read_journal(tmp_path)
     assert snapshot is not None
     journal = JournalFile(tmp_path)
     journal.append([StepTrained(step=2)])
-    journal.begin_anew(snapshot)
+    journal.start_snapshot(snapshot)
     journal.close()
     assert read_journal(tmp_path) == (snapshot_of(held), [])
 
 
-def test_a_snapshot_that_cannot_be_written_ends_data(tmp_path: Path) -> None:
+def test_failed_snapshot_raises_in_finish_and_append(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     (tmp_path / "00000002.new").mkdir()
-    journal.begin_anew(SNAPSHOT)
+    journal.start_snapshot(SNAPSHOT)
     with pytest.raises(IsADirectoryError):
         journal.finish_snapshot()
     with pytest.raises(IsADirectoryError):
@@ -235,7 +235,7 @@ def test_snapshot_reports_progress_per_trajectory(tmp_path: Path) -> None:
     signs = Signs()
     with signs.heard_here():
         journal = JournalFile(tmp_path)
-        journal.begin_anew(many)
+        journal.start_snapshot(many)
         journal.close()
         [beside] = signs.beside
         assert beside.serial >= 50
@@ -243,10 +243,10 @@ def test_snapshot_reports_progress_per_trajectory(tmp_path: Path) -> None:
         assert read_journal(tmp_path) == (many, [])
     assert signs.piece.serial - before >= 50
     longest = max(len(body) for file in tmp_path.iterdir() for body, _ in frames(file.read_bytes()))
-    assert longest < 2 * 4 * 10_000, "no frame but the last grows with their number, and that by a place each"
+    assert longest < 2 * 4 * 10_000, "only the last frame grows with their number, by one offset each"
 
 
-def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
+def test_unfinished_snapshot_is_ignored(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "00000002.journal").touch()
     (tmp_path / "00000002.new").write_bytes(b"half of it")
@@ -260,7 +260,7 @@ def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None
 def test_lost_snapshot_is_an_error_not_an_empty_log(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
     journal.append([TrajectoryTaken(trajectory=TRAJECTORY)])
-    journal.begin_anew(SNAPSHOT)
+    journal.start_snapshot(SNAPSHOT)
     journal.close()
     for file in (tmp_path / "00000001.journal", tmp_path / "00000002.snapshot"):
         whole = file.read_bytes()
@@ -286,10 +286,10 @@ def test_token_of_model_text_takes_eight_bytes_in_the_log(tmp_path: Path) -> Non
     assert file.stat().st_size < 8.2 * 4_096
 
 
-def test_turns_and_parts_of_a_reward_are_read_as_they_were() -> None:
+def test_utterances_and_reward_parts_are_read_unchanged() -> None:
     asked = Utterance(is_own=True, start=0, num_letters=4, first_token=0, num_tokens=1, tool="it", arguments="a" * 99)
     seen = Utterance(is_own=False, start=4, num_letters=5, first_token=1, num_tokens=1, seconds=0.1 + 0.2)
     assert TRAJECTORY.content is not None
     content = replace(TRAJECTORY.content, utterances=(asked, seen), parts=(("bytes", 0.1 + 0.2),))
     trajectory = replace(TRAJECTORY, content=content)
-    assert entry_of(frame(trajectory)[HEAD.size :], found=lambda lies: TRAJECTORY) == trajectory
+    assert entry_of(frame(trajectory)[HEAD.size :], resolve=lambda lies: TRAJECTORY) == trajectory

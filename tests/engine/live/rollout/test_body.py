@@ -1,4 +1,4 @@
-"""A replica's body, with the real engine, model and environment: what it starts ends once, here or elsewhere."""
+"""A replica's body with the real engine, model and environment: each started sample ends once, here or elsewhere."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ class LoopbackLinks(Links):
 LINKS = LoopbackLinks()
 WITHIN_S = 120.0
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # as every actor on a CPU has
+pytestmark = pytest.mark.usefixtures("one_thread")  # like every actor on a CPU
 
 GROUP = GroupKey(ordinal=5)
 SAMPLES = (0, 1, 2, 3)
@@ -77,7 +77,7 @@ V0, V1, V2 = WeightsId(0, 0), WeightsId(0, 1), WeightsId(0, 2)
 
 @cache
 def weights_of(version: int) -> WeightVersion:
-    """Version 0 is the demo model; the others are a little away from it, each in its own direction."""
+    """Version 0 is the demo model; each other version differs from it by small noise of its own."""
     generator = torch.Generator().manual_seed(version)
     stored = load_file(DEMO_FOLDER / "model.safetensors")
     moved = {name: value + 0.02 * torch.randn(value.shape, generator=generator) for name, value in stored.items()}
@@ -96,7 +96,7 @@ def spec(environment: str, **rollout: object) -> JobSpec:
 
 
 class Replica:
-    """A body, its environment answering when told to."""
+    """A body whose environment answers when `answer` is called."""
 
     def __init__(
         self,
@@ -144,9 +144,9 @@ class Replica:
         segment.buffer[:] = weights.buffer
         manifest = replace(weights.manifest, probe=probe)
         order = InstallWeights(manifest=manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps, over=over)
-        [said] = self.body.perform(order)
+        [reply] = self.body.perform(order)
         segment.remove()
-        return said
+        return reply
 
     def _post(self, to: Address, message: Message) -> None:
         assert isinstance(message, SequencesHandedOver)
@@ -161,16 +161,16 @@ class Replica:
 
     def answer_one(self) -> None:
         ask = self.asks.popleft()
-        said: Prompt | Observation | Verdict
+        answer: Prompt | Observation | Verdict
         if ask.prompt is None:
-            said = self.environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+            answer = self.environment.prompt(ask.key.group.split, ask.key.group.ordinal)
         elif ask.is_truncated:
-            said = conclude(self.environment, ask.prompt, ask.turns)
+            answer = conclude(self.environment, ask.prompt, ask.turns)
         else:
-            said = self.environment.respond(ask.prompt, ask.turns)
-        self.hear(self.body.on_answers([Answer(id=ask.id, said=said)]))
+            answer = self.environment.respond(ask.prompt, ask.turns)
+        self.receive(self.body.on_answers([Answer(id=ask.id, said=answer)]))
 
-    def hear(self, messages: list[Message]) -> None:
+    def receive(self, messages: list[Message]) -> None:
         for message in messages:
             if isinstance(message, TrajectoriesEnded):
                 for trajectory in message.trajectories:
@@ -179,12 +179,12 @@ class Replica:
 
     def steps(self, number: int) -> None:
         for _ in range(number):
-            self.hear(self.body.work())
+            self.receive(self.body.work())
 
     def settle(self) -> None:
-        """Until nothing is on its way here."""
+        """Runs until no pages are in transit to this replica."""
         while self.body.is_awaiting_pages:
-            self.hear(self.calls.get(timeout=WITHIN_S)(self.body))
+            self.receive(self.calls.get(timeout=WITHIN_S)(self.body))
 
     def take_over(self, handed: SequencesHandedOver) -> None:
         self.body.perform(ResumeSequences(handed=handed))
@@ -195,8 +195,8 @@ class Replica:
             self.answer()
             if not self.body.is_busy and not self.asks:
                 return
-            self.hear(self.body.work())
-        raise AssertionError("it does not end")
+            self.receive(self.body.work())
+        raise AssertionError("the samples do not end")
 
 
 def unmoved(environment: str) -> dict[SampleKey, Trajectory]:
@@ -219,17 +219,17 @@ def test_every_sample_that_is_started_ends_exactly_once(environment: str) -> Non
 def test_weights_that_fail_the_trainers_probe_are_refused() -> None:
     replica = Replica()
     row = probe_ids(100, max_positions=64)
-    said = replica.engines[0].probe(row)
-    right = Probe(token_ids=row, logprobs=said, tolerance=1e-3)
+    logprobs = replica.engines[0].probe(row)
+    right = Probe(token_ids=row, logprobs=logprobs, tolerance=1e-3)
     assert replica.install(0, probe=right) == WeightsInstalled(weights=WeightsId(0, 0))
-    wrong = replace(right, logprobs=(said[0] + 1.0, *said[1:]))
+    wrong = replace(right, logprobs=(logprobs[0] + 1.0, *logprobs[1:]))
     with pytest.raises(OtherWeights, match=r"the largest difference is 1, at token 1 .* rollout\.engine"):
         replica.install(0, probe=wrong)
     with pytest.raises(OtherWeights, match=r"nan.* training has diverged: lower optimizer\.learning_rate"):
-        replica.install(0, probe=replace(right, logprobs=(float("nan"), *said[1:])))
+        replica.install(0, probe=replace(right, logprobs=(float("nan"), *logprobs[1:])))
 
 
-def test_later_turns_mark_the_environments_words() -> None:
+def test_later_turns_mark_the_environments_tokens() -> None:
     contents = [trajectory.content for trajectory in unmoved("tool_sums").values()]
     several = [content for content in contents if content is not None and content.written]
     assert several, "no sample had a second turn"
@@ -241,7 +241,7 @@ def test_later_turns_mark_the_environments_words() -> None:
 
 
 def test_text_has_one_begin_token_if_the_tokenizer_adds_it() -> None:
-    """As those of Llama do, in front of all that they are given."""
+    """Tokenizers of Llama add one to every text that they encode."""
     raw = RawTokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
     begins = raw.token_to_id("<pad>")
     raw.post_processor = processors.TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", begins)])
@@ -252,9 +252,9 @@ def test_text_has_one_begin_token_if_the_tokenizer_adds_it() -> None:
     several = [content for content in contents if content is not None and content.written]
     assert several, "no sample had a second turn"
     for content in several:
-        said = zip(content.response_ids, content.written, strict=True)
+        response = zip(content.response_ids, content.written, strict=True)
         assert content.prompt_ids[0] == begins
-        assert begins not in [token for token, written in said if not written]
+        assert begins not in [token for token, written in response if not written]
 
 
 class Wordy(ToolSums):
@@ -272,8 +272,8 @@ def test_conversation_beyond_the_context_is_truncated_and_judged() -> None:
     assert {key.sample for key in replica.ended} == set(SAMPLES)
     for trajectory in replica.ended.values():
         assert trajectory.failure is None and trajectory.cut and trajectory.content is not None
-        assert "should be" in trajectory.content.remark, "its environment has judged it"
-        assert all(trajectory.content.written), "what did not fit is no part of it"
+        assert "should be" in trajectory.content.remark, "its environment judged it"
+        assert all(trajectory.content.written), "the observation that did not fit is left out"
 
 
 def test_conversation_without_tokens_left_is_judged() -> None:
@@ -310,7 +310,7 @@ def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, ans
     if answers:
         source.answer()
     handover = HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)
-    source.hear(source.body.perform(handover))
+    source.receive(source.body.perform(handover))
     [handed] = source.handed
     host.take_over(handed)
     source.finish()
@@ -364,14 +364,14 @@ def test_samples_without_pages_are_recomputed_to_the_same_tokens() -> None:
     assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
 
 
-def test_pages_that_are_torn_cost_a_prefill_and_no_sample() -> None:
+def test_torn_pages_cost_a_prefill_and_no_sample() -> None:
     handed = handed_over(steps=2)
     assert isinstance(handed.payload, Offered)
     host = Replica(number=1)
     host.body.perform(ResumeSequences(handed=handed))
     torn = KvPages(layout=host.engines[0]._store.layout, version=0, num_tokens=3, data=b"half")
     for sample in SAMPLES:
-        host.hear(host.body.on_pages(handed.payload.name, sample, torn))
+        host.receive(host.body.on_pages(handed.payload.name, sample, torn))
     assert not host.body.is_awaiting_pages and not host.ended
     host.finish()
     assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
@@ -397,7 +397,7 @@ def test_arriving_samples_take_their_reserved_places() -> None:
     host.body.perform(ResumeSequences(handed=handed_over(steps=2)))
     host.body.perform(on(V0, GroupKey(ordinal=0)))
     host.body.perform(on(V0, GroupKey(ordinal=1)))
-    assert len(host.asks) == 1, "of eight places four are theirs"
+    assert len(host.asks) == 1, "four of eight places are reserved"
     host.settle()
     host.finish()
     assert len(host.ended) == 12
@@ -432,7 +432,7 @@ def test_reported_progress_suffices_to_resume_after_replica_loss() -> None:
     assert isinstance(grown, ProgressReported)
     assert [each.num_tokens - each.since for each in grown.progress] == [2] * len(grown.progress)
     reported = ProgressReported(progress=tuple(known_to_data(begun, grown)))
-    lost.steps(2)  # nobody hears of these any more
+    lost.steps(2)  # these steps are never reported
     samples = tuple(progress.key.sample for progress in reported.progress)
     rest = GroupTask(key=GROUP, samples=samples, lease=2, progress=reported.progress)
     heir.body.perform(StartSequences(tasks=(rest,)))
@@ -452,7 +452,7 @@ def known_to_data(begun: ProgressReported, grown: ProgressReported) -> Iterator[
         yield account.progress(each.key)
 
 
-# ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── several versions on one replica ───────────────────────────────────────────────────────────────────────────────────
 
 OTHER = GroupKey(ordinal=6)
 
@@ -462,7 +462,7 @@ def on(weights: WeightsId, key: GroupKey) -> StartSequences:
 
 
 def alone(version: int, key: GroupKey, environment: str) -> dict[SampleKey, Trajectory]:
-    """On a replica that never held anything else."""
+    """The samples of a replica that never held another version."""
     replica = Replica(environment, weight_slots=1)
     replica.install(version, in_flight="drain")
     replica.body.perform(on(WeightsId(0, version), key))
@@ -478,7 +478,7 @@ def test_two_versions_decode_in_parallel_as_they_do_alone(environment: str) -> N
     replica.steps(2)
     assert isinstance(replica.install(1, keeps=(V0,)), WeightsInstalled)
     replica.body.perform(on(V1, OTHER))
-    assert not replica.ended, "both are in the middle"
+    assert not replica.ended, "both groups are in progress"
     replica.finish()
     assert all(engine.view().num_decoded > 2 for engine in replica.engines)
     expected = alone(0, GROUP, environment) | alone(1, OTHER, environment)
@@ -490,7 +490,9 @@ def test_two_versions_decode_in_parallel_as_they_do_alone(environment: str) -> N
         assert content.response_ids == other.response_ids
         assert content.logprobs == pytest.approx(other.logprobs, abs=1e-5)
     differing = alone(0, OTHER, environment)
-    assert any(differing[key].content != replica.ended[key].content for key in differing), "the versions are alike"
+    assert any(differing[key].content != replica.ended[key].content for key in differing), (
+        "the versions compute the same"
+    )
 
 
 @pytest.mark.parametrize(("in_flight", "reads_again"), [("keep", False), ("reprefill", True)])
@@ -509,12 +511,12 @@ def test_in_flight_install_keeps_cache_or_reprefills(in_flight: InFlight, reads_
     assert len(replica.ended) == len(SAMPLES)
     for trajectory in replica.ended.values():
         assert [run.weights for run in trajectory.runs] == [V0, V1]
-        assert trajectory.weights == V0, "it is as old as its oldest token"
+        assert trajectory.weights == V0, "a trajectory is as old as its oldest token"
 
 
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
 def test_install_over_one_version_leaves_the_other_unchanged(environment: str) -> None:
-    """Those on the one go on with their caches, decoding or with their tools; those on the other are as if alone."""
+    """Samples of the replaced version keep their caches, decoding or with their tools; the others are as if alone."""
     replica = Replica(environment)
     replica.body.perform(on(V0, GROUP))
     replica.answer()
@@ -526,7 +528,7 @@ def test_install_over_one_version_leaves_the_other_unchanged(environment: str) -
     first = replica.engines[0].view()
     assert isinstance(replica.install(2, keeps=(V1,), over=V0, in_flight="keep"), WeightsInstalled)
     replica.steps(1)
-    assert replica.engines[0].view().num_prefilled == first.num_prefilled, "nothing is read anew"
+    assert replica.engines[0].view().num_prefilled == first.num_prefilled, "no token is read again"
     replica.finish()
     own = alone(1, OTHER, environment)
     for key, trajectory in replica.ended.items():
@@ -537,7 +539,7 @@ def test_install_over_one_version_leaves_the_other_unchanged(environment: str) -
             content, other = trajectory.content, own[key].content
             assert content is not None and other is not None
             assert content.response_ids == other.response_ids
-            assert content.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # rounding follows who decodes beside it
+            assert content.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # rounding depends on the batch
     assert len(replica.ended) == 2 * len(SAMPLES) and len(replica.engines) == 2
 
 
@@ -560,14 +562,14 @@ def test_older_held_version_keeps_its_weights_after_a_move() -> None:
     source.answer()
     source.steps(3)
     host.install(1, keeps=(V0,))
-    source.hear(source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)))
+    source.receive(source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)))
     host.take_over(source.handed[0])
     host.finish()
     assert {trajectory.weights for trajectory in host.ended.values()} == {V0}
-    assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the slot that it came to"
+    assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the slot on the host"
 
 
-def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:
+def test_load_report_covers_all_versions_of_a_replica() -> None:
     replica = Replica(weight_slots=2)
     replica.body.perform(on(V0, GROUP))
     replica.install(1, keeps=(V0,))
@@ -580,7 +582,7 @@ def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:
     assert load.kv_used == pytest.approx(sum(kv_used for _, kv_used in load.kv_by_weights)) and load.kv_used > 0
     [observed] = replica.observed
     assert (observed.version, observed.num_decoded, load.num_tokens) == (1, 8, 8)
-    # Each of its engines has taken a version and made a step.
+    # Each of its engines has installed a version and run a step.
     assert (observed.num_steps, observed.num_installs) == (2, 2)
     assert observed.decode_s > 0 and observed.install_s > 0
 
@@ -595,7 +597,7 @@ def test_samples_beyond_the_batch_wait_for_places() -> None:
         replica.answer()
         if not replica.body.is_busy and not replica.asks:
             break
-        replica.hear(replica.body.work())
+        replica.receive(replica.body.work())
         most = max(most, sum(engine.view().num_running for engine in replica.engines) + len(replica.asks))
     assert most == 8 and len(replica.ended) == 12
 

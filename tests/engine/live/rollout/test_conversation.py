@@ -1,13 +1,13 @@
-"""A trajectory of several turns: who wrote which token, and how much is left to write."""
+"""A trajectory of several turns: the author of each token, and how many tokens are left."""
 
 from dataclasses import replace
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.environment.turns import Answer
-from engine.live.rollout.conversation import TOLD_ANEW, Conversation, sampling_of
-from engine.live.rollout.telling import retold, told_whole
-from engine.live.rollout.wording import Heard, Worded
+from engine.live.rollout.conversation import HISTORY_REWRITTEN, Conversation, sampling_of
+from engine.live.rollout.telling import full_progress, restored
+from engine.live.rollout.wording import DecodedTurn, Rendered
 from engine.pipeline.records import Failure, GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
@@ -39,13 +39,13 @@ def output(*ids: int, version: int = 4, reason: str = "stop") -> SequenceOutput:
     )
 
 
-def heard(text: str) -> Heard:
-    return Heard(turn=Turn(text=text), exactly=text)
+def heard(text: str) -> DecodedTurn:
+    return DecodedTurn(turn=Turn(text=text), exact_text=text)
 
 
-def observe(talk: Conversation, ids: list[int], text: str, *, begins_anew: bool = False) -> None:
+def observe(talk: Conversation, ids: list[int], text: str, *, starts_segment: bool = False) -> None:
     talk.observed.append(Observation(text=text))
-    talk.observe(Worded(ids=tuple(ids), text=text, begins_anew=begins_anew))
+    talk.observe(Rendered(ids=tuple(ids), text=text, starts_segment=starts_segment))
 
 
 def test_later_turn_reads_all_before_and_has_the_rest_of_tokens() -> None:
@@ -59,7 +59,7 @@ def test_later_turn_reads_all_before_and_has_the_rest_of_tokens() -> None:
 
 
 def test_token_keeps_the_route_of_its_first_read() -> None:
-    """One byte a token: the second turn read everything again, perhaps on newer weights. Its last token nobody read."""
+    """One byte a token: the second turn reads all tokens again, perhaps on newer weights. Nothing reads its last."""
     talk = conversation()
     talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
     observe(talk, [8], "seen")
@@ -103,7 +103,7 @@ def test_trajectory_of_two_versions_names_oldest_and_runs() -> None:
     )
 
 
-def test_observations_do_not_use_up_what_the_model_may_write() -> None:
+def test_observations_do_not_count_towards_max_new_tokens() -> None:
     talk = conversation(max_new_tokens=2)
     talk.add_turn(output(3), heard("one"), named)
     observe(talk, [8] * 50, "seen")
@@ -118,13 +118,13 @@ def test_moved_conversation_is_a_copy_with_its_partial_turn() -> None:
     talk.add_turn(output(3, version=7), heard("one"), named)
     observe(talk, [8, 8], "seen")
     partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
-    moved = told_whole(talk, partial, named)
+    moved = full_progress(talk, partial, named)
     observe(talk, [9], "later")
     assert moved.num_tokens == 4 and len(moved.said) == 4 * 8
     assert [run.num_tokens for run in moved.runs] == [3, 1]
-    went_on = retold(moved)
-    assert went_on is not None and went_on.response_ids == [3, 8, 8]
-    request = went_on.request()
+    resumed = restored(moved)
+    assert resumed is not None and resumed.response_ids == [3, 8, 8]
+    request = resumed.request()
     assert request.progress == partial
     assert request.prompt_ids == (1, 2, 3, 8, 8)
 
@@ -138,14 +138,14 @@ def test_only_a_conversation_after_a_turn_awaits_an_answer() -> None:
 
 
 def test_held_out_answer_is_sent_without_its_content() -> None:
-    """Data keeps an evaluation's answers until its end: 65,536 of 32k tokens would be 25 GB."""
+    """Data keeps an evaluation's answers until the evaluation ends: 65,536 of 32k tokens would be 25 GB."""
     talk = replace(conversation(), key=SampleKey(group=GroupKey(ordinal=3, evaluation=4), sample=1))
     talk.add_turn(output(3), heard("one"), named)
     answer = talk.judged(VERDICT)
     assert (answer.content, answer.reward, answer.num_tokens) == (None, 0.5, 1)
 
 
-def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
+def test_untrusted_reward_stays_untrusted() -> None:
     talk = conversation()
     talk.add_turn(output(3), heard("one"), named)
     assert talk.judged(VERDICT).trusted
@@ -156,14 +156,14 @@ def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
 def test_new_segment_rereads_history_and_keeps_each_sample_once() -> None:
     talk = conversation()
     talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
-    observe(talk, [1, 7, 8, 9], "seen", begins_anew=True)
+    observe(talk, [1, 7, 8, 9], "seen", starts_segment=True)
     request = talk.request()
     assert request.prompt_ids == (1, 7, 8, 9)
     assert request.sampling.max_new_tokens == 8
     talk.add_turn(replace(output(5, 6), routes=b"ABCDE"), heard("two"), named)
     observe(talk, [8], "seen")
     assert talk.request().prompt_ids == (1, 7, 8, 9, 5, 6, 8)
-    moved = retold(told_whole(talk, None, named))
+    moved = restored(full_progress(talk, None, named))
     assert moved is not None and moved.request() == talk.request() and moved.breaks == talk.breaks
     talk.add_turn(output(2), heard("three"), named)
     trajectory = talk.judged(VERDICT)
@@ -177,16 +177,16 @@ def test_new_segment_rereads_history_and_keeps_each_sample_once() -> None:
         6,
         2,
     ]
-    assert content.routes.data == b"abc", "routes are of the first segment"
-    assert content.response_text == f"one{TOLD_ANEW}seentwoseenthree"
+    assert content.routes.data == b"abc", "routes cover the first segment only"
+    assert content.response_text == f"one{HISTORY_REWRITTEN}seentwoseenthree"
 
 
 def test_utterances_carry_author_tool_duration_and_error() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("I ask. <tool>add 1 2</tool>"), named)
     talk.observed.append(Observation(text="3", role="tool", tool="add", arguments="1 2", error="it is slow"))
-    talk.observe(Worded(ids=(8, 9, 8), text="<tool_response>\n3\n</tool_response>"), seconds=0.25)
-    moved = retold(told_whole(talk, None, named))
+    talk.observe(Rendered(ids=(8, 9, 8), text="<tool_response>\n3\n</tool_response>"), seconds=0.25)
+    moved = restored(full_progress(talk, None, named))
     assert moved is not None
     moved.add_turn(output(5), heard("It is 3."), named)
     content = moved.judged(replace(VERDICT, parts={"right": 1.0})).content
@@ -201,7 +201,7 @@ def test_utterances_carry_author_tool_duration_and_error() -> None:
     assert (said.tool, said.seconds) == ("", None)
 
 
-def test_one_message_by_the_model_alone_is_not_told_twice() -> None:
+def test_single_message_of_the_model_has_no_utterances() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("one"), named)
     content = talk.judged(VERDICT).content
@@ -219,7 +219,7 @@ def test_waits_for_the_environment_add_up() -> None:
     assert (ended.environment_s, ended.queue_s, ended.queue_depth) == (5.0, 1.5, 7)
 
 
-def test_an_environment_that_failed_is_the_last_to_speak() -> None:
+def test_failure_of_the_environment_is_the_last_utterance() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), heard("one"), named)
     late = Failure(kind="timeout", reason="no answer within 5 s")
@@ -230,14 +230,14 @@ def test_an_environment_that_failed_is_the_last_to_speak() -> None:
 
 
 def sampled(evaluation: dict[str, float], *, version: int | None) -> tuple[float, float, int, float]:
-    """Temperature, top_p, top_k, min_p; `version`: None of a prompt of training."""
+    """Temperature, top_p, top_k, min_p; `version`: None for a training prompt."""
     rollout = {"temperature": 0.8, "top_p": 0.9, "top_k": 7, "min_p": 0.01}
     spec = JobSpec.model_validate({"name": "x", "rollout": rollout, "evaluation": evaluation})
     asked = sampling_of(SampleKey(group=GroupKey(ordinal=0, evaluation=version), sample=0), spec)
     return asked.temperature, asked.top_p, asked.top_k, asked.min_p
 
 
-def test_held_out_answers_are_drawn_by_their_own_settings() -> None:
+def test_evaluation_answers_use_their_own_sampling_settings() -> None:
     own = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
     assert sampled(own, version=0) == (0.6, 0.95, 0, 0.0)
     assert sampled(own, version=None) == (0.8, 0.9, 7, 0.01), "training keeps the rollouts' settings"
@@ -248,7 +248,7 @@ def test_empty_evaluation_settings_are_the_rollouts() -> None:
     assert sampled({"temperature": 0}, version=3) == (0.0, 0.9, 7, 0.01)
 
 
-def test_samples_of_a_held_out_prompt_draw_by_other_seeds() -> None:
+def test_samples_of_an_evaluation_prompt_have_distinct_seeds() -> None:
     spec = JobSpec(name="x")
     keys = [SampleKey(group=GroupKey(ordinal=0, evaluation=0), sample=sample) for sample in range(4)]
     assert len({sampling_of(key, spec).seed for key in keys}) == 4

@@ -1,4 +1,4 @@
-"""What a replica asks of its environment: gathered, and never forgotten."""
+"""A replica's requests to its environment: batched, and repeated until answered."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,11 +15,11 @@ class Clocked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.calls: list[list[int]] = []
-        """Ordinals of what each call asked for."""
+        """The ordinals that each call requested."""
         monkeypatch.setattr("engine.live.rollout.open_turns.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.open_turns = OpenTurns(by=rollout_address(0), ask=self._called, timeout_s=1.0)
+        self.open_turns = OpenTurns(by=rollout_address(0), ask=self._record, timeout_s=1.0)
 
-    def _called(self, asks: object) -> None:
+    def _record(self, asks: object) -> None:
         assert isinstance(asks, list) and all(isinstance(ask, Ask) for ask in asks)
         self.calls.append([ask.key.group.ordinal for ask in asks])
 
@@ -48,13 +48,13 @@ def test_first_ask_goes_at_once_and_close_ones_are_batched(clocked: Clocked) -> 
     assert clocked.calls == [[0], [1, 2]]
 
 
-def test_nothing_waits_for_company_where_nothing_else_goes_on(clocked: Clocked) -> None:
+def test_ask_goes_at_once_where_nothing_decodes(clocked: Clocked) -> None:
     clocked.ask(0)
     clocked.ask(1, at_once=True)
     assert clocked.calls == [[0], [1]]
 
 
-def test_what_was_forgotten_before_it_went_out_is_not_asked(clocked: Clocked) -> None:
+def test_ask_forgotten_before_it_is_sent_is_not_sent(clocked: Clocked) -> None:
     clocked.ask(0)
     clocked.open_turns.forget_prompts({clocked.ask(1)})
     clocked.later(GATHER_S)

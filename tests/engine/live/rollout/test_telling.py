@@ -1,4 +1,4 @@
-"""What is told of a conversation, whole or piece by piece, becomes the same conversation again."""
+"""A conversation restored from its progress, full or incremental, equals the original."""
 
 import random
 from copy import deepcopy
@@ -9,8 +9,8 @@ import pytest
 from engine.environments.port import Observation, Prompt, Turn
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.rollout.conversation import Conversation
-from engine.live.rollout.telling import retold, told
-from engine.live.rollout.wording import Heard, Worded
+from engine.live.rollout.telling import restored, told
+from engine.live.rollout.wording import DecodedTurn, Rendered
 from engine.pipeline.data.accounts import Account
 from engine.pipeline.packed import Floats
 from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey
@@ -24,7 +24,7 @@ def named(version: int) -> WeightsId:
 
 
 class Growing:
-    """A conversation whose turns and observations come by chance, as its replica sees it."""
+    """A conversation of random turns and observations, as its replica holds it."""
 
     def __init__(self, seed: int, *, routes: bool = False) -> None:
         self.chance, self.routes = random.Random(seed), routes
@@ -44,7 +44,7 @@ class Growing:
         if self.partial is None:
             self.conversation.observed.append(Observation(text="seen"))
             ids = tuple(chance.randrange(9) for _ in range(chance.randrange(4)))
-            self.conversation.observe(Worded(ids=ids, text="seen", begins_anew=chance.random() < 0.3))
+            self.conversation.observe(Rendered(ids=ids, text="seen", starts_segment=chance.random() < 0.3))
             self.partial = SequenceProgress(token_ids=(), logprobs=(), versions=())
         elif self.partial.token_ids and chance.random() < 0.2:
             turn = self.partial
@@ -56,7 +56,7 @@ class Growing:
                 reason="stop",
                 routes=turn.routes,
             )
-            self.conversation.add_turn(output, Heard(turn=Turn(text="said"), exactly="said."), named)
+            self.conversation.add_turn(output, DecodedTurn(turn=Turn(text="said"), exact_text="said."), named)
             self.partial = None
         else:
             logprob = Floats.of([-chance.random()])[0]
@@ -69,13 +69,13 @@ class Growing:
             )
 
     def whole(self) -> Conversation:
-        """As one that goes on elsewhere would have it."""
+        """As another replica would resume it."""
         return replace(self.conversation, partial=self.partial)
 
 
 @pytest.mark.parametrize("routes", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_told_piece_by_piece_it_is_the_same_conversation(seed: int, routes: bool) -> None:
+def test_incremental_progress_restores_the_same_conversation(seed: int, routes: bool) -> None:
     growing = Growing(seed, routes=routes)
     account: Account | None = None
     heard = HeardUpTo(key=KEY, telling=1)
@@ -90,7 +90,7 @@ def test_told_piece_by_piece_it_is_the_same_conversation(seed: int, routes: bool
             account.take(piece)
         heard = HeardUpTo(key=KEY, telling=1, num_tokens=piece.num_tokens, mark=piece.mark)
         progress = account.progress(KEY)
-        assert retold(progress) == growing.whole()
+        assert restored(progress) == growing.whole()
         assert sum(run.num_tokens for run in progress.runs) == progress.num_tokens
 
 
@@ -112,4 +112,4 @@ def test_snapshot_does_not_change_with_the_conversation() -> None:
     before = deepcopy(growing.whole())
     for _ in range(50):
         growing.grow()
-    assert retold(piece) == before
+    assert restored(piece) == before

@@ -1,4 +1,4 @@
-"""Turns by the template: what a model reads is what its chat template says, and what it sampled is what is trained."""
+"""Turns by chat template: the model reads exactly the template's text, and training sees exactly the sampled tokens."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -57,91 +57,91 @@ def read_by_transformers(folder: Path, messages: Sequence[Message], *, opened: b
     return ids
 
 
-class Told:
+class Talk:
     """A conversation whose turns are written by the test, token by token."""
 
-    def __init__(self, folder: Path, asked: Prompt, **model: Any) -> None:
+    def __init__(self, folder: Path, opening: Prompt, **model: Any) -> None:
         self.wording = Wording.of_model(folder, ModelSpec(source=str(folder), **model))
         self.tokenizer = Tokenizer.from_folder(folder)
-        self.prompt = asked
-        opened = self.wording.opened(asked)
+        self.prompt = opening
+        opened = self.wording.opened(opening)
         self.ids, self.said = list(opened.ids), opened.text
         self.sampled: list[tuple[int, ...]] = []
         self.turns: list[Turn] = []
         self.observed: list[Observation] = []
-        self.anew: list[bool] = []
+        self.rewrites: list[bool] = []
 
     def say(self, ids: Sequence[int]) -> None:
-        heard = self.wording.heard(ids)
+        decoded = self.wording.heard(ids)
         self.ids += ids
         self.sampled.append(tuple(ids))
-        self.said += heard.exactly
-        self.turns.append(heard.turn)
+        self.said += decoded.exact_text
+        self.turns.append(decoded.turn)
 
     def observe(self, text: str, role: Role) -> None:
         self.observed.append(Observation(text=text, role=role))
-        worded = self.wording.went_on(self.prompt, self.said, self.turns, self.observed)
-        self.anew.append(worded.begins_anew)
-        if worded.begins_anew:
+        rendered = self.wording.continued(self.prompt, self.said, self.turns, self.observed)
+        self.rewrites.append(rendered.starts_segment)
+        if rendered.starts_segment:
             self.ids, self.said = [], ""
-        self.ids += worded.ids
-        self.said += worded.text
+        self.ids += rendered.ids
+        self.said += rendered.text
 
 
 def test_tool_answer_and_next_opening_match_the_template(qwen3: Path) -> None:
-    told = Told(qwen3, prompt(tools=(TOOL,)))
+    talk = Talk(qwen3, prompt(tools=(TOOL,)))
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
-    assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+    assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
     for number in range(3):
-        told.say(told.tokenizer.encode_rendered(CALL + END))
-        told.observe(f"\n4{number}\n", "tool")
+        talk.say(talk.tokenizer.encode_rendered(CALL + END))
+        talk.observe(f"\n4{number}\n", "tool")
         messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
-        assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
-    assert told.anew == [False] * 3
-    marks = told.tokenizer.words()
-    assert told.ids.count(marks["<tool_response>"]) == told.ids.count(marks["</tool_response>"]) == 3
+        assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+    assert talk.rewrites == [False] * 3
+    marks = talk.tokenizer.words()
+    assert talk.ids.count(marks["<tool_response>"]) == talk.ids.count(marks["</tool_response>"]) == 3
 
 
 def test_sampled_tokens_are_kept_where_retokenizing_differs(qwen3: Path) -> None:
-    told = Told(qwen3, prompt())
-    in_bytes = [token for letter in "calculator" for token in told.tokenizer.encode_rendered(letter)]
-    assert in_bytes != told.tokenizer.encode_rendered("calculator")
-    sampled = [*told.tokenizer.encode_rendered(THOUGHT), *in_bytes, told.tokenizer.eos_id]
-    before = len(told.ids)
-    told.say(sampled)
-    told.observe("42", "tool")
-    assert told.anew == [False]
-    assert told.ids[before : before + len(sampled)] == sampled
-    assert told.tokenizer.decode(told.ids[before + len(sampled) :]).startswith("\n<|im_start|>user\n<tool_response>")
+    talk = Talk(qwen3, prompt())
+    in_bytes = [token for letter in "calculator" for token in talk.tokenizer.encode_rendered(letter)]
+    assert in_bytes != talk.tokenizer.encode_rendered("calculator")
+    sampled = [*talk.tokenizer.encode_rendered(THOUGHT), *in_bytes, talk.tokenizer.eos_id]
+    before = len(talk.ids)
+    talk.say(sampled)
+    talk.observe("42", "tool")
+    assert talk.rewrites == [False]
+    assert talk.ids[before : before + len(sampled)] == sampled
+    assert talk.tokenizer.decode(talk.ids[before + len(sampled) :]).startswith("\n<|im_start|>user\n<tool_response>")
 
 
 def test_half_a_letter_that_was_sampled_is_kept(qwen3: Path) -> None:
-    """Bytes that are no text are told as a mark of replacement on both sides."""
-    told = Told(qwen3, prompt())
-    half = told.tokenizer.encode_rendered("é")[:1]
-    before = len(told.ids)
-    told.say([*told.tokenizer.encode_rendered(THOUGHT), *half, told.tokenizer.eos_id])
-    told.observe("42", "tool")
-    assert told.anew == [False] and half[0] in told.ids[before:]
+    """Invalid bytes decode to a replacement character on both sides."""
+    talk = Talk(qwen3, prompt())
+    half = talk.tokenizer.encode_rendered("é")[:1]
+    before = len(talk.ids)
+    talk.say([*talk.tokenizer.encode_rendered(THOUGHT), *half, talk.tokenizer.eos_id])
+    talk.observe("42", "tool")
+    assert talk.rewrites == [False] and half[0] in talk.ids[before:]
 
 
 def test_template_closes_a_turn_ended_by_a_stop_string(qwen3: Path) -> None:
-    told = Told(qwen3, prompt())
-    told.say(told.tokenizer.encode_rendered(CALL))
-    told.observe("42", "tool")
+    talk = Talk(qwen3, prompt())
+    talk.say(talk.tokenizer.encode_rendered(CALL))
+    talk.observe("42", "tool")
     asked = {"role": "user", "content": "What is 6 times 7?"}
     dialogue = [asked, {"role": "assistant", "content": CALL}, {"role": "tool", "content": "42"}]
-    assert told.anew == [False]
-    assert told.ids == read_by_transformers(qwen3, dialogue)
+    assert talk.rewrites == [False]
+    assert talk.ids == read_by_transformers(qwen3, dialogue)
 
 
 def test_template_that_drops_thoughts_starts_a_new_segment(qwen3: Path) -> None:
-    told = Told(qwen3, prompt())
-    told.say(told.tokenizer.encode_rendered(f"{THOUGHT}42{END}"))
-    told.observe("Are you sure?", "user")
-    told.say(told.tokenizer.encode_rendered(CALL + END))
-    told.observe("42", "tool")
-    assert told.anew == [True, False]
+    talk = Talk(qwen3, prompt())
+    talk.say(talk.tokenizer.encode_rendered(f"{THOUGHT}42{END}"))
+    talk.observe("Are you sure?", "user")
+    talk.say(talk.tokenizer.encode_rendered(CALL + END))
+    talk.observe("42", "tool")
+    assert talk.rewrites == [True, False]
     dialogue = [
         {"role": "user", "content": "What is 6 times 7?"},
         {"role": "assistant", "content": f"{THOUGHT}42"},
@@ -149,30 +149,30 @@ def test_template_that_drops_thoughts_starts_a_new_segment(qwen3: Path) -> None:
         {"role": "assistant", "content": CALL},
         {"role": "tool", "content": "42"},
     ]
-    assert told.ids == read_by_transformers(qwen3, dialogue)
-    assert told.tokenizer.decode(told.ids).count("I need the product") == 1
+    assert talk.ids == read_by_transformers(qwen3, dialogue)
+    assert talk.tokenizer.decode(talk.ids).count("I need the product") == 1
 
 
 def test_generated_history_equals_template_if_nothing_is_dropped(qwen3: Path) -> None:
-    told = Told(qwen3, prompt(tools=(TOOL,)), history="as_generated")
+    talk = Talk(qwen3, prompt(tools=(TOOL,)), history="as_generated")
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
     for number, end in enumerate((END, "", END)):  # one turn is ended by a stop string
-        told.say(told.tokenizer.encode_rendered(CALL + end))
-        told.observe(f"\n4{number}\n", "tool")
+        talk.say(talk.tokenizer.encode_rendered(CALL + end))
+        talk.observe(f"\n4{number}\n", "tool")
         messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
-        assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+        assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
 
 
 @pytest.mark.parametrize("thinks", [True, False])
 def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bool) -> None:
-    told = Told(qwen3, prompt(), history="as_generated", chat_options={"enable_thinking": thinks})
-    opened, answer = list(told.ids), f"{THOUGHT if thinks else ''}42"
+    talk = Talk(qwen3, prompt(), history="as_generated", chat_options={"enable_thinking": thinks})
+    opened, answer = list(talk.ids), f"{THOUGHT if thinks else ''}42"
     for number in range(3):
-        told.say(told.tokenizer.encode_rendered(answer + END))
-        told.observe(f"Are you sure? STAND-IN {number}", "user")
-    assert told.anew == [False] * 3
-    text = told.tokenizer.decode(told.ids[len(opened) :])
-    opening = told.said[told.said.rindex("<|im_start|>assistant") :]
+        talk.say(talk.tokenizer.encode_rendered(answer + END))
+        talk.observe(f"Are you sure? STAND-IN {number}", "user")
+    assert talk.rewrites == [False] * 3
+    text = talk.tokenizer.decode(talk.ids[len(opened) :])
+    opening = talk.said[talk.said.rindex("<|im_start|>assistant") :]
     questions = [f"\n<|im_start|>user\nAre you sure? STAND-IN {number}" for number in range(3)]
     assert text == "".join(f"{answer}{asked}\n{opening}" for asked in questions)
 
@@ -180,30 +180,30 @@ def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bo
 def test_template_that_hides_answers_refuses_generated_history(tmp_path: Path) -> None:
     folder = save_qwen3(tmp_path, template=None)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    told = Told(folder, prompt(), history="as_generated")
-    told.say(told.tokenizer.encode_rendered(f"42{END}"))
+    talk = Talk(folder, prompt(), history="as_generated")
+    talk.say(talk.tokenizer.encode_rendered(f"42{END}"))
     with pytest.raises(ValueError, match=r"leave model\.history at template"):
-        told.observe("Are you sure?", "user")
+        talk.observe("Are you sure?", "user")
 
 
 def test_options_reach_the_template(qwen3: Path) -> None:
-    told = Told(qwen3, prompt(), chat_options={"enable_thinking": False})
+    talk = Talk(qwen3, prompt(), chat_options={"enable_thinking": False})
     expected = read_by_transformers(qwen3, [{"role": "user", "content": "What is 6 times 7?"}], enable_thinking=False)
-    assert told.ids == expected
-    assert told.said.endswith("<think>\n\n</think>\n\n")
+    assert talk.ids == expected
+    assert talk.said.endswith("<think>\n\n</think>\n\n")
 
 
-def test_messages_are_told_as_they_are(qwen3: Path) -> None:
+def test_messages_are_rendered_unchanged(qwen3: Path) -> None:
     messages = ({"role": "system", "content": "Be short."}, {"role": "user", "content": " 6 times 7? "})
-    assert Told(qwen3, prompt(messages=messages)).ids == read_by_transformers(qwen3, messages)
+    assert Talk(qwen3, prompt(messages=messages)).ids == read_by_transformers(qwen3, messages)
 
 
-def test_a_job_that_wants_none_reads_its_prompts_as_they_stand(qwen3: Path) -> None:
-    told = Told(qwen3, prompt(), chat="plain")
-    assert told.ids == told.tokenizer.encode("What is 6 times 7?\n")
-    told.say(told.tokenizer.encode("42"))
-    told.observe(" <result>\n", "tool")
-    assert told.ids[-len(told.tokenizer.encode(" <result>\n")) :] == told.tokenizer.encode(" <result>\n")
+def test_plain_chat_reads_prompts_without_a_template(qwen3: Path) -> None:
+    talk = Talk(qwen3, prompt(), chat="plain")
+    assert talk.ids == talk.tokenizer.encode("What is 6 times 7?\n")
+    talk.say(talk.tokenizer.encode("42"))
+    talk.observe(" <result>\n", "tool")
+    assert talk.ids[-len(talk.tokenizer.encode(" <result>\n")) :] == talk.tokenizer.encode(" <result>\n")
 
 
 def test_plain_model_reads_texts_and_refuses_messages() -> None:
@@ -220,7 +220,7 @@ def test_plain_model_reads_texts_and_refuses_messages() -> None:
 
 
 class Answering:
-    """Three turns, answered by turns as a tool and as a user."""
+    """Answers turn after turn in the given roles, then judges."""
 
     def __init__(self, *roles: Role) -> None:
         self._roles = roles
@@ -276,7 +276,7 @@ class Talking:
 
 
 def segments_of(content: TrajectoryContent) -> list[tuple[list[int], list[bool]]]:
-    """(tokens, whether they were sampled) of each."""
+    """(tokens, whether each was sampled) of each segment."""
     ends = [*content.breaks, len(content.response_ids)]
     parts = []
     for start, end in zip([0, *ends], ends, strict=False):
@@ -293,8 +293,8 @@ def runs_of(ids: Sequence[int], sampled: Sequence[bool]) -> list[tuple[bool, lis
     ]
 
 
-def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Role], options: dict[str, bool]) -> str:
-    """The conversation when so many turns had been answered."""
+def transformers_text(folder: Path, turns: Sequence[str], roles: Sequence[Role], options: dict[str, bool]) -> str:
+    """The conversation after its answered turns."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -311,8 +311,8 @@ def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Ro
 def test_trained_tokens_are_the_sampled_ones_after_template_text(
     qwen3: Path, roles: tuple[Role, ...], thinks: bool
 ) -> None:
-    """A random model says anything at all, thoughts and half letters; a stop string or its end token ends a turn. Where
-    it does not think, Qwen3's template opens a turn with an empty thought, and drops that from the turn later on."""
+    """A random model writes anything, thoughts and half letters too; a stop string or its end token ends a turn. With
+    thinking off, Qwen3's template opens a turn with an empty thought, and drops that from the turn later on."""
     options = {"enable_thinking": thinks}
     talking = Talking(qwen3, Answering(*roles), options)
     ended = talking.finish()
@@ -323,12 +323,12 @@ def test_trained_tokens_are_the_sampled_ones_after_template_text(
         own = [token for token, mine in zip(content.response_ids, content.written, strict=True) if mine]
         assert own == talking.sampled[trajectory.key.sample]
         for ids, sampled in segments_of(content):
-            told = ""
+            text = ""
             for is_own, run in runs_of(ids, sampled):
                 if is_own:
-                    assert told == as_transformers_tells(qwen3, turns, roles, options)
+                    assert text == transformers_text(qwen3, turns, roles, options)
                     turns.append(tokenizer.decode(run))
-                told += raw.decode(run, skip_special_tokens=False)
+                text += raw.decode(run, skip_special_tokens=False)
         assert len(turns) == len(roles) + 1
         assert thinks or trajectory.num_segments == len(turns)
     batch = batch_of([CompleteGroup(key=GROUP, trajectories=tuple(ended))], Lineage(), at=0)

@@ -72,7 +72,7 @@ def test_rows_rejected_by_template_or_plain_model_are_named(tmp_path: Path) -> N
     rows = [{"prompt": [system, user] if at in (3, 7) else [{**user, "content": f"{at}?"}]} for at in range(1, 41)]
     (data / "chats.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
     job = spec(folder, environment={"name": "jsonl", "params": {"data": "chats.jsonl"}})
-    with pytest.raises(ValueError, match=r"chats\.jsonl:1: a prompt of messages or with tools needs a model with"):
+    with pytest.raises(ValueError, match=r"chats\.jsonl:1: a prompt with messages or tools needs a model with"):
         refuse_model(job, data_folder=data)
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
     (folder / "chat_template.jinja").write_text(template)
