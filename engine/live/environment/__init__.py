@@ -1,1 +1,1 @@
-"""The workers of the environment: prompts, answers and rewards, in processes of their own."""
+"""The environment's workers: prompts, answers and rewards, in processes of their own."""

@@ -1,11 +1,11 @@
 """An environment worker's actor: answers the turns of every replica, in a process of its own.
 
-Graders and tools compete neither with decoding for the interpreter's lock nor with each other, and an answer that
-comes while its trajectory moves to another replica finds it there.
+Graders and tools do not compete with decoding for the interpreter's lock, and an answer follows a trajectory that moves
+to another replica meanwhile.
 
 Invariants:
-- its death loses nothing: replicas ask again;
-- a thread of it that ends says so: its answers to the driver's polls would hide that nobody is answered any more.
+- the worker's death loses nothing: replicas repeat their requests;
+- a thread of the worker that ends is reported to the driver: polls alone would still be answered.
 """
 
 import logging
@@ -40,7 +40,7 @@ from engine.spec.log_text import log_to
 log = logging.getLogger(__name__)
 
 GATHER: Final = 256  # answers that go out together
-# A message costs more than the answers that it holds: after one, others wait for so long for company.
+# A message costs more than the answers in it: after each message, answers gather for this long.
 GATHER_S: Final = 0.01
 
 
@@ -84,7 +84,7 @@ class EnvironmentActor:
 
     @ray.method(concurrency_group="inbox")
     def look_at(self, process: str) -> ProcessSeen | None:
-        """Of this host, for the driver, which may be on another one."""
+        """Inspects a process of this host for the driver, which may run on another host."""
         return look_at(process)
 
     def _until_it_fails(self, loop: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ class EnvironmentActor:
             self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"{self._part}: {error!r}"))
 
     def _run(self) -> None:
-        # Heavy imports on this thread, not before.
+        # Heavy imports run on this thread, not earlier.
         from engine.environments.registry import make_environment
         from engine.environments.sandbox.capacity import share_host
         from engine.environments.sandbox.outcome import SandboxUnavailable
@@ -107,10 +107,10 @@ class EnvironmentActor:
             self._assets.ensure("data")
         try:
             environment = make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder)
-        except (SandboxUnavailable, GraderError) as error:  # a fault of the environment's own would be a ValueError
+        except (SandboxUnavailable, GraderError) as error:  # the environment's own faults are ValueErrors
             self._outbox.put(DRIVER, BodyFailed(failure_class="infrastructure", message=str(error)))
             return
-        except ValueError as error:  # the spec asks for what this machine does not have
+        except ValueError as error:  # the spec requires something that this machine lacks
             self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
             return
         threads = TurnThreads(
@@ -135,7 +135,7 @@ class EnvironmentActor:
                     answers[to].append(answer)
             except Empty:
                 pass
-            for address, its in answers.items():
+            for address, batch in answers.items():
                 if address in self._peers:
-                    self._peers[address].answer.remote(its)
+                    self._peers[address].answer.remote(batch)
             sent_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Failures of an environment's calls: what happened, what was asked, and whose fault it is."""
+"""Failures of an environment's calls: the error, the request, and who is to blame."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ def failure_of(error: Exception, ask: Ask) -> Failure:
 
 
 def hanging(ask: Ask, num_hanging: int) -> Failure:
-    return Failure(kind="error", reason=f"{num_hanging} calls of it hang", blame=blamed(ask))
+    return Failure(kind="error", reason=f"{num_hanging} calls of the environment hang", blame=blamed(ask))
 
 
 def blamed(ask: Ask) -> Blame:
@@ -28,7 +28,7 @@ def blamed(ask: Ask) -> Blame:
 
 
 def shown_of(ask: Ask) -> str:
-    asked = f"prompt {ask.key.group.split}/{ask.key.group.ordinal}"
+    source = f"prompt {ask.key.group.split}/{ask.key.group.ordinal}"
     if ask.prompt is None:
-        return asked
-    return f"{asked}, {shown(ask.prompt.text)}, answered {shown(ask.turns[-1].text if ask.turns else '')}"
+        return source
+    return f"{source}, {shown(ask.prompt.text)}, answered {shown(ask.turns[-1].text if ask.turns else '')}"

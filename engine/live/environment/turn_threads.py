@@ -1,21 +1,21 @@
-"""Threads for an environment's `prompt` and `respond`, so that a slow or broken grader delays nobody else.
+"""Threads that call an environment's `prompt` and `respond`: a slow or broken grader delays no other request.
 
-    ask ──▶ line ──▶ thread ──▶ environment ──▶ answer
-                       ├─ others wait too long in the line ──▶ more threads
-                       └─ too long ──▶ failure; the thread is left behind and replaced
+    ask ──▶ queue ──▶ thread ──▶ environment ──▶ answer
+                        ├─ requests wait too long in the queue ──▶ more threads
+                        └─ timeout ──▶ failure; the thread is abandoned and replaced
 
 Invariants:
-- one thread answers a burst of quick ones: to wake one for each would cost more than the answers; an ask that nobody
-  took up within HASTE_S gets a thread of its own;
-- every ask is answered once, within `timeout_s` of its call: a prompt, an observation, a verdict, or the reason why
-  there is none. Its wait in the line does not count, nor do waits for a core or a free process (`excuses.py`);
-- the line holds at most one ask of each open sample, since its replica starts no other in that place: a full line slows
-  prompts down and fails nothing;
-- a reason is never a reward of 0, says whose fault it is, and shows what was asked;
-- what is answered has passed the border (border.py): no word of an environment is more than the engine can take;
-- a time for which the whole process stood still (frozen, suspended) is not held against the environment;
-- threads left behind are bounded: when there are too many, the environment is at fault and every ask says so;
-- where the system gives no more threads, those that are there answer one after the other; without any, it says so.
+- one thread answers a burst of quick requests: waking a thread for each would cost more than the answers; a request
+  that waited HASTE_S in the queue gets a thread of its own;
+- every request is answered once, within `timeout_s` of its call: a prompt, an observation, a verdict, or a failure.
+  Its wait in the queue does not count, nor do waits for a core or a free process (`excuses.py`);
+- the queue holds at most one request of each open sample, since its replica starts no other in that place: a full
+  queue slows prompts down and fails nothing;
+- a failure is never a reward of 0; it names who is to blame and shows the request;
+- every answer is sanitized (border.py): the engine can process any text of an environment;
+- time in which the whole process did not run (frozen, suspended) does not count against the environment;
+- abandoned threads are bounded: at the limit the environment is to blame, and every request fails with that reason;
+- where the system allows no more threads, the existing ones answer in sequence; without any, the request raises.
 """
 
 import logging
@@ -48,13 +48,13 @@ from engine.spec.environment_workers import CALLS_OF_A_WORKER
 log = logging.getLogger(__name__)
 
 TRIES: Final = 3
-MAX_THREADS: Final = CALLS_OF_A_WORKER  # waiting for a tool costs a stack of a few kB, no core
+MAX_THREADS: Final = CALLS_OF_A_WORKER  # a thread that waits for a tool costs a stack of a few kB, no core
 MAX_LEFT_BEHIND: Final = 256
-HASTE_S: Final = 0.002  # nobody notices so much, and most graders have answered many by then
-FULL_S: Final = 0.1  # until it is looked again for a thread where there was none
+HASTE_S: Final = 0.002  # an unnoticeable delay, in which most graders answer many requests
+FULL_S: Final = 0.1  # the next try to start a thread where the system allowed none
 IDLE_S: Final = 30.0
-LOOK_EVERY_S: Final = 1.0  # at the clock, which otherwise would not know a pause from a sleep
-REMEMBERED: Final = 4_096  # answers that may be asked for again after a move or a lost message
+LOOK_EVERY_S: Final = 1.0  # read the clock this often: else a freeze looks like a long wait
+REMEMBERED: Final = 4_096  # answers that may be requested again after a move or a lost message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class Pending:
     ask: Ask
     asked_at: float
     num_before: int
-    """Unanswered asks when it came."""
+    """Unanswered requests when it arrived."""
     begun_at: float | None = None
-    """None: it waits in the line."""
+    """None: it waits in the queue."""
     excuse: Excuse = field(default_factory=Excuse)
     is_over: bool = False
 
@@ -74,16 +74,16 @@ class TurnThreads:
     def __init__(
         self, environment: Environment, *, timeout_s: float, answer: Callable[[Address, Answer], None]
     ) -> None:
-        """`answer` is called from any thread, with the address of who asked last."""
+        """`answer` is called from any thread, with the address of the last requester."""
         self._environment, self._timeout_s, self._answer = environment, timeout_s, answer
         self._lock = threading.Lock()
         self._pending: dict[AskId, Pending] = {}
         self._remembered: OrderedDict[AskId, Answer] = OrderedDict()
-        self._line: deque[Pending] = deque()
+        self._queue: deque[Pending] = deque()
         self._has_work = threading.Condition(self._lock)
-        self._is_called = False  # a thread that will look at the line
+        self._is_called = False  # a thread is on its way to the queue
         self._unanswered: list[tuple[float, int, Pending]] = []
-        """A heap by their deadlines, with a number where they are equal; some have been answered since."""
+        """A heap by deadline, then by a serial number; some of them have been answered since."""
         self._numbers = count()
         self._has_asks = threading.Condition(self._lock)
         self._looks_at = float("inf")
@@ -91,8 +91,8 @@ class TurnThreads:
         self._num_threads = 0
         self._num_idle = 0
         self.num_left_behind = 0
-        self._has_noted = False
-        """That some of its text had to be made valid."""
+        self._has_warned = False
+        """True once a warning about invalid text was logged."""
         threading.Thread(target=self._watch, name="environment-deadlines", daemon=True).start()
 
     def ask(self, ask: Ask) -> None:
@@ -104,22 +104,22 @@ class TurnThreads:
                 pending.ask = ask
                 return
             if known is None and not self._hangs:
-                self._put_in_line(ask, id)
+                self._enqueue(ask, id)
                 return
         self._answer(ask.by, known or Answer(id=id, said=hanging(ask, MAX_LEFT_BEHIND)))
 
-    def _put_in_line(self, ask: Ask, id: AskId) -> None:
+    def _enqueue(self, ask: Ask, id: AskId) -> None:
         pending = Pending(id=id, ask=ask, asked_at=self._now(), num_before=len(self._pending))
         self._pending[id] = pending
-        self._line.append(pending)
+        self._queue.append(pending)
         if self._num_idle == self._num_threads and not self._is_called:
-            self._call(1)
+            self._call_threads(1)
         if pending.asked_at + HASTE_S < self._looks_at:
             self._looks_at = pending.asked_at + HASTE_S
             self._has_asks.notify()
 
-    def _call(self, count: int) -> bool:
-        """Threads for so many of the line; False if none is to be had."""
+    def _call_threads(self, count: int) -> bool:
+        """Wakes or starts threads for so many queued requests; False if none is available."""
         num_woken = min(count, self._num_idle)
         self._has_work.notify(num_woken)
         num_started = 0
@@ -134,7 +134,7 @@ class TurnThreads:
         except RuntimeError as error:  # a limit on processes, which threads count towards
             if not self._num_threads:
                 raise
-            log.warning("no more than %d threads: %s", self._num_threads, error)
+            log.warning("cannot start more than %d environment threads: %s", self._num_threads, error)
             return False
         self._num_threads += 1
         return True
@@ -152,7 +152,7 @@ class TurnThreads:
                 self._begin(pending)
             if self._finish(pending, hanging(pending.ask, MAX_LEFT_BEHIND) if hangs else self._respond(pending)):
                 continue
-            with self._lock:  # it was given up meanwhile, and its place was given to another thread
+            with self._lock:  # the request timed out meanwhile, and another thread has this one's place
                 self.num_left_behind -= 1
             return
 
@@ -168,15 +168,15 @@ class TurnThreads:
             self._has_asks.notify()
 
     def _next(self) -> Pending | None:
-        """None when there was nothing to do for long."""
+        """The next request; None after a long time without one."""
         while True:
             self._is_called = False
-            if self._line:
-                return self._line.popleft()
+            if self._queue:
+                return self._queue.popleft()
             self._num_idle += 1
             has_work = self._has_work.wait(timeout=IDLE_S)
             self._num_idle -= 1
-            if not has_work and not self._line:
+            if not has_work and not self._queue:
                 return None
 
     def _respond(self, pending: Pending) -> Said:
@@ -185,32 +185,32 @@ class TurnThreads:
             tries_left -= 1
             try:
                 with excusing(pending.excuse):
-                    return self._asked(pending.ask)
-            except Exception as error:  # noqa: BLE001 - a customer's code; whatever it raises is no reward of 0
+                    return self._call_environment(pending.ask)
+            except Exception as error:  # noqa: BLE001 - a customer's code; no error of it is a reward of 0
                 if not tries_left or pending.is_over or not getattr(error, "retryable", False):
                     return failure_of(error, pending.ask)
 
-    def _asked(self, ask: Ask) -> Said:
-        said: Prompt | Observation | Verdict
+    def _call_environment(self, ask: Ask) -> Said:
+        raw: Prompt | Observation | Verdict
         if ask.prompt is None:
-            said = self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+            raw = self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
         elif ask.is_truncated:
-            said = conclude(self._environment, ask.prompt, ask.turns)
+            raw = conclude(self._environment, ask.prompt, ask.turns)
         else:
-            said = self._environment.respond(ask.prompt, ask.turns)
-        passed = sound(said)
-        if not isinstance(passed, Verdict) and passed.text != getattr(said, "text", "") and not self._has_noted:
-            self._has_noted = True
-            log.warning("the environment writes what cannot be encoded, now U+FFFD, first of %s", shown_of(ask))
-        return passed
+            raw = self._environment.respond(ask.prompt, ask.turns)
+        answer = sound(raw)
+        if not isinstance(answer, Verdict) and answer.text != getattr(raw, "text", "") and not self._has_warned:
+            self._has_warned = True
+            log.warning("replaced invalid Unicode of the environment by U+FFFD, first in %s", shown_of(ask))
+        return answer
 
     def _finish(self, pending: Pending, said: Said, *, is_given_up: bool = False) -> bool:
-        """False if it was given up before."""
+        """False if the request had timed out before."""
         with self._lock:
             if pending.is_over:
                 return False
             pending.is_over = True
-            if is_given_up:  # its thread is left behind; another may take its place
+            if is_given_up:  # its thread is abandoned; another may take its place
                 self.num_left_behind += 1
                 self._num_threads -= 1
             ask = pending.ask
@@ -241,13 +241,13 @@ class TurnThreads:
                 now = self._now()
                 overdue = self._overdue(now)
                 if not overdue:
-                    self._looks_at = min(self._next_deadline(), self._help(now), now + LOOK_EVERY_S)
+                    self._looks_at = min(self._next_deadline(), self._add_threads(now), now + LOOK_EVERY_S)
                     self._has_asks.wait(timeout=self._looks_at - now)
             for pending in overdue:
                 self._give_up(pending)
 
     def _now(self) -> float:
-        """Under the lock."""
+        """Call it under the lock."""
         return self._awake.at(time.monotonic())
 
     def _overdue(self, now: float) -> list[Pending]:
@@ -270,16 +270,16 @@ class TurnThreads:
     def _next_deadline(self) -> float:
         return self._unanswered[0][0] if self._unanswered else float("inf")
 
-    def _help(self, now: float) -> float:
-        """Threads for those that have waited in the line for long. When to look again."""
-        if not self._line:
+    def _add_threads(self, now: float) -> float:
+        """Calls threads for requests that waited HASTE_S in the queue; returns when to check again."""
+        if not self._queue:
             return float("inf")
-        in_haste_at = self._line[0].asked_at + HASTE_S
+        in_haste_at = self._queue[0].asked_at + HASTE_S
         if in_haste_at > now:
             return in_haste_at
         try:
-            return now + (HASTE_S if self._call(len(self._line)) else FULL_S)
-        except RuntimeError:  # no thread at all: whoever asks next says so
+            return now + (HASTE_S if self._call_threads(len(self._queue)) else FULL_S)
+        except RuntimeError:  # no thread at all: the next request raises
             return now + FULL_S
 
     def _give_up(self, pending: Pending) -> None:

@@ -1,7 +1,7 @@
-"""Messages between replicas and environment workers. Bodies only: no brain ever sees these.
+"""Messages between the bodies of replicas and environment workers. No brain sees them.
 
-Invariant: an ask is a state, not a change. The same ask again (a lost answer, a trajectory that moved to another
-replica) joins the one in progress or is answered from memory; the answer goes to whoever asked last.
+Invariant: requests are idempotent. A repeated `Ask` (its answer was lost, or its trajectory moved to another replica)
+joins the call in progress or is answered from memory; the answer goes to the last requester.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from engine.pipeline.records import Failure, SampleKey
 Said = Prompt | Observation | Verdict | Failure
 
 AskId = tuple[SampleKey, int, str]
-"""A trajectory, how many turns it has, and what was said in them: the same sample may be told again elsewhere."""
+"""A trajectory, its number of turns, and a digest of them: a sample may be generated again on another replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Ask:
     by: Address
     key: SampleKey
     prompt: Prompt | None
-    """None: it is the prompt that is asked for."""
+    """None: the request is for the prompt itself."""
     turns: tuple[Turn, ...]
     is_truncated: bool = False
     """The model cannot take another turn: the environment must return a verdict."""
@@ -32,8 +32,8 @@ class Ask:
 
     def __post_init__(self) -> None:
         texts = [turn.text for turn in self.turns] + ["truncated"] * self.is_truncated
-        said = sha256("\0".join(texts).encode(errors="surrogatepass"))
-        object.__setattr__(self, "said", said.hexdigest()[:16])
+        digest = sha256("\0".join(texts).encode(errors="surrogatepass"))
+        object.__setattr__(self, "said", digest.hexdigest()[:16])
 
     @property
     def id(self) -> AskId:
@@ -45,11 +45,11 @@ class Answer:
     id: AskId
     said: Said
     seconds: float = 0.0
-    """From the ask until the answer."""
+    """From the request to the answer."""
     waited_s: float = 0.0
-    """Of these, without being worked on: in line, for a core, for a free process."""
+    """Part of `seconds` spent waiting: in the queue, for a core, for a free process."""
     num_before: int = 0
-    """Asks that its worker had not answered when it came."""
+    """Unanswered requests of its worker when it arrived."""
 
 
 pickled_by_values(Address, Prompt, Verdict, Ask, Answer)

@@ -1,4 +1,4 @@
-"""The environment's actor never falls silent behind answers to the driver's polls."""
+"""The environment's actor reports a thread that has ended, though it still answers the driver's polls."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,29 +18,29 @@ ASK = Ask(by=REPLICA, key=SampleKey(group=GroupKey(ordinal=0), sample=0), prompt
 
 
 class Gone:
-    """A replica to which nothing can be sent."""
+    """A replica that raises on every send."""
 
     @property
     def answer(self) -> Any:
         raise OSError("the object store is full")
 
 
-def asks_what_is_none(actor: Any) -> None:
+def fail_on_ask(actor: Any) -> None:
     actor.ask([None])
 
 
-def cannot_be_answered(actor: Any) -> None:
+def fail_on_answer(actor: Any) -> None:
     actor.connect({REPLICA: Gone()})
     actor.ask([ASK])
 
 
-@pytest.mark.parametrize("fault", [asks_what_is_none, cannot_be_answered])
-def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("fault", [fail_on_ask, fail_on_answer])
+def test_ended_thread_is_reported_to_the_driver(fault: Callable[[Any], None]) -> None:
     actor: Any = EnvironmentActor(spec=JobSpec(name="x"), worker=0, data_folder=None)
     fault(actor)
     answers = (actor.collect(1.0, got) for got in range(30))
-    failed = (message for _, said in answers for _, message in said if isinstance(message, BodyFailed))
-    assert "environment" in next(failed).message
+    failures = (message for _, batch in answers for _, message in batch if isinstance(message, BodyFailed))
+    assert "environment" in next(failures).message
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], N
     [("reasoning_gym", ""), ("custom", "def prompt(*_): return {'text': 'x'}\ndef respond(*_): pass")],
     ids=["reasoning_gym", "custom"],
 )
-def test_a_sandbox_that_does_not_start_is_no_fault_of_the_jobs(
+def test_sandbox_that_does_not_start_is_infrastructure(
     name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
@@ -57,6 +57,6 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_jobs(
     spec = JobSpec.model_validate({"name": "x", "environment": {"name": name, "code": code}})
     actor: Any = EnvironmentActor(spec=spec, worker=0, data_folder=None)
     answers = (actor.collect(1.0, got) for got in range(30))
-    failed = (message for _, said in answers for _, message in said if isinstance(message, BodyFailed))
-    told = next(failed)
-    assert told.failure_class == "infrastructure" and "namespace" in told.message
+    failures = (message for _, batch in answers for _, message in batch if isinstance(message, BodyFailed))
+    failure = next(failures)
+    assert failure.failure_class == "infrastructure" and "namespace" in failure.message

@@ -1,4 +1,4 @@
-"""An environment that is slow, hangs or raises delays nobody else, and is never taken for a reward of 0."""
+"""A slow, hanging or raising environment delays no other request and never becomes a reward of 0."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ def ask(sample: int, *turns: str, by: Address = REPLICA) -> Ask:
 
 
 class Scripted:
-    """Does what the last turn says; `gate` holds back whoever waits."""
+    """Obeys the text of the last turn; calls that wait do so until `gate` is set."""
 
     name = "scripted"
 
@@ -78,16 +78,16 @@ def test_a_slow_answer_delays_no_other() -> None:
     assert {asking.next()[1].id[0].sample for _ in range(40)} == set(range(40))
 
 
-def test_a_prompt_is_asked_for_like_a_turn() -> None:
+def test_prompt_is_requested_like_a_turn() -> None:
     asking = Asking()
     key = SampleKey(group=GroupKey(ordinal=7), sample=0)
     asking.threads.ask(Ask(by=REPLICA, key=key, prompt=None, turns=()))
-    said = asking.next()[1].said
-    assert isinstance(said, Prompt) and said.text == "train 7"
+    prompt = asking.next()[1].said
+    assert isinstance(prompt, Prompt) and prompt.text == "train 7"
 
 
 @pytest.mark.parametrize(("turn", "num_calls"), [("raise", 1), ("flaky", TRIES)])
-def test_what_a_grader_raises_is_a_reason_and_no_verdict(turn: str, num_calls: int) -> None:
+def test_error_of_a_grader_is_a_failure_not_a_verdict(turn: str, num_calls: int) -> None:
     asking = Asking()
     asking.threads.ask(ask(0, turn))
     _, answer = asking.next()
@@ -99,38 +99,37 @@ def test_what_a_grader_raises_is_a_reason_and_no_verdict(turn: str, num_calls: i
     assert asking.environment.num_calls == num_calls
 
 
-def test_a_grader_says_itself_that_it_took_too_long() -> None:
+def test_grader_that_reports_a_timeout_fails_as_timeout() -> None:
     asking = Asking()
     asking.threads.ask(ask(0, "late"))
-    said = asking.next()[1].said
-    assert isinstance(said, Failure) and said.kind == "timeout"
+    failure = asking.next()[1].said
+    assert isinstance(failure, Failure) and failure.kind == "timeout"
 
 
 def test_hung_grader_times_out_and_its_late_answer_is_dropped() -> None:
     asking = Asking(timeout_s=0.05)
     asking.threads.ask(ask(0, "wait"))
     _, answer = asking.next()
-    said = answer.said
-    assert (
-        isinstance(said, Failure) and said.kind == "timeout" and said.reason.startswith("no answer within 0.05 s to ")
-    )
+    failure = answer.said
+    assert isinstance(failure, Failure) and failure.kind == "timeout"
+    assert failure.reason.startswith("no answer within 0.05 s to ")
     asking.environment.gate.set()
     asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1
 
 
-def test_waits_that_are_excused_extend_the_deadline_of_an_answer() -> None:
+def test_excused_waits_extend_the_deadline_of_an_answer() -> None:
     asking = Asking(timeout_s=0.05)
     asking.threads.ask(ask(0, "queue"))
     asking.environment.begun.acquire(timeout=30)
     asking.threads.ask(ask(1, "wait"))
-    assert asking.next()[1].id[0].sample == 1, "given up, though it came later"
+    assert asking.next()[1].id[0].sample == 1, "the later request timed out first"
     asking.environment.gate.set()
     _, answer = asking.next()
     assert (answer.id[0].sample, answer.said) == (0, RIGHT)
 
 
-def test_time_in_line_is_not_the_calls_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_the_queue_does_not_count_as_call_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_threads, "MAX_THREADS", 2)
     asking, other = Asking(timeout_s=1.0), Asking(timeout_s=1.0)
     for sample in range(4):
@@ -145,14 +144,14 @@ def test_time_in_line_is_not_the_calls_own(monkeypatch: pytest.MonkeyPatch) -> N
     other.environment.gate.set()
 
 
-def test_calls_in_line_fail_once_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_calls_fail_once_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_threads, "MAX_THREADS", 2)
     monkeypatch.setattr(turn_threads, "MAX_LEFT_BEHIND", 2)
     asking = Asking(timeout_s=0.05)
     for sample in range(6):
         asking.threads.ask(ask(sample, "wait"))
     reasons = [str(asking.next()[1].said) for _ in range(6)]
-    assert sum("calls of it hang" in reason for reason in reasons) >= 3, reasons
+    assert sum("calls of the environment hang" in reason for reason in reasons) >= 3, reasons
     asking.environment.gate.set()
 
 
@@ -169,22 +168,22 @@ def test_process_freeze_is_not_charged_to_the_environment(monkeypatch: pytest.Mo
     asking.environment.begun.acquire(timeout=30)
     slept_s[0] = 450.0
     asking.threads.ask(ask(1, "quick"))
-    assert asking.next()[1].id[0].sample == 1, "nothing was given up on waking"
+    assert asking.next()[1].id[0].sample == 1, "no request timed out on waking"
     asking.environment.gate.set()
     assert asking.next()[1].said == RIGHT
 
 
 @pytest.mark.long
-def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
+def test_environment_that_always_hangs_is_refused_at_last() -> None:
     asking = Asking(timeout_s=0.01)
     sample = 0
-    while asking.threads.num_left_behind < MAX_LEFT_BEHIND:  # one whose thread came too late leaves none behind
+    while asking.threads.num_left_behind < MAX_LEFT_BEHIND:  # a thread that starts too late is not abandoned
         asking.threads.ask(ask(sample, "wait"))
         asking.next()
         sample += 1
     asking.threads.ask(ask(-1, "quick"))
-    said = asking.next()[1].said
-    assert isinstance(said, Failure) and "calls of it hang" in said.reason
+    failure = asking.next()[1].said
+    assert isinstance(failure, Failure) and "calls of the environment hang" in failure.reason
     asking.environment.gate.set()
 
 
@@ -202,7 +201,7 @@ def test_repeated_ask_joins_and_last_caller_gets_the_answer() -> None:
     assert asking.environment.num_calls == 1
 
 
-def test_another_text_of_the_same_sample_is_another_ask() -> None:
+def test_another_text_of_the_same_sample_is_a_new_request() -> None:
     asking = Asking()
     asking.threads.ask(ask(0, "one"))
     asking.threads.ask(ask(0, "two"))
@@ -212,7 +211,7 @@ def test_another_text_of_the_same_sample_is_another_ask() -> None:
 
 
 class NoMoreThreads(threading.Thread):
-    """As where a limit on processes is reached."""
+    """Like a host whose process limit is reached."""
 
     def start(self) -> None:
         raise RuntimeError("can't start new thread")
@@ -229,7 +228,7 @@ def test_existing_threads_answer_all_when_no_more_can_start(monkeypatch: pytest.
     assert {asking.next()[1].id[0].sample for _ in range(4)} == set(range(4))
 
 
-def test_a_thread_that_was_never_had_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_failed_to_start_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_threads, "MAX_THREADS", 1)
     asking = Asking()
     with monkeypatch.context() as limited:
