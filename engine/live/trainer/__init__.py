@@ -1,1 +1,1 @@
-"""The trainer: trains, hands versions over, has checkpoints written."""
+"""The trainer: trains, hands versions over, starts checkpoint writes."""

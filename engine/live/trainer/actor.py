@@ -1,5 +1,5 @@
-"""The trainer's actor: builds the backend that the spec asks for, torch on one device or on several, or DeepSpeed, or a
-holder that only hands out the weights that are to be evaluated."""
+"""The trainer's actor: builds the backend of the spec: torch on one device or several, DeepSpeed, or a holder that only
+hands out weights for an evaluation."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # they import torch
 log = logging.getLogger(__name__)
 
 Load = Callable[[Path], None]
-"""From a checkpoint, or not at all: then it is a `CheckpointUnverified`, and everything is as it was."""
+"""Loads a checkpoint, or raises `CheckpointUnverified` and changes nothing."""
 
 
 class TrainerActor(BodyActor):
@@ -51,8 +51,8 @@ class TrainerActor(BodyActor):
         recorded_step: tuple[int, Path] | None = None,
         assets: JobAssets | None = None,
     ) -> None:
-        """`resume`: what the attempt goes on from. `told`: the newest checkpoint that the driver was told of in it.
-        `ranks`: what Ray is asked for each device beyond the first."""
+        """`resume`: the attempt's starting point. `told`: its newest checkpoint that was reported to the driver.
+        `ranks`: Ray options of each rank after the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
         self._told = told
@@ -62,7 +62,7 @@ class TrainerActor(BodyActor):
 
     def build(self) -> Body:
         device = self._device = claim_device()
-        from engine.models.loading import resolve_model  # torch is imported on this thread, not before
+        from engine.models.loading import resolve_model  # torch is imported on this thread, not earlier
         from engine.training.replay.deterministic import fix_workspace
 
         if self._recorded_step is not None:
@@ -76,12 +76,12 @@ class TrainerActor(BodyActor):
         if spec.algorithm.has_teacher and not spec.only_evaluates:
             teacher = resolve_model(spec.algorithm.teacher.source)
         check_fit("trainer", spec, folder, device, teacher=teacher)
-        return self._body(folder, device)
+        return self._build_body(folder, device)
 
     def memory_needed(self) -> str:
         return arithmetic(self._spec, part="trainer", device=self._device)
 
-    def _body(self, folder: Path, device: str) -> Body:
+    def _build_body(self, folder: Path, device: str) -> Body:
         from engine.live.trainer.body import TrainerBody, WeightsBody
         from engine.live.trainer.publishing import PublishingAlone
         from engine.live.weights.handover import Handover
@@ -93,7 +93,7 @@ class TrainerActor(BodyActor):
             from engine.training.held_weights import HeldWeights
 
             held = HeldWeights(folder)
-            self._go_on(partial(load_alone, held))
+            self._load_start(partial(load_alone, held))
             return WeightsBody(
                 brain=brain,
                 num_parameters=held.num_parameters,
@@ -102,20 +102,20 @@ class TrainerActor(BodyActor):
                 post=self._send,
             )
         trainer, load, publishing = self._make_trainer(folder, device, handover)
-        self._go_on(load)
+        self._load_start(load)
         return TrainerBody(
             brain=brain,
-            trainer=self._recorded(trainer, folder),
+            trainer=self._wrap_recorded(trainer, folder),
             resume=self._resume,
             checkpoints=self._checkpoints,
             publishing=publishing,
             post=self._send,
-            told=lambda message: self._loop.call(lambda body: body.heard(message)),
+            report=lambda message: self._loop.call(lambda body: body.on_written(message)),
             is_saved=Plan.from_spec(spec).checkpoints,
         )
 
-    def _go_on(self, load: Load) -> None:
-        """From the newest checkpoint that the driver was told of in this attempt, or from what it began with."""
+    def _load_start(self, load: Load) -> None:
+        """Loads the newest checkpoint that this attempt reported to the driver, else the attempt's starting point."""
         point = self._go_back(load) if self._incarnation else None
         if point is not None:
             self._resume = point
@@ -129,23 +129,23 @@ class TrainerActor(BodyActor):
         point = go_back(self._checkpoints, load, told=0 if told is None else told.step)
         if point is not None or told is None or not told.uri.startswith("s3://"):
             return point
-        try:  # this host never had it, or has kept newer ones only
+        try:  # this host never had it, or kept only newer ones
             point = open_checkpoint(told.uri)
             load(point.folder)
         except CheckpointUnverified as error:
-            log.warning("checkpoint passed over: %s", error)
+            log.warning("skipped an unverified checkpoint: %s", error)
             return None
         return point
 
-    def _recorded(self, trainer: Steps, model: Path) -> Steps:
+    def _wrap_recorded(self, trainer: Steps, model: Path) -> Steps:
         if self._recorded_step is None:
             return trainer
         from engine.training.replay.recording import AskedStep, RecordedTrainer
 
         step, folder = self._recorded_step
         spec = self._spec.model_dump(mode="json")
-        asked = AskedStep(step=step, folder=folder, spec=spec, model=model, num_ranks=1 + len(self._ranks))
-        return RecordedTrainer(trainer, asked, steps_before=0 if self._resume is None else self._resume.step)
+        recorded = AskedStep(step=step, folder=folder, spec=spec, model=model, num_ranks=1 + len(self._ranks))
+        return RecordedTrainer(trainer, recorded, steps_before=0 if self._resume is None else self._resume.step)
 
     def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, Load, "Publishing"]:
         from engine.live.trainer.publishing import PublishingAlone, PublishingTogether
@@ -170,7 +170,7 @@ class TrainerActor(BodyActor):
         return group, group.load, PublishingTogether(group, handover, self._links)
 
     def _maker(self, folder: Path) -> "MakeTrainer":
-        """Of every rank's trainer."""
+        """Returns the factory of each rank's trainer."""
         settings = TrainerSettings.of(self._spec)
         if self._spec.trainer.backend == "torch":
             from engine.training.fsdp.trainer import FsdpTrainer

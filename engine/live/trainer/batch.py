@@ -1,6 +1,6 @@
-"""Records of finished groups, put together as one batch.
+"""Joins the records of finished groups into one batch.
 
-Invariant: a record's numbers are read where they lie, and copied once, into the batch.
+Invariant: a record's numbers are read in place and copied once, into the batch.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from engine.training.batch import TrainingBatch, TrajectoryArrays
 
 
 def batch_of(groups: Sequence[CompleteGroup], lineage: Lineage, *, at: int) -> TrainingBatch:
-    """`at`: the version that is trained, by which tokens have their age."""
+    """`at`: the version to train, from which the staleness of tokens is counted."""
     return TrainingBatch.joined(
         _arrays_of(number, trajectory, lineage, at)
         for number, group in enumerate(groups)
@@ -23,7 +23,7 @@ def batch_of(groups: Sequence[CompleteGroup], lineage: Lineage, *, at: int) -> T
 
 def _arrays_of(number: int, trajectory: Trajectory, lineage: Lineage, at: int) -> TrajectoryArrays:
     content = trajectory.content
-    assert content is not None, f"{trajectory.key} came without its tokens"
+    assert content is not None, f"{trajectory.key} has no tokens"
     runs = trajectory.runs or (VersionRun(weights=trajectory.weights, num_tokens=len(content.response_ids)),)
     ages = [lineage.staleness(run.weights, at=at) for run in runs]
     return TrajectoryArrays(

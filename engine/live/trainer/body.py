@@ -1,12 +1,12 @@
-"""The trainer's body: trains, hands versions over through shared memory, has checkpoints written beside training. In a
-job that only evaluates it hands over and does nothing else.
+"""The trainer's body: trains, hands versions over through shared memory, and has checkpoints written in parallel. In an
+evaluation-only job it just hands over weights.
 
 Invariants:
-- weights are copied once, and that copy is all that training stands still for;
-- a checkpoint that could not be written is the brain's to judge; but a rank that died of it, or memory that ran out,
-  ends the trainer, since every later step and checkpoint would fail likewise;
-- the memory of a checkpoint's copy is made ready beside the step that it is of. Not beside the first one: only then is
-  it known how much memory a step takes.
+- weights are copied once, and training pauses only for that copy;
+- the brain decides about a checkpoint that failed to write; but a rank that died in the write, or memory that ran out,
+  ends the trainer, since every later step and checkpoint would fail too;
+- memory for a checkpoint's copy is prepared during the step that it saves, but not during the first step, after which
+  the memory need of a step is known.
 """
 
 import time
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.live.checkpoints.resuming import ResumePoint
-from engine.live.checkpoints.writer import CheckpointWriter, Told
+from engine.live.checkpoints.writer import CheckpointWriter, Report
 from engine.live.process.memory import is_out_of_memory
 from engine.live.trainer.batch import batch_of
 from engine.live.trainer.publishing import Publishing
@@ -83,7 +83,7 @@ class WeightsBody:
                 self._manifests.pop(effect.weights, None)
                 self._publishing.forget(effect.weights)
             case _:
-                raise TypeError(f"{type(self).__name__} does not do {type(effect).__name__}")
+                raise TypeError(f"{type(self).__name__} does not support {type(effect).__name__}")
         return []
 
     def work(self) -> list[Message]:
@@ -116,15 +116,15 @@ class TrainerBody(WeightsBody):
         checkpoints: Path,
         publishing: Publishing,
         post: Post,
-        told: Told,
+        report: Report,
         is_saved: Callable[[int], bool],
     ) -> None:
-        """`is_saved`: whether a checkpoint follows this step."""
+        """`is_saved`: whether a step is followed by a checkpoint."""
         super().__init__(
             brain=brain, num_parameters=trainer.num_parameters, resume=resume, publishing=publishing, post=post
         )
         self._trainer, self._checkpoints = trainer, checkpoints
-        self._writer = CheckpointWriter(told)
+        self._writer = CheckpointWriter(report)
         self._lost: Exception | None = None
         self._is_saved, self._has_trained = is_saved, False
 
@@ -142,7 +142,7 @@ class TrainerBody(WeightsBody):
         if self._has_trained and self._is_saved(effect.step):
             self._trainer.get_ready_to_save()
         self._has_trained = True
-        with at_work("step"):  # the optimizer's part; micro-batches count by themselves
+        with at_work("step"):  # covers the optimizer; micro-batches report their own progress
             result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
         logprobs = tuple(Floats(each.tobytes()) for each in result.begun_logprobs)
@@ -153,12 +153,12 @@ class TrainerBody(WeightsBody):
 
         def prepare() -> Write:
             with at_work("checkpoint"):
-                return partial(self._written, self._trainer.prepare_save(folder))
+                return partial(self._write, self._trainer.prepare_save(folder))
 
         self._writer.put(prepare, folder, step=effect.step, progress=effect.progress)
 
-    def _written(self, write: Write) -> Mapping[str, CheckpointPart]:
-        """On the writer's thread."""
+    def _write(self, write: Write) -> Mapping[str, CheckpointPart]:
+        """Called on the writer's thread."""
         try:
             return write()
         except Exception as error:
@@ -166,8 +166,8 @@ class TrainerBody(WeightsBody):
                 self._lost = error
             raise
 
-    def heard(self, message: Message) -> list[Message]:
-        """From the writer, on the loop's thread."""
+    def on_written(self, message: Message) -> list[Message]:
+        """Receives the writer's message, on the loop's thread."""
         if self._lost is not None:
             raise self._lost
         return [message]

@@ -1,4 +1,4 @@
-"""Ranks whose call failed: ended at once, so that no other rank waits for them."""
+"""Ends ranks whose call failed, so that no other rank waits for them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ LOOK_UP_EVERY_S: Final = 1.0
 
 
 def end_failed(actors: Mapping[Any, Any], *, meanwhile: Callable[[], None]) -> None:
-    """By their calls. Its own traceback keeps a failed rank's connections open, on which the others would wait."""
+    """`actors`: by their calls. A failed rank's traceback keeps its connections open, and the others wait on those."""
     left = list(actors)
     while left:
         done, left = ray.wait(left, num_returns=1, timeout=LOOK_UP_EVERY_S)
@@ -20,7 +20,7 @@ def end_failed(actors: Mapping[Any, Any], *, meanwhile: Callable[[], None]) -> N
         for call in done:
             try:
                 ray.get(call)
-            except CheckpointUnverified:  # all refuse it alike, and go on
+            except CheckpointUnverified:  # every rank refuses it and continues
                 continue
             except RayError:
                 ray.kill(actors[call])

@@ -1,8 +1,8 @@
-"""Versions as the trainer's body publishes them, of one process or of several ranks.
+"""Publishes versions for the trainer's body, from one process or from several ranks.
 
 Invariants:
-- `publish` is the copy, the sums of what was copied and a probe of it, and all that training stands still for;
-- what fails in `publish` is not offered to anybody.
+- `publish` makes the copy, its sums and its probe; training pauses for nothing else;
+- a version whose `publish` fails is never offered.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from engine.weights.sums import added
 
 class Publishing(Protocol):
     def publish(self, weights: WeightsId) -> WeightManifest:
-        """Copies the weights as they are now, and keeps them until they are forgotten."""
+        """Copies the current weights and keeps the copy until `forget`."""
 
     def payload(self, weights: WeightsId) -> OfferedBytes: ...
 
@@ -33,7 +33,7 @@ class Publishing(Protocol):
 
 class PublishingAlone:
     def __init__(self, holder: WeightHolder, handover: Handover, *, probe: Callable[[], Probe] | None = None) -> None:
-        """`probe`: None of a holder that computes nothing."""
+        """`probe`: None if the holder computes nothing."""
         self._holder, self._handover, self._probe = holder, handover, probe
 
     def publish(self, weights: WeightsId) -> WeightManifest:
@@ -50,23 +50,23 @@ class PublishingAlone:
 
 class PublishingTogether:
     def __init__(self, group: RankGroup, handover: Handover, links: Links) -> None:
-        """`handover`: of this process, in which rank 0 is."""
+        """`handover`: of this process, which is rank 0."""
         self._group, self._handover = group, handover
-        places = group.ask("place", dict.fromkeys(range(group.num_ranks), ()))
+        places = group.request("place", dict.fromkeys(range(group.num_ranks), ()))
         self._hosts = hosts_of([places[rank] for rank in sorted(places)])
         self._parts: dict[WeightsId, tuple[OfferedPart, ...]] = {}
-        self._of_holders("hold", {host.holder: (links if host.holder else handover,) for host in self._hosts})
-        rooms = self._of_holders("reserve", {host.holder: (host.spans.num_bytes,) for host in self._hosts})
+        self._request_holders("hold", {host.holder: (links if host.holder else handover,) for host in self._hosts})
+        rooms = self._request_holders("reserve", {host.holder: (host.spans.num_bytes,) for host in self._hosts})
         self._get_ready(rooms)
 
     def publish(self, weights: WeightsId) -> WeightManifest:
         try:
-            sums = added(self._group.ask("write", self._where).values())
+            sums = added(self._group.request("write", self._targets).values())
             probe = self._group.probe()
         except BaseException:
-            self._handover.give_up()  # on other hosts the memory ends with its holder, which the group has ended
+            self._handover.give_up()  # other hosts free the memory with its holder, which the group has ended
             raise
-        kept = self._of_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
+        kept = self._request_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
         self._parts[weights] = tuple(part for part, _ in kept)
         self._get_ready([room for _, room in kept])
         manifest = unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank, sums=sums)
@@ -77,15 +77,15 @@ class PublishingTogether:
 
     def forget(self, weights: WeightsId) -> None:
         if self._parts.pop(weights, None) is not None:
-            self._group.tell("forget", {host.holder: (weights,) for host in self._hosts})
+            self._group.send("forget", {host.holder: (weights,) for host in self._hosts})
 
-    def _of_holders(self, call: str, arguments: dict[int, tuple[object, ...]]) -> list[Any]:
-        answers = self._group.ask(call, arguments)
+    def _request_holders(self, call: str, arguments: dict[int, tuple[object, ...]]) -> list[Any]:
+        answers = self._group.request(call, arguments)
         return [answers[host.holder] for host in self._hosts]
 
     def _get_ready(self, rooms: list[SharedBytes]) -> None:
-        """Here the next version will be written."""
-        self._where: dict[int, tuple[object, ...]] = {
+        """Prepares the memory that the next version will be written to."""
+        self._targets: dict[int, tuple[object, ...]] = {
             rank: (room, host.spans) for host, room in zip(self._hosts, rooms, strict=True) for rank in host.ranks
         }
-        self._group.tell("get_ready", self._where)
+        self._group.send("get_ready", self._targets)

@@ -1,4 +1,4 @@
-"""A version handed over by the ranks of a trainer: each writes its own part into the shared memory of its host.
+"""Handover of a version by the ranks of a trainer: each writes its part into the shared memory of its host.
 
     host A   holder: rank 0 ── reserves ──┐      host B   holder: rank 2 ── reserves ──┐
              rank 0 ──own bytes──▶ ┌──────▼──────┐        rank 2 ──own bytes──▶ ┌──────▼──────┐
@@ -6,10 +6,10 @@
                                    └─────────────┘                              └─────────────┘
 
 Invariants:
-- no rank has another's weights, and nothing but an adapter's matrices is gathered;
-- a part is kept, and offered, only when every rank has said that its bytes are there: what a rank that failed or was
-  too late has written is never read, since the memory is given up and its name with it;
-- memory of the next version is taken while training goes on, each rank that of its own bytes.
+- no rank holds another's weights; only an adapter's matrices are gathered;
+- a part is kept and offered only after every rank has reported its bytes as written: bytes of a rank that failed or was
+  late are never read, since that memory is freed and its name retired;
+- memory of the next version is allocated during training, by each rank for its own bytes.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ class RankPlace:
     memory: str
     """The shared memory of its host."""
     share: Spans
-    """The bytes of a version that it writes."""
+    """The bytes of a version that this rank writes."""
 
 
 class RankShare:
-    """A rank's side of it, in its process."""
+    """A rank's side of the handover, in the rank's process."""
 
     def __init__(self, trainer: SharedTrainer) -> None:
         self._published = trainer.published
@@ -47,32 +47,32 @@ class RankShare:
         return RankPlace(memory=own_memory(), share=self._published.share)
 
     def get_ready(self, room: SharedBytes, spans: Spans) -> None:
-        """Takes the memory of the own bytes there, beside what goes on. `spans`: those of the host."""
-        own = self._published.share.of_version  # each within one of the host's
+        """Allocates the memory of this rank's bytes in the background. `spans`: the host's."""
+        own = self._published.share.of_version  # each lies within one span of the host
         parts = [(spans.place_of(start), spans.place_of(start) + end - start) for start, end in own]
         self._room = (room, self._maker.submit(map_to_write, room, parts))
 
     def wait_until_ready(self) -> None:
-        """Until the memory for the next version is there."""
+        """Waits until the memory for the next version is allocated."""
         if self._room is not None:
             self._room[1].result()
 
     def write(self, room: SharedBytes, spans: Spans) -> tuple[int, ...]:
-        """What its values add to the sums of the version's tensors."""
+        """Writes this rank's bytes; returns its addends to the sums of the version's tensors."""
         if self._room is None or self._room[0] != room:
             self.get_ready(room, spans)
         assert self._room is not None
-        ready, self._room = self._room[1], None  # whatever comes of it, this memory is not written again
+        ready, self._room = self._room[1], None  # even on failure, this memory is not written again
         with at_work("map"):
             memory = ready.result()
         sums = self._published.write(memory, spans)
         self._maker.submit(let_go_of, memory)
         return sums
 
-    # ── of the rank that holds its host's memory ──────────────────────────────────────────────────────────────────
+    # ── for the rank that holds its host's memory ─────────────────────────────────────────────────────────────────
 
     def hold(self, handover: Handover | Links) -> None:
-        """`Links`: those of the run, for a holder in another process than the trainer's."""
+        """`Links`: the run's, for a holder in another process than the trainer's."""
         if isinstance(handover, Links):
             handover = Handover(owner=f"{handover.run}-trainer", listen=handover.address(), token=handover.token)
         self._handover = handover
@@ -81,7 +81,7 @@ class RankShare:
         return self._held.reserve(num_bytes)
 
     def keep(self, weights: WeightsId, spans: Spans) -> tuple[OfferedPart, SharedBytes]:
-        """What the ranks of this host wrote, for the offer; and where they write next time."""
+        """Returns the part that this host's ranks wrote, for the offer, and the memory for their next one."""
         self._held.keep_part(weights, spans)
         return self._held.part(weights), self._held.reserve(spans.num_bytes)
 
@@ -107,7 +107,7 @@ class TrainingHost:
 
 
 def hosts_of(places: Sequence[RankPlace]) -> list[TrainingHost]:
-    """`places`: of the ranks, in order."""
+    """`places`: of the ranks, in rank order."""
     hosts = []
     for memory in dict.fromkeys(place.memory for place in places):
         ranks = tuple(rank for rank, place in enumerate(places) if place.memory == memory)

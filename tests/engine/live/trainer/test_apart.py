@@ -1,6 +1,6 @@
-"""Ranks on hosts that share no folder: each keeps, uploads and fetches its own part of a checkpoint.
+"""Ranks on hosts without a shared folder: each keeps, uploads and fetches its own part of a checkpoint.
 
-Hosts are processes here, with a LAMINAR_STORE_DIR of their own; the store is moto's server.
+Here a host is a process with a LAMINAR_STORE_DIR of its own; the store is moto's server.
 """
 
 import shutil
@@ -52,7 +52,7 @@ class FirstHost:
         return self._group.train_step(trajectories_of(seed)).metrics
 
     def weights(self) -> str:
-        """Rank 0's own."""
+        """A digest of rank 0's weights."""
         return sha256(self._group._own.snapshot(WeightsId(0, 1)).buffer).hexdigest()
 
     def save(self) -> str:
@@ -81,14 +81,14 @@ def server() -> Iterator[S3Server]:
 
 
 def host_of(name: str, root: Path, server: S3Server | None) -> Environment:
-    told = {"LAMINAR_STORE_DIR": str(root / name), "LAMINAR_STORE_URL": ""}
+    environment = {"LAMINAR_STORE_DIR": str(root / name), "LAMINAR_STORE_URL": ""}
     if server is not None:
-        told |= {**CREDENTIALS, "LAMINAR_STORE_URL": f"s3://{BUCKET}/{root.name}"}
-        told["LAMINAR_STORE_ENDPOINT"] = server.endpoint
-    return told
+        environment |= {**CREDENTIALS, "LAMINAR_STORE_URL": f"s3://{BUCKET}/{root.name}"}
+        environment["LAMINAR_STORE_ENDPOINT"] = server.endpoint
+    return environment
 
 
-def started(
+def start(
     backend: str, root: Path, server: S3Server | None, *, other: str = "host-1", recorded: Path | None = None
 ) -> Any:
     import ray
@@ -109,7 +109,7 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
     import ray
 
     hosts = [tmp_path / f"host-{number}" / STEP for number in (0, 1)]
-    group = started(backend, tmp_path, server)
+    group = start(backend, tmp_path, server)
     ray.get(group.train.remote(0))
     uri = ray.get(group.save.remote())
     for number, folder in enumerate(hosts, start=1):
@@ -123,16 +123,16 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
         root=tmp_path / "elsewhere",
     )
     opened = open_checkpoint(uri, whole).folder
-    assert not names_in(opened), "who decides what to go on from fetches no weights"
+    assert not names_in(opened), "opening a checkpoint fetches no weights"
     _, parts = read_manifest(opened)
     whole.store.fetch_parts(uri, parts, opened)
-    assert verify_checkpoint(opened) and len(names_in(opened)) == 4, "the store has all of it"
+    assert verify_checkpoint(opened) and len(names_in(opened)) == 4, "the store has every part"
 
-    shutil.rmtree(hosts[1])  # another host in its place
-    again = started(backend, tmp_path, server)
+    shutil.rmtree(hosts[1])  # as if a new host replaced it
+    again = start(backend, tmp_path, server)
     ray.get(again.load.remote())
     assert ray.get([again.weights.remote(), again.train.remote(1), again.weights.remote()]) == expected
-    # The demo's weights are float32: the files of whole tensors, of which each rank reads its rows, are their masters.
+    # The demo's weights are float32, so the model files are the master weights; each rank reads its rows of them.
     own = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "state-00002-of-00002.safetensors"}
     assert names_in(hosts[1]) == own
     if backend == "torch":
@@ -140,10 +140,10 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
     verify_checkpoint(hosts[0])
     ray.kill(again)
 
-    # Nothing is here: each fetches what it needs, and the damaged copy of one of them costs that copy.
+    # With no local files, each rank fetches its parts; a damaged copy is deleted on its host only.
     for number in (0, 1):
         shutil.rmtree(tmp_path / f"host-{number}" / "jobs")
-    third = started(backend, tmp_path, server)
+    third = start(backend, tmp_path, server)
     ray.get(third.load.remote(uri))
     assert ray.get([third.weights.remote(), third.train.remote(1), third.weights.remote()]) == expected
     (copy,) = (tmp_path / "host-1" / "fetched").iterdir()
@@ -160,13 +160,13 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
 
 @pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
-def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_ranks_apart_without_a_store_are_refused_at_start(tmp_path: Path) -> None:
     import ray
 
-    group = started("torch", tmp_path, None)
+    group = start("torch", tmp_path, None)
     with pytest.raises(ray.exceptions.RayActorError, match=r"LAMINAR_STORE_DIR: rank 1 .*LAMINAR_STORE_URL"):
         ray.get(group.train.remote(0))
-    shared = started("torch", tmp_path, None, other="host-0")
+    shared = start("torch", tmp_path, None, other="host-0")
     assert ray.get(shared.train.remote(0))["train/skipped"] == 0.0
     ray.kill(shared)
 
@@ -177,12 +177,12 @@ def test_step_needs_a_recordings_folder_that_all_ranks_see(server: S3Server, tmp
     import ray
 
     recorded = tmp_path / "host-0" / "recordings" / "step-000001"
-    apart = started("torch", tmp_path, server, recorded=recorded)
+    apart = start("torch", tmp_path, server, recorded=recorded)
     with pytest.raises(ray.exceptions.RayActorError, match=r"--record-step: .*rank 1 .*cannot see"):
         ray.get(apart.train.remote(0))
-    shared = started("torch", tmp_path, server, other="host-0", recorded=recorded)
+    shared = start("torch", tmp_path, server, other="host-0", recorded=recorded)
     ray.get(shared.record.remote(recorded / "begin"))
-    ray.get(shared.record.remote(tmp_path / "outside" / "end"))  # of LAMINAR_STORE_DIR
+    ray.get(shared.record.remote(tmp_path / "outside" / "end"))  # outside LAMINAR_STORE_DIR
     verify_checkpoint(recorded / "begin")
     verify_checkpoint(tmp_path / "outside" / "end")
     uri = ray.get(shared.save.remote())
@@ -192,7 +192,7 @@ def test_step_needs_a_recordings_folder_that_all_ranks_see(server: S3Server, tmp
 
 
 @pytest.mark.long
-def test_a_folder_that_has_no_address_for_other_hosts_is_refused(
+def test_folder_without_an_address_for_other_hosts_is_refused(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in host_of("host-0", tmp_path, server).items():

@@ -1,4 +1,4 @@
-"""Records of finished groups as one batch of arrays, which ranks share."""
+"""Records of finished groups, joined into one batch of arrays that ranks share."""
 
 import pickle
 
@@ -20,26 +20,26 @@ from engine.training.batch import TrainingBatch, TrainingTrajectory
 
 
 def answer(
-    ordinal: int, sample: int, said: list[int], *, written: Marks = ALL_WRITTEN, runs: tuple[VersionRun, ...] = ()
+    ordinal: int, sample: int, ids: list[int], *, written: Marks = ALL_WRITTEN, runs: tuple[VersionRun, ...] = ()
 ) -> Trajectory:
     return Trajectory(
         key=SampleKey(group=GroupKey(ordinal=ordinal), sample=sample),
         weights=WeightsId(0, 4),
         runs=runs,
         reward=sample + 0.5,
-        num_tokens=len(said),
+        num_tokens=len(ids),
         trusted=sample == 0,
         cut=ordinal == 7,
         content=TrajectoryContent(
             prompt_ids=Ints.of([9, ordinal]),
-            response_ids=Ints.of(said),
-            logprobs=Floats.of([-each / 4 for each in said]),
+            response_ids=Ints.of(ids),
+            logprobs=Floats.of([-each / 4 for each in ids]),
             written=written,
             prompt_text="",
             response_text="",
             remark="",
-            routes=Bytes(bytes(2 + len(said))),
-            breaks=Ints.of([2] if len(said) == 4 else []),
+            routes=Bytes(bytes(2 + len(ids))),
+            breaks=Ints.of([2] if len(ids) == 4 else []),
         ),
     )
 
@@ -60,7 +60,7 @@ GROUPS = [
 ]
 
 
-def test_a_batch_says_of_every_token_what_its_record_says() -> None:
+def test_batch_holds_every_token_as_its_record_does() -> None:
     batch = batch_of(GROUPS, Lineage(), at=6)
     expected = TrainingBatch.of(
         [
@@ -86,13 +86,13 @@ def test_a_batch_says_of_every_token_what_its_record_says() -> None:
         for name in held.__dataclass_fields__:
             if name != "tokens":
                 assert np.array_equal(getattr(held, name), getattr(other, name)), name
-    assert batch.tokens.ids_A.tolist() == [9, 3, 9, 7, 5, 6, 7, 8, 8, 8, 8, 1, 2, 3], "a prompt is there once"
+    assert batch.tokens.ids_A.tolist() == [9, 3, 9, 7, 5, 6, 7, 8, 8, 8, 8, 1, 2, 3], "a group's prompt is stored once"
     assert batch.last_written_N.tolist() == [2, 2, 0, 1] and batch.num_written_N.tolist() == [3, 2, 1, 2]
     assert [batch.breaks_of(member).tolist() for member in range(4)] == [[], [2], [], []]
 
 
-def test_who_is_given_a_batch_maps_its_arrays_where_they_lie() -> None:
-    """As Ray does with what a pickle leaves outside."""
+def test_receiver_of_a_batch_maps_its_arrays_in_place() -> None:
+    """Ray does this with the buffers that a pickle leaves out of band."""
     batch, outside = batch_of(GROUPS * 100, Lineage(), at=6), list[pickle.PickleBuffer]()
     inside = pickle.dumps(batch, protocol=5, buffer_callback=outside.append)
     mapped = pickle.loads(inside, buffers=[each.raw().toreadonly() for each in outside])  # noqa: S301 - our own

@@ -1,5 +1,5 @@
-"""Whole jobs of two ranks that are struck at exact moments: the trainer is made again from the checkpoint before, and
-nothing is lost or doubled; memory that runs out in one rank ends the run instead, by name."""
+"""Whole jobs of two ranks with faults at exact moments: a new trainer starts from the last checkpoint, and no sample is
+lost or doubled. A rank out of memory ends the run instead, and is named."""
 
 import errno
 import os
@@ -25,12 +25,12 @@ from tests.engine.live.trainer.test_ranks import BACKENDS
 pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.usefixtures("own_ray")]
 
 PROMPTS, GROUP, STEPS, SAVED_EVERY = 4, 4, 12, 2
-# The blows in their order, and the first step that each may fall in. The last one is the last checkpoint's.
+# The faults ("blows") in order, with the first step that each may hit. The last one hits the last checkpoint.
 BLOWS = {"forward": 3, "full disk": 4, "gather": 5, "update": 7, "handover": 9, "saving": STEPS}
-# Files by which a blow waits for what the driver has heard: it would not hear it any more.
-SAVED, TOLD = "saved", "told"
-# A rank's death closes its connections. Whoever waited longer has waited for the bound of a collective, 600 s.
-TOLD_WITHIN_S = 60.0
+# Marker files: a blow waits until the driver has received these reports, which the dead trainer would no longer send.
+SAVED, REPORTED = "saved", "reported"
+# A rank's death closes its connections. A longer wait would be a wait for a collective's timeout, 600 s.
+REPORTED_WITHIN_S = 60.0
 ROOM = 64 * 2**20
 
 Plant = Callable[[Any], None]
@@ -53,7 +53,7 @@ def spec_of(backend: str, **fields: Any) -> JobSpec:
 
 
 def doomed(plant: Plant) -> type[TrainerActor]:
-    """The trainer, whose rank 1 is planted with it. Made here, so that it travels to Ray's processes by value."""
+    """A trainer whose rank 1 gets the fault. A local class, so that Ray pickles it by value."""
 
     class DoomedTrainerActor(TrainerActor):
         def _maker(self, folder: Path) -> Any:
@@ -73,7 +73,7 @@ def planted(make: Callable[..., Any], plant: Plant, **place: Any) -> Any:
 
 
 def strike_in_turn(marks: Path, trainer: Any) -> None:
-    """Each blow once."""
+    """Strikes with each blow once."""
     from tests.engine.training.ranks.doom import strike_at
 
     train_step, prepare_save, write = trainer.train_step, trainer.prepare_save, trainer.published.write
@@ -85,7 +85,7 @@ def strike_in_turn(marks: Path, trainer: Any) -> None:
         return train_step(*arguments)
 
     def published(*arguments: Any) -> Any:
-        write(*arguments)  # all of this rank's bytes are there, and nobody has been told
+        write(*arguments)  # this rank's bytes are written, and not reported yet
         if is_due(trainer, "handover", marks):
             die(marks, "handover")
 
@@ -100,15 +100,15 @@ def strike_in_turn(marks: Path, trainer: Any) -> None:
 
 
 def steps_done(trainer: Any) -> int:
-    """Of the whole job: each is one update here."""
+    """The job's steps so far: each is one update here."""
     return int(trainer._progress.num_updates + trainer._progress.num_skipped)
 
 
 def is_due(trainer: Any, blow: str, marks: Path, *, step: int | None = None) -> bool:
-    """`step`: that which it would fall in; None: the last one done."""
+    """`step`: the step that the blow would hit; None: the last finished one."""
     before = [*BLOWS][: [*BLOWS].index(blow)]
-    heard = [SAVED, *([TOLD] if "full disk" in before else [])]
-    is_its_turn = all((marks / each).exists() for each in (*before, *heard)) and not (marks / blow).exists()
+    reports = [SAVED, *([REPORTED] if "full disk" in before else [])]
+    is_its_turn = all((marks / each).exists() for each in (*before, *reports)) and not (marks / blow).exists()
     return is_its_turn and (steps_done(trainer) if step is None else step) >= BLOWS[blow]
 
 
@@ -131,14 +131,14 @@ def on_a_full_disk(act: Callable[[], Any]) -> Any:
 
 
 class Witness(MemorySink):
-    """Looks, at every death, which checkpoint is the newest whole one, and later where the next trainer began."""
+    """Notes, at every death, the newest complete checkpoint, and later where the next trainer starts."""
 
     def __init__(self, marks: Path, checkpoints: Path) -> None:
         super().__init__()
         self._marks, self._checkpoints, self._fallen = marks, checkpoints, set[str]()
         self.waited_s: dict[str, float] = {}
         self.went_back: list[tuple[int, int]] = []
-        """The newest whole checkpoint at a death, and that from which the next trainer began."""
+        """The newest complete checkpoint at a death, and the one that the next trainer starts from."""
         self._newest = 0
         self._next_step: int | None = None
 
@@ -155,7 +155,7 @@ class Witness(MemorySink):
 
     def _on_fault(self, message: str) -> None:
         if message.startswith("checkpoint of step"):
-            (self._marks / TOLD).touch()
+            (self._marks / REPORTED).touch()
         elif "RankFailed" in message:
             self._newest = max(map(step_of, whole_ones(self._checkpoints)))
             self._note_waiting()
@@ -176,7 +176,7 @@ class Witness(MemorySink):
 
 
 def whole_ones(checkpoints: Path) -> list[Path]:
-    """The data's progress is what a checkpoint gets last."""
+    """Complete checkpoints: the manifest of data's progress is written last."""
     return [progress.parent.parent for progress in checkpoints.glob("step-*/*/manifest.json")]
 
 
@@ -198,7 +198,7 @@ def test_rank_kills_and_full_disk_cost_only_steps(
     sink = Witness(marks, checkpoints)
     finished = run(spec_of(backend), checkpoints, sink)
     assert finished.outcome == "succeeded", finished.message
-    assert BLOWS.keys() <= {mark.name for mark in marks.iterdir()}, "a blow did not fall"
+    assert BLOWS.keys() <= {mark.name for mark in marks.iterdir()}, "a blow did not strike"
     assert finished.ledger["trained"] == STEPS * PROMPTS * GROUP
     assert finished.ledger["open"] == finished.ledger["failed"] == finished.ledger["dropped_stale"] == 0
     assert {body.version for body in sink.of(Evaluated)} == {0, STEPS}
@@ -210,10 +210,10 @@ def test_rank_kills_and_full_disk_cost_only_steps(
     deaths = [message for message in messages if "RankFailed" in message]
     assert len(deaths) == len(BLOWS) - 1 and all("rank 1: its process has died" in message for message in deaths)
     assert len(sink.went_back) == len(deaths)
-    # What the dead trainer's writer had in hand may have become whole since.
+    # The dead trainer's writer may have completed a checkpoint since.
     assert all(newest <= begun for newest, begun in sink.went_back), sink.went_back
     assert sink.waited_s.keys() == BLOWS.keys() - {"full disk"}
-    assert all(waited_s < TOLD_WITHIN_S for waited_s in sink.waited_s.values()), sink.waited_s
+    assert all(waited_s < REPORTED_WITHIN_S for waited_s in sink.waited_s.values()), sink.waited_s
     for whole in whole_ones(checkpoints):
         verify_checkpoint(whole)
 
@@ -222,7 +222,7 @@ def test_rank_kills_and_full_disk_cost_only_steps(
 
 
 def tighten(trainer: Any) -> None:
-    """In its first step, of which the allocator would keep what the next one takes. What Ray needs to tell is there."""
+    """Limits memory in the first step; later ones reuse what the allocator keeps. Ray keeps enough for its report."""
     train_step, before = trainer.train_step, resource.getrlimit(resource.RLIMIT_AS)
 
     def trained(*arguments: Any) -> Any:
@@ -241,7 +241,7 @@ def test_rank_out_of_memory_ends_run_with_rank_batch_and_remedy(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wiring, "TrainerActor", doomed(tighten))
-    # For each rank one pass over 1,024 answers of some 25 tokens, of which autograd keeps 13 kB each: 300 MB.
+    # Each rank passes over 1,024 answers of some 25 tokens; autograd keeps 13 kB for each token: 300 MB.
     job = spec_of(
         backend,
         training={"steps": 4, "prompts_per_step": 64},
@@ -265,7 +265,7 @@ MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture
 def small_group() -> Any:
-    """A control group whose processes the kernel kills beyond a bound."""
+    """A control group whose processes the kernel kills above a memory limit."""
     group = MEMORY_GROUPS / f"laminar-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -278,7 +278,7 @@ def small_group() -> Any:
 
 
 class Confining(MemorySink):
-    """Once the run trains, a process of it has all the memory that it will ever get."""
+    """After the first step, limits a process of the run to the memory that it has."""
 
     def __init__(self, group: Path, kind: str) -> None:
         super().__init__()
@@ -292,14 +292,14 @@ class Confining(MemorySink):
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "said"),
+    ("kind", "devices", "reason"),
     [
         ("TrainerActor", 1, "the kernel killed its process, since its host had none left"),
         ("TrainerRankActor", 2, "(rank 1: its process has died, its host ran out of memory"),
     ],
 )
 def test_kernel_kill_for_memory_ends_the_run_as_out_of_memory(
-    kind: str, devices: int, said: str, small_group: Path, tmp_path: Path
+    kind: str, devices: int, reason: str, small_group: Path, tmp_path: Path
 ) -> None:
     sink = Confining(small_group, kind)
     training = {"steps": 1_000, "prompts_per_step": 32}
@@ -307,5 +307,5 @@ def test_kernel_kill_for_memory_ends_the_run_as_out_of_memory(
     finished = run(job, tmp_path / "checkpoints", sink)
     assert (finished.outcome, finished.failure_class) == ("failed", "memory"), finished.message
     cause = finished.message.splitlines()[0]
-    assert cause.startswith("trainer ran out of memory (") and said in cause and "needs less if you" in cause
+    assert cause.startswith("trainer ran out of memory (") and reason in cause and "needs less if you" in cause
     assert not [body for body in sink.bodies if isinstance(body, FaultDetected) and body.component == "trainer"]

@@ -1,4 +1,4 @@
-"""A trainer of two processes on a real Ray makes the weights that one process makes, and a lost rank is an error."""
+"""A trainer of two processes on a real Ray computes the weights of one process, and a lost rank is an error."""
 
 import json
 import os
@@ -31,8 +31,8 @@ TIMEOUT_S = 60.0
 
 
 BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"zero_stage": 3}}
-# A group of ranks asks the same of both. What DeepSpeed answers is proved without Ray (tests/engine/training/zero), and
-# that it does so in a job below.
+# A rank group calls both backends alike. DeepSpeed's results are tested without Ray (tests/engine/training/zero), and
+# once in a job below.
 IN_TURN: Final = ["torch", pytest.param("deepspeed", marks=pytest.mark.soak)]
 
 
@@ -60,7 +60,7 @@ def trajectories_of(seed: int) -> list[TrainingTrajectory]:
             group=index // 4,
             prompt_ids=(1, 2, 3),
             response_ids=response,
-            behaviour_logprobs=(-30.0,) * len(response),  # the demo has hardly ever said such a thing
+            behaviour_logprobs=(-30.0,) * len(response),  # very unlikely tokens for the demo model
             reward=float(rng.random() < 0.5),
         )
         for index, response in enumerate(responses)
@@ -68,7 +68,7 @@ def trajectories_of(seed: int) -> list[TrainingTrajectory]:
 
 
 class TrainerHost:
-    """Rank 0's process, which is an actor too; it answers with what can be sent."""
+    """Rank 0's process, an actor too; its results can be pickled."""
 
     def __init__(self, make: Callable[..., Any], timeout_s: float) -> None:
         from engine.live.process.devices import claim_device
@@ -86,7 +86,7 @@ class TrainerHost:
         return self._group.train_step(batch).metrics
 
     def weights(self) -> bytes:
-        """As the relay that leads takes them over."""
+        """The weights as the leading relay fetches them."""
         from engine.live.relay.assembly import Assembly
         from engine.live.relay.buffers import WeightBuffers
         from engine.live.relay.memory import RelayMemory
@@ -150,7 +150,7 @@ def test_two_ranks_train_and_resume_and_a_kill_is_a_clear_error(
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointUnverified, match=r"rank \d: .*damaged: state-00002-of-00002"):
         ray.get(host.load.remote(damaged))
-    ray.get(host.load.remote(tmp_path))  # by the same ranks: the checkpoint before
+    ray.get(host.load.remote(tmp_path))  # the same ranks load the previous checkpoint
     assert ray.get(host.train.remote(trajectories_of(1))) == second
 
     (rank,) = processes_of("TrainerRankActor")
@@ -171,7 +171,7 @@ def make_with_a_fault(backend: str, **place: Any) -> Any:
     trainer = make_trainer(backend, **place)
 
     def fail(*_: object) -> None:
-        if torch.is_grad_enabled():  # a probe of the weights is let through
+        if torch.is_grad_enabled():  # the weights' probe passes
             raise MemoryError
 
     if place["world"].index == 1:
@@ -192,7 +192,7 @@ def test_failed_rank_step_is_reported_at_once_with_its_place(backend: str) -> No
     begun = time.monotonic()
     with pytest.raises(Exception, match=r"rank 1: MemoryError: in a micro-batch of \d+ tokens.*; rank 0: "):
         ray.get(host.train.remote(trajectories_of(0)))
-    assert time.monotonic() - begun < longest_s / 2, "it waited for the bound of a collective"
+    assert time.monotonic() - begun < longest_s / 2, "the caller waited for a collective's timeout"
     ray.kill(host)
 
 
@@ -225,19 +225,17 @@ def test_adapter_critic_and_teacher_train_on_two_devices(
     assert len(steps) == 2 and all(step["train/skipped"] == 0.0 for step in steps)
     from backend.pages.charts import OF_A_TEACHER  # here, since Ray's processes import this module too
 
-    told = {"train/kl", *OF_A_TEACHER.keys, "train/value_loss", "train/critic_grad_norm"}
-    assert all(told <= step.keys() for step in steps)
+    expected = {"train/kl", *OF_A_TEACHER.keys, "train/value_loss", "train/critic_grad_norm"}
+    assert all(expected <= step.keys() for step in steps)
     (saved,) = tmp_path.glob("step-000002")
     verify_checkpoint(saved)
     assert json.loads((saved / "trainer.json").read_text()).items() >= {"has_critic": True, "lora_rank": 4}.items()
-    psutil.wait_procs(processes_of("TrainerRankActor"), timeout=TIMEOUT_S)  # it ends with its owner, a moment later
+    psutil.wait_procs(processes_of("TrainerRankActor"), timeout=TIMEOUT_S)  # the rank ends shortly after its owner
     assert not processes_of("TrainerRankActor")
 
 
 @pytest.mark.soak
-def test_a_frozen_rank_is_given_up_in_bounded_time_and_ended(
-    host: Any, processes_of: Callable[[str], list[psutil.Process]]
-) -> None:
+def test_frozen_rank_times_out_and_is_killed(host: Any, processes_of: Callable[[str], list[psutil.Process]]) -> None:
     import ray
 
     ray.get(host.train.remote(trajectories_of(0)))

@@ -1,4 +1,4 @@
-"""Ranks that hand a version over together: of one host and of two, and when one of them cannot."""
+"""Ranks hand a version over together: on one host, on two, and when one of them fails."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ FIRST, SECOND, THIRD = (WeightsId(0, step) for step in (1, 2, 3))
 
 
 def make_rank(rank_1: Callable[[Any], None], **place: Any) -> Any:
-    """`rank_1`: what else happens in that rank's process, to its trainer."""
+    """`rank_1`: is called with rank 1's trainer, in its process."""
     trainer = make_trainer("torch", **place)
     if place["world"].index == 1:
         rank_1(trainer)
@@ -35,16 +35,16 @@ def make_rank(rank_1: Callable[[Any], None], **place: Any) -> Any:
 
 
 def on_a_host_of_its_own(folder: Path, trainer: Any) -> None:
-    """Another folder on another file system is another host's memory to all that look at it."""
+    """A folder on another file system counts as another host's memory."""
     vars(segments)["FOLDER"] = folder
 
 
 def killed_in_its_second_copy(trainer: Any) -> None:
-    values_of, asked = trainer.published._values_of, Counter[str]()
+    values_of, num_calls = trainer.published._values_of, Counter[str]()
 
     def values_or_death(name: str) -> Any:
-        asked[name] += 1
-        if asked[name] > 1 and name != next(iter(asked)):  # the first parameter's bytes are there by then
+        num_calls[name] += 1
+        if num_calls[name] > 1 and name != next(iter(num_calls)):  # after the first parameter's bytes
             os.kill(os.getpid(), signal.SIGKILL)
         return values_of(name)
 
@@ -59,12 +59,12 @@ def on_a_full_host(trainer: Any) -> None:
 
 
 class TrainingHosts:
-    """Rank 0's process, and the relay that leads."""
+    """Rank 0's process, which also reads versions as the leading relay does."""
 
     def __init__(
         self, links: Links, rank_1: Callable[[Any], None], resources: Mapping[str, float] | None = None
     ) -> None:
-        """`resources`: what rank 1 is placed by."""
+        """`resources`: Ray resources that place rank 1."""
         from engine.live.process.devices import claim_device
         from engine.live.trainer.publishing import PublishingTogether
         from engine.live.trainer.ranks import RankGroup
@@ -78,7 +78,7 @@ class TrainingHosts:
         self._publishing = PublishingTogether(self._group, handover, links)
 
     def publish(self, weights: WeightsId) -> list[int]:
-        """How many bytes each host has of it."""
+        """Returns the number of bytes that each host holds."""
         self._manifest = self._publishing.publish(weights)
         return [part.spans.num_bytes for part in self._publishing.payload(weights).parts]
 
@@ -148,7 +148,7 @@ def held(links: Links, folder: Path) -> int:
 def test_each_host_serves_its_bytes_and_relay_gets_the_version(start: Start, links: Links, tmp_path: Path) -> None:
     import ray
 
-    assert tmp_path.stat().st_dev != FOLDER.stat().st_dev, "no second file system to stand for another host's memory"
+    assert tmp_path.stat().st_dev != FOLDER.stat().st_dev, "the test needs a second file system"
     hosts, version = start(partial(on_a_host_of_its_own, tmp_path)), whole_version()
     sizes = ray.get(hosts.publish.remote(FIRST))
     assert len(sizes) == 2 and sum(sizes) == len(version) and min(sizes) > 0
@@ -176,13 +176,13 @@ def test_rank_killed_in_mid_copy_ends_group_and_offers_nothing(
     assert not processes_of("TrainerRankActor")
     with pytest.raises(KeyError):
         ray.get(hosts.taken.remote(SECOND))
-    assert held(links, FOLDER) == 1, "only the version before, which stays as it was"
+    assert held(links, FOLDER) == 1, "only the previous version, unchanged"
     assert ray.get(hosts.taken.remote(FIRST)) == version
 
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_full_host_is_named_with_the_bytes_it_had_no_room_for(start: Start, links: Links) -> None:
+def test_full_host_is_named_with_the_missing_bytes(start: Start, links: Links) -> None:
     import ray
 
     hosts = start(on_a_full_host)
@@ -207,7 +207,7 @@ def test_rank_of_an_older_group_cannot_write_a_version(links: Links) -> None:
     stale = map_to_write(given_up.shared, [(0, 4_096)])
     given_up.remove()
     after = Segment.reserve(links.run, 4_096)
-    stale[:] = b"x" * 4_096  # it had been given the memory before
+    stale[:] = b"x" * 4_096  # mapped before the memory was freed
     with pytest.raises(WeightsGone):
         map_to_write(given_up.shared, [(0, 4_096)])
     assert bytes(after.buffer) == bytes(4_096)

@@ -1,7 +1,7 @@
-"""A trainer and relays on two hosts: each of the trainer sends its own bytes, and the relays of both have the version.
+"""A trainer and relays on two hosts: each trainer host sends its own bytes, and the relays of both get the version.
 
-The hosts are two nodes of one Ray on this machine. What is apart is the shared memory of their processes: another
-folder on another file system is another host's to all that look at it.
+The hosts are two nodes of one Ray on this machine. Only the shared memory of their processes is separate: a folder on
+another file system counts as another host's.
 """
 
 import multiprocessing
@@ -31,32 +31,32 @@ SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"replicas": 2}})
 
 
 class RelayInFolder(RelayActor):
-    def __init__(self, *, folder: Path, **made: Any) -> None:
+    def __init__(self, *, folder: Path, **arguments: Any) -> None:
         on_a_host_of_its_own(folder, None)
-        super().__init__(**made)
+        super().__init__(**arguments)
 
 
 class Listening:
-    """The trainer's or a replica's place among a relay's peers."""
+    """Replaces the trainer or a replica among a relay's peers, and collects messages."""
 
     def __init__(self) -> None:
-        self._heard: list[Message] = []
+        self._received: list[Message] = []
 
     def deliver(self, message: Message) -> None:
-        self._heard.append(message)
+        self._received.append(message)
 
-    def heard(self) -> list[Message]:
-        return self._heard
+    def received(self) -> list[Message]:
+        return self._received
 
 
 def wait_until(holds: Any) -> None:
     give_up_at = time.monotonic() + WITHIN_S
     while not holds():
-        assert time.monotonic() < give_up_at, "not within the time allowed"
+        assert time.monotonic() < give_up_at, "timed out"
 
 
 def publish_from_two_hosts(folders: tuple[Path, Path]) -> None:
-    """In a process of its own: this Ray is not that of other tests."""
+    """Runs in a process of its own, with a Ray of its own."""
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ.pop("RAY_ADDRESS", None)
     import ray
@@ -89,7 +89,7 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
         of_host = {rollout_address(host): replicas[host], relay_address(1 - host): relays[1 - host]}
         relay.connect.remote({**peers, **of_host})
     sizes = ray.get(trainer.publish.remote(FIRST))
-    assert len(sizes) == 2 and sum(sizes) == len(expected), "each host has its part, and no more"
+    assert len(sizes) == 2 and sum(sizes) == len(expected), "each host has only its part"
     wait_until(lambda: ray.get(relays[0].view.remote()).leads)
     relays[0].deliver.remote(ray.get(trainer.offer.remote(FIRST)))
     for host, relay in enumerate(relays):
@@ -97,12 +97,12 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
         relay.deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
 
         def served(host: int = host) -> list[WeightsServed]:
-            return [each for each in ray.get(replicas[host].heard.remote()) if isinstance(each, WeightsServed)]
+            return [each for each in ray.get(replicas[host].received.remote()) if isinstance(each, WeightsServed)]
 
         wait_until(served)
         payload: Any = served()[0].payload
         assert (folders[host] / payload.name).read_bytes() == expected
-    assert ray.get(relays[1].view.remote()).num_bytes == len(expected), "by the chain"
+    assert ray.get(relays[1].view.remote()).num_bytes == len(expected), "not through the chain"
     ray.get(trainer.publish.remote(SECOND))
     ray.get(trainer.close.remote())
 
@@ -110,7 +110,7 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
 @pytest.mark.long
 @pytest.mark.ray
 def test_relays_get_the_version_from_both_trainer_hosts(tmp_path: Path) -> None:
-    assert tmp_path.stat().st_dev != segments.FOLDER.stat().st_dev, "no second file system to stand for another host"
+    assert tmp_path.stat().st_dev != segments.FOLDER.stat().st_dev, "the test needs a second file system"
     process = multiprocessing.get_context("spawn").Process(
         target=publish_from_two_hosts, args=((segments.FOLDER, tmp_path),)
     )
