@@ -1,1 +1,1 @@
-"""An attempt's checkpoints: written in parallel with training, verified, kept beyond the node."""
+"""An attempt's checkpoints: written in parallel with training, verified, and stored beyond the node."""

@@ -1,14 +1,14 @@
-"""Hosts of one trainer that may share no folder: each keeps what its ranks wrote, and the store has everything.
+"""Trainer hosts that may share no folder: each keeps the parts that its ranks wrote; the store has all parts.
 
     rank 0's host   LAMINAR_STORE_DIR/…/step-000050/   manifest.json   state-00001-of-00002   small files
     rank 1's host   LAMINAR_STORE_DIR/…/step-000050/                   state-00002-of-00002
-    the store       …/step-000050/                     all of it
+    the store       …/step-000050/                     all parts
 
 Invariants:
-- a folder has one name below every host's LAMINAR_STORE_DIR, wherever that is;
-- a rank uploads what it wrote; before it loads, it fetches what it needs and does not have, and nothing else; what
-  several ranks of a host need, one of them fetches;
-- a copy of what a store has is thrown away if it is damaged: the next time it is fetched anew.
+- a folder has the same path below LAMINAR_STORE_DIR on every host;
+- a rank uploads the parts that it wrote; before it loads, it fetches only the parts that it needs and lacks; a part
+  that several ranks of a host need is fetched by one of them;
+- a damaged local copy of stored parts is deleted, and fetched again at the next load.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _LOOK_UP_EVERY_S: Final = 0.2
 
 class Needs(Protocol):
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
-        """Of files and the names of the tensors in them."""
+        """`stored`: files → the names of their tensors. Returns the files that this rank needs."""
 
 
 class Loads(Needs, Protocol):
@@ -40,7 +40,7 @@ class Loads(Needs, Protocol):
 
 
 class HostFolders:
-    """The way from the folders that rank 0 names to those of this host."""
+    """Maps rank 0's folders to this host's."""
 
     def __init__(self, root_of_first: Path | None) -> None:
         self._from, self._to = root_of_first, own_root()
@@ -54,12 +54,12 @@ class HostFolders:
 def own_root() -> Path | None:
     try:
         return Settings.from_environment().store
-    except ValueError:  # a run without a store: paths are as they are
+    except ValueError:  # a run without a store: paths are not mapped
         return None
 
 
 def make_mark(folder: Path) -> Path:
-    """A file by which other hosts tell whether they see this folder."""
+    """Creates a file by which other hosts check whether they see this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / f".seen-{uuid4().hex}"
     mark.touch()
@@ -67,30 +67,30 @@ def make_mark(folder: Path) -> Path:
 
 
 def upload_own(folder: Path, parts: Mapping[str, CheckpointPart]) -> None:
-    """Where there is a store."""
+    """Uploads the parts if there is a store."""
     remote = RemoteCheckpoints.from_environment()
     if remote is not None:
         remote.store.upload_parts(folder, remote.key_of(folder), parts)
 
 
 def address_of(folder: Path) -> str:
-    """Where other hosts find what is in this one, and this one what it lacks. Raises `ValueError`."""
+    """The store address of this folder, from which hosts fetch missing parts. Raises `ValueError` if there is none."""
     remote = RemoteCheckpoints.from_environment()
     if remote is None:
         raise ValueError(
-            f"resume_from: some of {folder} is on other hosts, and LAMINAR_STORE_URL names no store that has it; go on "
-            f"from a folder with all of it"
+            f"resume_from: parts of {folder} are on other hosts, and LAMINAR_STORE_URL names no store; resume from a "
+            f"folder with all parts, or set LAMINAR_STORE_URL to the store that has them"
         )
     if not folder.resolve().is_relative_to(remote.root.resolve()):
         raise ValueError(
             f"resume_from: {folder} is outside of LAMINAR_STORE_DIR ({remote.root}), where the trainer's other hosts "
-            f"cannot see it; go on from its s3 address, or have them share that folder"
+            f"cannot see it; resume from its s3 address, or share that folder between the hosts"
         )
     return remote.uri_of(folder)
 
 
 def load_alone(holder: Loads, folder: Path) -> None:
-    """By a process that knows no other ranks. What is not here is fetched before."""
+    """Loads a checkpoint in a process without other ranks; fetches missing parts first."""
     with no_damaged_copy(folder):
         if is_elsewhere(folder):
             bring(holder, folder, address_of(folder), (folder / MANIFEST_FILE).read_bytes())
@@ -98,14 +98,14 @@ def load_alone(holder: Loads, folder: Path) -> None:
 
 
 def is_elsewhere(folder: Path) -> bool:
-    """Some of it."""
+    """Whether parts of this checkpoint may be missing here, since the store has them."""
     return (folder / ELSEWHERE_FILE).exists()
 
 
 def bring(needs: Needs, folder: Path, uri: str, manifest: bytes) -> None:
-    """Of the checkpoint at `uri` what is not in this host's folder, and the manifest last."""
+    """Fetches the needed parts of the checkpoint at `uri` that this host's folder lacks; writes the manifest last."""
     remote = RemoteCheckpoints.from_environment()
-    assert remote is not None, "ranks are apart, and nobody has refused it"
+    assert remote is not None, "ranks on hosts without a shared folder need a store"
     parts = CheckpointManifest.model_validate_json(manifest).parts
     missing = {name: part for name, part in parts.items() if not _is_here(folder / name, part)}
     tensors = {name for name in missing if name.endswith(".safetensors") and "/" not in name}
@@ -121,17 +121,17 @@ def bring(needs: Needs, folder: Path, uri: str, manifest: bytes) -> None:
             elif not _is_here(folder / name, parts[name]):
                 remote.store.fetch_parts(uri, {name: parts[name]}, folder)
     if not (folder / MANIFEST_FILE).exists():
-        brought = folder / f".{MANIFEST_FILE}.{uuid4().hex}"
-        brought.write_bytes(manifest)
-        brought.rename(folder / MANIFEST_FILE)
+        unfinished = folder / f".{MANIFEST_FILE}.{uuid4().hex}"
+        unfinished.write_bytes(manifest)
+        unfinished.rename(folder / MANIFEST_FILE)
 
 
 @contextmanager
 def _turn_at(folder: Path, number: int) -> Iterator[bool]:
-    """Whether it is this process that fetches this part, of those that see the folder. Waits a little if not."""
+    """Locks this part among the processes that see the folder; yields False after a short wait if another holds it."""
     with (folder / ELSEWHERE_FILE).open("r+b") as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)  # the system's, so it ends with its process
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)  # the kernel releases it with the process
         except BlockingIOError:
             still_here()
             time.sleep(_LOOK_UP_EVERY_S)

@@ -1,16 +1,16 @@
-"""An attempt's checkpoints: the trainer's folder, and beside it the progress of the data.
+"""An attempt's checkpoints: the trainer's folder, and in it the progress of the data.
 
     step-000050/            weights, optimizer, tokenizer, manifest.json   (written by the trainer)
-    step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)
+    step-000050/progress/   progress.json, manifest.json                   (written afterwards, with the first's hash)
 
 Invariants:
-- whoever decides which checkpoint it is reads its manifests and no weights; who loads it reads back what it needs;
-- a checkpoint is reported only when all parts of both manifests were read back, each by the process that wrote it:
-  before its name stands in a manifest;
-- step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
+- choosing a checkpoint reads its manifests and no weights; the process that loads it verifies the parts that it needs;
+- a checkpoint is reported only after all parts of both manifests were read back, each by the process that wrote it,
+  before the manifest names the part;
+- step and consumed prompts are restored from the same checkpoint as the weights, or nothing is restored;
 - each checkpoint of an attempt descends from the one before it;
-- a trainer that begins again beside its driver begins from a checkpoint that the driver was told of. Reports come in
-  order: so it was told of every step before, and what it was not told of is trained again.
+- a trainer that restarts within its attempt starts from a checkpoint that was reported to the driver. Reports come in
+  order, so the driver knows every step before it, and unreported steps are trained again.
 """
 
 import logging
@@ -40,7 +40,7 @@ from engine.training.checkpoint.folder import (
 log = logging.getLogger(__name__)
 
 PROGRESS_FILE: Final = "progress.json"
-# The manifest of a checkpoint that a run went back beyond.
+# The manifest of a checkpoint that a run has passed over.
 PASSED_OVER_FILE: Final = "manifest.passed-over.json"
 
 
@@ -54,7 +54,7 @@ class SavedProgress(Strict):
 class ResumePoint(Strict):
     folder: Path
     origin: str | None = None
-    """The address of a store that has what is not in the folder."""
+    """The store address of parts that the folder lacks."""
     step: int
     progress: SavedProgress
 
@@ -63,7 +63,7 @@ class ResumePoint(Strict):
 
 
 def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
-    """The trainer's part is written, and was read back by who wrote it: put the data's beside it."""
+    """Adds the data's progress to a checkpoint whose other parts are written and read back."""
     manifest_sha256, _ = read_manifest(folder)
     saved = SavedProgress(
         step=step,
@@ -85,10 +85,10 @@ def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> Che
 def open_checkpoint(
     uri: str, remote: RemoteCheckpoints | None = None, *, is_given_up: Callable[[], bool] = lambda: False
 ) -> ResumePoint:
-    """One of which every part is there, if perhaps damaged. `remote`: where an s3 address leads; by default, where the
-    environment says. `is_given_up`: nobody waits for it any more."""
+    """Opens a checkpoint that has all its parts; some may be damaged. `remote`: the store of an s3 address; by default
+    the environment's. `is_given_up`: the caller no longer waits."""
     origin = uri if uri.startswith("s3://") else None
-    folder = _opened(uri, remote, is_given_up) if origin else folder_of(uri)
+    folder = _open_remote(uri, remote, is_given_up) if origin else folder_of(uri)
     manifest_sha256 = survey_checkpoint(folder)
     verify_checkpoint(folder / PROGRESS_FOLDER)
     try:
@@ -100,58 +100,58 @@ def open_checkpoint(
     return ResumePoint(folder=folder, origin=origin, step=progress.step, progress=progress)
 
 
-def _opened(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[], bool]) -> Path:
+def _open_remote(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[], bool]) -> Path:
     remote = remote or RemoteCheckpoints.from_environment()
     if remote is None:
-        raise ValueError(f"resume_from: {uri} is in a store, and LAMINAR_STORE_URL names none on this node")
+        raise ValueError(f"resume_from: {uri} is in a store; set LAMINAR_STORE_URL on this node")
     return remote.open(uri, is_given_up=is_given_up)
 
 
-def go_back(folder: Path, load: Callable[[Path], None], *, told: int) -> ResumePoint | None:
-    """To the last one under this folder that is whole, and is loaded; None: there is none. `load`: it changes nothing
-    where it finds one that is not whole. `told`: the newest step whose checkpoint the driver was told of; 0: of none.
+def go_back(folder: Path, load: Callable[[Path], None], *, reported: int) -> ResumePoint | None:
+    """Loads the newest intact checkpoint under this folder; None if there is none. `load` changes nothing if it finds
+    damage. `reported`: the newest step whose checkpoint was reported to the driver; 0: none was.
 
-    Those passed over never count again, even if their bytes can be read the next time: what is trained from here on
-    does not descend from them.
+    A checkpoint that is passed over never counts again, even if its bytes can be read the next time: later weights do
+    not descend from it.
     """
     for candidate in sorted(folder.glob("step-*"), reverse=True):
         try:
             point = open_checkpoint(str(candidate))
-            if point.step > told:
-                raise CheckpointUnverified(f"{candidate}: the driver was told of none after step {told}")
+            if point.step > reported:
+                raise CheckpointUnverified(f"{candidate}: no checkpoint after step {reported} was reported")
             load(point.folder)
             return point
         except CheckpointUnverified as error:
-            log.warning("checkpoint passed over: %s", error)
-            with suppress(FileNotFoundError):  # it was never finished
+            log.warning("skipped an unverified checkpoint: %s", error)
+            with suppress(FileNotFoundError):  # an unfinished checkpoint has no manifest
                 (candidate / MANIFEST_FILE).rename(candidate / PASSED_OVER_FILE)
     return None
 
 
 def forget_older(folder: Path) -> None:
-    """Of the local copies: this one and the one before stay, for a trainer that dies and begins again beside them."""
+    """Deletes older local copies. This one and the one before it stay, for a trainer that restarts on this host."""
     earlier = [other for other in folder.parent.glob("step-*") if other.name < folder.name]
-    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # one passed over is no help
+    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # passed-over ones go first
     for other in earlier[:-1]:
         (other / MANIFEST_FILE).unlink(missing_ok=True)
         shutil.rmtree(other, ignore_errors=True)
 
 
 def refuse_outside(uri: str, jobs: Path) -> None:
-    """An engine reported this address; it is followed only to what a job wrote. Raises `ValueError`."""
+    """Raises `ValueError` for an address that an engine reported and that leads outside of what jobs wrote."""
     below = urlsplit(uri).path.partition("/jobs/")[2] if uri.startswith("s3://") else None
     if below is None:
         is_within = jobs.resolve() in folder_of(uri).resolve().parents
     else:
         is_within = bool(below) and ".." not in unquote(uri).split("/")
     if not is_within:
-        raise ValueError(f"resume_from: a checkpoint that a job wrote, in {jobs}, got {uri!r}")
+        raise ValueError(f"resume_from: must be a checkpoint that a job wrote, in {jobs}; got {uri!r}")
 
 
 def folder_of(uri: str) -> Path:
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file") or parts.netloc:
-        raise ValueError(f"resume_from: a path or a file:// address, got {uri!r}")
+        raise ValueError(f"resume_from: must be a path or a file:// address; got {uri!r}")
     return Path(unquote(parts.path)) if parts.scheme else Path(uri)
 
 

@@ -1,14 +1,14 @@
-"""Checkpoints in a bucket: they outlive the node and travel to the next one.
+"""Checkpoints in a bucket: they outlive the node, and other nodes can load them.
 
-    step-000050/parts/<sha256>            every part of both manifests, named by what it holds
+    step-000050/parts/<sha256>            every part of both manifests, named by its hash
     step-000050/progress/manifest.json
-    step-000050/manifest.json             last: before it is there, there is no checkpoint
+    step-000050/manifest.json             written last: without it there is no checkpoint
 
 Invariants:
-- a part is uploaded under its own hash, so an upload that broke off goes on where it stopped and never mixes contents;
-- whatever dies, in the middle of whatever, leaves no manifest without all of its parts;
-- what was fetched is verified like any other folder before anything is loaded from it, by who loads it;
-- a store that is slow or away costs time, then this one checkpoint: `ConnectionError`, never a broken one.
+- a part is uploaded under its own hash, so an interrupted upload resumes at the next part and never mixes contents;
+- a crash at any point leaves no manifest without all of its parts;
+- fetched parts are verified like local ones by the process that loads them, before it uses them;
+- a slow or unreachable store costs time, then this checkpoint: `ConnectionError`, never a broken checkpoint.
 
 boto3 is an extra of the engine, imported only where an address of a store is configured.
 """
@@ -51,28 +51,28 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRIES: Final = 6
-"""Beside boto's own; the waits between them add up to half a minute, for a server that is being restarted."""
+"""In addition to boto's own tries; the waits add up to half a minute, enough for a server restart."""
 FIRST_WAIT_S: Final = 1.0
 _MULTIPART_BYTES: Final = 16 * 2**20
 _MOST_AT_ONCE: Final = 4
 _IN_FLIGHT_BYTES: Final = _MULTIPART_BYTES * _MOST_AT_ONCE
 
 FETCHED: Final = "fetched"
-"""Of LAMINAR_STORE_DIR: copies of what the store has."""
+"""The folder in LAMINAR_STORE_DIR for copies of stored checkpoints."""
 ORIGIN_FILE: Final = "origin"
-"""Beside what was fetched: its address."""
+"""Holds the store address of a fetched checkpoint, in its folder."""
 
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "404", "NotFound"})
 _REFUSED: Final = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 _WRONG_CERTIFICATE: Final = (
-    "the certificate of the server in LAMINAR_STORE_ENDPOINT is not taken here; AWS_CA_BUNDLE is the file (PEM) of the "
+    "the certificate of the server in LAMINAR_STORE_ENDPOINT is not trusted; set AWS_CA_BUNDLE to the PEM file of the "
     "authority that signed it"
 )
 
 
 class GivenUp(Exception):
-    """Nobody waits for this checkpoint any more."""
+    """The caller no longer waits for this checkpoint."""
 
 
 class CheckpointStore:
@@ -84,7 +84,7 @@ class CheckpointStore:
         self._wait = wait
 
     def upload(self, folder: Path, key: str) -> str:
-        """A checkpoint that was verified. Its address. Raises `ConnectionError`."""
+        """Uploads a verified checkpoint; returns its address. Raises `ConnectionError`."""
         manifests = {f"{PROGRESS_FOLDER}/{MANIFEST_FILE}": folder / PROGRESS_FOLDER, MANIFEST_FILE: folder}
         for below in manifests.values():
             self.upload_parts(below, key, _parse(below, (below / MANIFEST_FILE).read_bytes()).parts)
@@ -96,7 +96,7 @@ class CheckpointStore:
         return self.address_of(key)
 
     def upload_parts(self, folder: Path, key: str, parts: Mapping[str, CheckpointPart]) -> None:
-        """One that is not here was uploaded by who has it. Raises `ConnectionError`."""
+        """Uploads parts; one without a local file must be in the store already. Raises `ConnectionError`."""
         for name, part in parts.items():
             self._put_part(folder / name, f"{key}/{STORED_PARTS}/{part.sha256}", part)
 
@@ -104,9 +104,9 @@ class CheckpointStore:
         return f"s3://{self._bucket}/{self._name(key)}"
 
     def open(self, uri: str, into: Path, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
-        """A folder with the data's progress and the manifest of the trainer's parts, each of which is in the store with
-        its size; who goes on from it fetches what it needs. Raises `CheckpointUnverified`, `ConnectionError` and
-        `GivenUp`."""
+        """Returns a folder with the data's progress and the manifest of the trainer's parts. All parts exist in the
+        store with the right size; the loading process fetches those it needs. Raises `CheckpointUnverified`,
+        `ConnectionError` and `GivenUp`."""
         folder = into / hashlib.sha256(uri.encode()).hexdigest()[:24]
         if _is_open(folder):
             return folder
@@ -114,8 +114,8 @@ class CheckpointStore:
         opening = Path(tempfile.mkdtemp(prefix="opening-", dir=into))
         try:
             key = self._key_of(uri)
-            progress = self._manifest(key, f"{PROGRESS_FOLDER}/{MANIFEST_FILE}")
-            parts = self._manifest(key, MANIFEST_FILE)
+            progress = self._read_manifest(key, f"{PROGRESS_FOLDER}/{MANIFEST_FILE}")
+            parts = self._read_manifest(key, MANIFEST_FILE)
             for name, part in _parse(folder, parts).parts.items():
                 if is_given_up():
                     raise GivenUp
@@ -131,7 +131,7 @@ class CheckpointStore:
             shutil.rmtree(opening, ignore_errors=True)
         return folder
 
-    def _manifest(self, key: str, manifest: str) -> bytes:
+    def _read_manifest(self, key: str, manifest: str) -> bytes:
         name = self._name(f"{key}/{manifest}")
         content: bytes = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
         return content
@@ -140,29 +140,29 @@ class CheckpointStore:
         stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
         num_bytes = self._try(lambda: self._size_of(stored))
         if num_bytes != part.num_bytes:
-            found = "is not there" if num_bytes is None else f"has {num_bytes} bytes"
-            raise CheckpointUnverified(f"the store: {name} of {key} {found}, the manifest says {part.num_bytes}")
+            state = "is missing" if num_bytes is None else f"has {num_bytes} bytes"
+            raise CheckpointUnverified(f"the store: {name} of {key} {state}; the manifest lists {part.num_bytes} bytes")
 
     def fetch_parts(self, uri: str, parts: Mapping[str, CheckpointPart], folder: Path) -> None:
-        """Some of a checkpoint's. Not verified."""
+        """Downloads parts of a checkpoint, without verifying them."""
         key, sign = self._key_of(uri), sign_from_anywhere()
         how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
         for name, part in parts.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            with at_work("fetch"):  # boto writes it under another name first
+            with at_work("fetch"):  # boto downloads to a temporary name first
                 self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
 
     def tensor_names(self, uri: str, part: CheckpointPart) -> list[str]:
-        """Of a safetensors file, without the rest of it."""
+        """Reads the tensor names of a safetensors file, and only its head."""
         stored = self._name(f"{self._key_of(uri)}/{STORED_PARTS}/{part.sha256}")
-        length = int.from_bytes(self._some_bytes(stored, range(8)), "little")
+        length = int.from_bytes(self._read_range(stored, range(8)), "little")
         if length > part.num_bytes:
-            raise CheckpointUnverified(f"{stored}: its head says that it is {length} bytes long")
-        return [name for name in json.loads(self._some_bytes(stored, range(8, 8 + length))) if name != "__metadata__"]
+            raise CheckpointUnverified(f"{stored}: the head's length of {length} bytes exceeds the file")
+        return [name for name in json.loads(self._read_range(stored, range(8, 8 + length))) if name != "__metadata__"]
 
-    def _some_bytes(self, name: str, wanted: range) -> bytes:
+    def _read_range(self, name: str, wanted: range) -> bytes:
         how = {"Bucket": self._bucket, "Key": name, "Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
         content: bytes = self._try(lambda: self._client.get_object(**how)["Body"].read())
         return content
@@ -172,7 +172,7 @@ class CheckpointStore:
         if self._try(lambda: self._size_of(name)) == part.num_bytes:
             return
         if not file.exists():
-            raise ConnectionError(f"the store of checkpoints: it lacks {name}, which another host was to upload")
+            raise ConnectionError(f"checkpoint store: {name} is missing; another host was to upload it")
         sign = sign_from_anywhere()  # boto reports on threads of its own
         how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
         with at_work("upload"):
@@ -188,7 +188,7 @@ class CheckpointStore:
         return size
 
     def _try(self, call: Callable[[], T]) -> T:
-        """Again and again while the store is busy or away."""
+        """Calls, and retries while the store is busy or unreachable."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
@@ -202,8 +202,8 @@ class CheckpointStore:
                 if code in _GONE:
                     raise CheckpointUnverified(f"the store has no such object: {error}") from error
                 if code in _REFUSED or wait_s is None:
-                    raise ConnectionError(f"the store of checkpoints: {error}") from error
-                log.warning("store is busy or away, trying again in_s=%.0f error=%s", wait_s, error)
+                    raise ConnectionError(f"checkpoint store: {error}") from error
+                log.warning("checkpoint store is busy or unreachable, retry in_s=%.0f error=%s", wait_s, error)
                 still_here()
                 self._wait(wait_s)
         raise AssertionError("the last wait is None")
@@ -212,7 +212,7 @@ class CheckpointStore:
         parts = urlsplit(uri)
         name, prefix = parts.path.strip("/"), f"{self._prefix}/" if self._prefix else ""
         if parts.scheme != "s3" or parts.netloc != self._bucket or not name.startswith(prefix):
-            raise ValueError(f"resume_from: an address in s3://{self._bucket}/{self._prefix}, got {uri!r}")
+            raise ValueError(f"resume_from: must be an address in s3://{self._bucket}/{self._prefix}; got {uri!r}")
         return name.removeprefix(prefix)
 
     def _name(self, key: str) -> str:
@@ -221,14 +221,14 @@ class CheckpointStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCheckpoints:
-    """A store, and the folder whose paths are its keys."""
+    """A store, and the local folder whose relative paths are its keys."""
 
     store: CheckpointStore
     root: Path
 
     @classmethod
     def from_environment(cls) -> "RemoteCheckpoints | None":
-        """Raises `ValueError`."""
+        """None without LAMINAR_STORE_URL. Raises `ValueError` if the settings are wrong."""
         address = StoreAddress.from_environment(os.environ)
         if address is None:
             return None
@@ -241,7 +241,7 @@ class RemoteCheckpoints:
         return folder.resolve().relative_to(self.root.resolve()).as_posix()
 
     def uri_of(self, folder: Path) -> str:
-        """Where it was fetched from, or uploaded to."""
+        """The address that a checkpoint was fetched from or uploaded to."""
         origin = folder / ORIGIN_FILE
         return origin.read_text() if origin.exists() else self.store.address_of(self.key_of(folder))
 
@@ -254,7 +254,7 @@ def _client(address: StoreAddress) -> Any:
         import boto3
         from botocore.config import Config
     except ImportError as error:
-        raise ValueError("LAMINAR_STORE_URL: an s3 address needs the package boto3 on this node") from error
+        raise ValueError("LAMINAR_STORE_URL: an s3 address needs boto3; install it on this node") from error
     config = Config(retries={"mode": "standard", "total_max_attempts": 4}, **address.config_options)
     return boto3.client("s3", config=config, **address.client_options)
 
@@ -273,7 +273,7 @@ def _waits() -> Iterator[float | None]:
 
 
 def _code_of(error: BaseException) -> str:
-    """boto3 wraps what the calls of a transfer raised."""
+    """boto3 wraps the errors of a transfer's calls."""
     response = getattr(error, "response", None) or getattr(error.__context__, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
@@ -286,7 +286,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _put_in_place(opened: Path, folder: Path) -> None:
-    """Unless another process of this host has done so meanwhile, who may have begun to fetch."""
+    """Renames it into place, unless another process of this host did so first and may have begun to fetch."""
     if not _is_open(folder):
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(FileExistsError):

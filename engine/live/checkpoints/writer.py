@@ -1,12 +1,12 @@
-"""The writer of checkpoints beside training: their content is copied at once, a thread waits for the disk.
+"""Writes checkpoints in parallel with training: the loop copies their content, a thread waits for the disk.
 
-    prepare (the copy) ──▶ writer thread: write, read back, progress beside it, upload ──▶ told
+    prepare (the copy) ──▶ writer thread: write, read back, add the progress, upload ──▶ report
 
 Invariants:
 - checkpoints are written one after the other, in the order of their steps;
-- there is one copy at a time: on a disk that is slower than training, training waits rather than memory grows;
-- a loop that waits gives signs of life when the writer does, and not otherwise: a disk that hangs is found;
-- where there is a store, a checkpoint is told of once it is there, and by its address there.
+- there is one copy at a time: if the disk is slower than training, training waits, so memory does not grow;
+- a waiting loop reports progress only when the writer does, so a hanging disk is detected;
+- with a store, a checkpoint is reported once it is uploaded, by its address there.
 """
 
 import logging
@@ -30,34 +30,34 @@ log = logging.getLogger(__name__)
 LOOK_UP_EVERY_S: Final = 1.0
 
 Act = Callable[[], object]
-"""`engine.training.port.Write`; of what it answers nothing is needed."""
-Told = Callable[[CheckpointWritten | CheckpointFailed], None]
+"""`engine.training.port.Write`; its result is not used."""
+Report = Callable[[CheckpointWritten | CheckpointFailed], None]
 Job = Callable[[], CheckpointWritten | CheckpointFailed]
 
 
 class CheckpointWriter:
-    def __init__(self, told: Told, remote: RemoteCheckpoints | None = None) -> None:
-        """On the thread of the loop that it writes for. `told` is called on the writer's. `remote`: by default, where
-        the environment says."""
-        self._told, self._remote = told, remote or RemoteCheckpoints.from_environment()
+    def __init__(self, report: Report, remote: RemoteCheckpoints | None = None) -> None:
+        """Called on the thread of its loop. `report` is called on the writer's thread. `remote`: by default the
+        environment's."""
+        self._report, self._remote = report, remote or RemoteCheckpoints.from_environment()
         self._signs = signs_beside()
-        self._line: Queue[Job] = Queue(maxsize=1)
+        self._queue: Queue[Job] = Queue(maxsize=1)
         self._free = Semaphore(1)
         Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def put(self, prepare: Callable[[], Act], folder: Path, *, step: int, progress: DataProgress) -> None:
-        """Waits until the one before is written, and has this one copied then."""
-        while not self._is_free():
+        """Waits until the previous checkpoint is written, then copies this one."""
+        while not self._wait_for_writer():
             pass
         try:
             write = prepare()
         except BaseException:
             self._free.release()
             raise
-        self._line.put(partial(self._written, write, folder, step=step, progress=progress))
+        self._queue.put(partial(self._write, write, folder, step=step, progress=progress))
 
-    def _is_free(self) -> bool:
-        """While the writer is at one and the same piece of work, for which this loop may stand still as well."""
+    def _wait_for_writer(self) -> bool:
+        """Waits while the writer is at the same piece of work, with that piece's timeout. True once it is free."""
         piece = self._signs.piece
         with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s):
             while self._signs.piece.serial == piece.serial:
@@ -68,13 +68,13 @@ class CheckpointWriter:
     def _run(self) -> None:
         self._signs.hear_this_thread()
         while True:
-            job = self._line.get()
-            told = job()
-            del job  # what was copied
+            job = self._queue.get()
+            result = job()
+            del job  # frees the copy
             self._free.release()
-            self._told(told)
+            self._report(result)
 
-    def _written(
+    def _write(
         self, write: Act, folder: Path, *, step: int, progress: DataProgress
     ) -> CheckpointWritten | CheckpointFailed:
         try:
@@ -85,8 +85,6 @@ class CheckpointWriter:
             uri = self._remote.upload(folder)
             forget_older(folder)
             return replace(written, uri=uri)
-        except (
-            Exception
-        ) as error:  # a full disk, a store that is away, a bug; the brain decides what becomes of the run
+        except Exception as error:  # a full disk, an unreachable store, a bug: the brain decides
             log.warning("checkpoint of step %d failed", step, exc_info=error)
             return CheckpointFailed(step=step, reason=str(error) or type(error).__name__)

@@ -126,7 +126,7 @@ class TrainerActor(BodyActor):
 
     def _go_back(self, load: Load) -> ResumePoint | None:
         told = self._told
-        point = go_back(self._checkpoints, load, told=0 if told is None else told.step)
+        point = go_back(self._checkpoints, load, reported=0 if told is None else told.step)
         if point is not None or told is None or not told.uri.startswith("s3://"):
             return point
         try:  # this host never had it, or kept only newer ones

@@ -1,4 +1,4 @@
-"""A trainer that begins again goes back to the newest checkpoint that is whole, and never forward to another one."""
+"""A restarted trainer goes back to the newest intact checkpoint, and never forward to another one."""
 
 import shutil
 from pathlib import Path
@@ -29,47 +29,47 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def step_of(root: Path, *, told: int = 10) -> int | None:
-    """Where a loader that reads everything goes on."""
-    found = go_back(root, load, told=told)
-    return None if found is None else found.step
+def step_of(root: Path, *, reported: int = 10) -> int | None:
+    """The step from which a loader that reads everything resumes."""
+    point = go_back(root, load, reported=reported)
+    return None if point is None else point.step
 
 
 def load(folder: Path) -> None:
     verify_checkpoint(folder)
 
 
-def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
+def test_newest_intact_checkpoint_is_loaded(tmp_path: Path) -> None:
     assert step_of(tmp_path) is None
     saved(tmp_path, 2)
     saved(tmp_path, 10)
     assert step_of(tmp_path) == 10
 
 
-def test_one_that_was_never_finished_is_passed_over(tmp_path: Path) -> None:
+def test_unfinished_checkpoint_is_passed_over(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     (saved(tmp_path, 4) / MANIFEST_FILE).unlink()
     assert step_of(tmp_path) == step_of(tmp_path) == 2
 
 
 def test_checkpoint_unknown_to_driver_is_passed_over_for_good(tmp_path: Path) -> None:
-    """Nobody has heard of the steps before it either: they are trained again, and told."""
+    """The steps before it were not reported either: they are trained and reported again."""
     for step in (2, 4, 6):
         saved(tmp_path, step)
-    assert step_of(tmp_path, told=4) == 4
-    assert step_of(tmp_path, told=6) == 4, "what was trained since does not descend from it"
-    assert step_of(tmp_path, told=0) is None
+    assert step_of(tmp_path, reported=4) == 4
+    assert step_of(tmp_path, reported=6) == 4, "weights trained since do not descend from step 6"
+    assert step_of(tmp_path, reported=0) is None
 
 
 def test_passed_over_checkpoint_stays_out_when_bytes_return(tmp_path: Path) -> None:
-    """A disk that could not read for a moment: by the next time, other weights descend from the checkpoint before."""
+    """A disk fails to read for a moment. By the next time, newer weights descend from the checkpoint before."""
     saved(tmp_path, 2)
     weights = saved(tmp_path, 4) / "weights.bin"
     away = shutil.move(weights, tmp_path / "away")
     assert step_of(tmp_path) == 2
     shutil.move(away, weights)
     assert step_of(tmp_path) == 2
-    assert (tmp_path / "step-000004" / PASSED_OVER_FILE).exists(), "whoever must can still put it back by hand"
+    assert (tmp_path / "step-000004" / PASSED_OVER_FILE).exists(), "an operator can still restore it by hand"
     saved(tmp_path, 4)
     assert step_of(tmp_path) == 4
 
@@ -78,7 +78,7 @@ def test_choosing_reads_no_weights_and_loading_finds_damage(tmp_path: Path) -> N
     saved(tmp_path, 2)
     newest = saved(tmp_path, 4)
     (newest / "weights.bin").write_text("Weights of 4")
-    assert open_checkpoint(str(newest)).step == 4, "as long as they should be: nobody has looked into them"
+    assert open_checkpoint(str(newest)).step == 4, "the size is right, and opening does not read the content"
     with pytest.raises(CheckpointUnverified, match=r"weights\.bin has 12 bytes with sha256"):
         load(newest)
     assert step_of(tmp_path) == 2

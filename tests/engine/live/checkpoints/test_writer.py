@@ -1,7 +1,6 @@
-"""A checkpoint that is written beside training tells that it goes on; a disk that hangs is found, and its trainer
-replaced.
+"""A checkpoint written in parallel with training reports progress; a trainer on a hanging disk is replaced.
 
-Seconds are the heartbeats' own here, as in `tests/engine/live/body/test_heartbeat.py`.
+One heartbeat counts as one second, as in `tests/engine/live/body/test_heartbeat.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +38,7 @@ class Idle:
 
 
 class SavingBody:
-    """Has checkpoints written one after the other, as soon as it is started."""
+    """Writes checkpoints one after the other from its start on."""
 
     tick_s = 0.01
     is_busy = False
@@ -47,7 +46,7 @@ class SavingBody:
     def __init__(self, *writes: Callable[[Path], None], root: Path) -> None:
         self.brain = Idle()
         self._writes, self._root = writes, root
-        self._writer = CheckpointWriter(lambda told: None)
+        self._writer = CheckpointWriter(lambda result: None)
 
     def start(self) -> list[Message]:
         for step, write in enumerate(self._writes):
@@ -78,7 +77,7 @@ def heartbeats_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         begun.append(Heartbeat(loop, part=TRAINER, incarnation=0, every_s=0.001))
         begun[0].start()
         while True:
-            yield from (said for _, said in loop.outbox.collect(5.0) if isinstance(said, PartReported))
+            yield from (each for _, each in loop.outbox.collect(5.0) if isinstance(each, PartReported))
 
     yield listen
     for heartbeat in begun:
@@ -102,7 +101,7 @@ def decided(heartbeats: Iterable[PartReported]) -> list[Effect]:
 
 
 def as_late_as_they_may(heartbeats: Iterator[PartReported]) -> Iterator[PartReported]:
-    """Only those with a sign of life, each said for twenty seconds."""
+    """Only heartbeats with progress, each repeated for twenty seconds."""
     serial = -1
     for heartbeat in heartbeats:
         if heartbeat.piece.serial > serial:
@@ -117,12 +116,12 @@ def test_checkpoint_write_and_read_back_report_progress(
     for heartbeat in islice(heartbeats_of(large), 60_000):
         assert heartbeat.piece.what in (LOOP, "start", "the disk")
         serials += [piece.serial for piece in heartbeat.beside]
-        if serials and serials[-1] > 2 * MEGABYTES:  # each megabyte is begun and ended as it is read back
+        if serials and serials[-1] > 2 * MEGABYTES:  # two signs for each megabyte that is read back
             break
-    assert serials[-1] > 2 * MEGABYTES and len(set(serials)) > 5, "little by little"
+    assert serials[-1] > 2 * MEGABYTES and len(set(serials)) > 5, "progress comes in small steps"
 
 
-def test_a_trainer_that_waits_for_a_disk_that_hangs_is_replaced(
+def test_trainer_that_waits_for_a_hanging_disk_is_replaced(
     heartbeats_of: Callable[..., Iterator[PartReported]],
 ) -> None:
     is_over = Event()
@@ -137,7 +136,7 @@ def test_a_trainer_that_waits_for_a_disk_that_hangs_is_replaced(
     assert of(done, EndPart) == [EndPart(part=TRAINER, incarnation=0)]
 
 
-def test_a_trainer_that_waits_for_a_disk_that_writes_is_not(
+def test_trainer_that_waits_for_a_slow_disk_is_kept(
     heartbeats_of: Callable[..., Iterator[PartReported]],
 ) -> None:
     is_over = Event()

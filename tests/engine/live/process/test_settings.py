@@ -59,5 +59,5 @@ def test_a_job_goes_on_only_from_what_a_job_wrote(settings: Settings, tmp_path: 
         "s3://bucket/jobs/job_b/../../models/secret",
         "s3://bucket/jobs/",
     ):
-        with pytest.raises(ValueError, match="resume_from: a checkpoint that a job wrote"):
+        with pytest.raises(ValueError, match="resume_from: must be a checkpoint that a job wrote"):
             refuse_outside(uri, settings.jobs)
