@@ -1,1 +1,1 @@
-"""The common part of every part's body."""
+"""The base of every part's body: actor, loop, heartbeat, recording."""

@@ -1,10 +1,10 @@
-"""The base of every Ray actor of the pipeline: a body in a loop, a thread that beats, peers to send to, and an outbox
-for the driver.
+"""The base of every Ray actor of the pipeline: a body in a loop, a heartbeat thread, peers, and an outbox for the
+driver.
 
 Invariants:
-- a heartbeat waits for nothing that the loop does; what it tells of the loop is how the loop is found to stand still;
-- all calls are one-way: `deliver` enqueues and returns nothing, `collect` is the driver's own poll;
-- an actor restarts never by itself: what it knew would be gone and nobody told. The manager decides.
+- a heartbeat never waits for the loop; its report of the loop's progress is how a hanging loop is detected;
+- all calls are one-way: `deliver` enqueues and returns nothing, `collect` is the driver's poll;
+- an actor never restarts by itself: its state would be lost unnoticed. The manager decides.
 """
 
 import logging
@@ -22,7 +22,7 @@ from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
 from engine.live.process.core_waits import ProcessNamed, ProcessSeen, look_at, own_process
-from engine.live.process.kernel_kills import HostKills, KillTeller
+from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
@@ -32,22 +32,22 @@ from engine.spec.log_text import log_to
 
 log = logging.getLogger(__name__)
 
-# One thread each: messages keep their order, and a waiting poll never holds up a delivery.
+# One thread each: messages keep their order, and a waiting poll never delays a delivery.
 CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
 
 Collected = Upward | LinesSaid | HostKills | ProcessNamed
 
 
-class Besides:
-    """What an actor sends the driver along with messages: its process, log lines, OOM kills on its host."""
+class SideReports:
+    """An actor's reports to the driver that are not messages: its process, log lines, OOM kills on its host."""
 
     def __init__(self, lines: LineKeeper) -> None:
-        self._lines, self._kills = lines, KillTeller()
+        self._lines, self._kills = lines, KillReporter()
         self._process: ProcessNamed | None = ProcessNamed(process=own_process())
 
     def take(self) -> list[tuple[Address, LinesSaid | HostKills | ProcessNamed]]:
         process, self._process = self._process, None
-        return [(DRIVER, said) for said in (process, self._kills.news(), self._lines.take()) if said is not None]
+        return [(DRIVER, each) for each in (process, self._kills.news(), self._lines.take()) if each is not None]
 
 
 class BodyActor:
@@ -59,10 +59,10 @@ class BodyActor:
         recordings: Path | None = None,
         built_with: Mapping[str, object] | None = None,
     ) -> None:
-        """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
+        """`recordings`: a folder for the brain's messages and decisions; `built_with`: the arguments to rebuild it."""
         log_to(fmt="%(levelname)s %(message)s", form=log_form())
         lines = LineKeeper(str(part))
-        self._besides = Besides(lines)
+        self._side_reports = SideReports(lines)
         logging.getLogger().addHandler(lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())
         self._handed = Handed[tuple[Address, Collected]]()
@@ -83,15 +83,15 @@ class BodyActor:
 
     @staticmethod
     def options(spec: JobSpec) -> dict[str, Any]:
-        """Ray's options beyond the placement."""
+        """Ray options in addition to the placement."""
         return {}
 
     @abstractmethod
     def build(self) -> Body:
-        """On the loop's thread; whatever is heavy is imported and loaded here."""
+        """Builds the body on the loop's thread. Heavy imports and loads happen here."""
 
     def memory_needed(self) -> str:
-        """The arithmetic, once it has run out; of a part whose memory grows with no model, nothing."""
+        """The arithmetic for an out-of-memory report; empty for parts whose memory does not depend on the model."""
         return ""
 
     @ray.method(concurrency_group="inbox", num_returns=0)
@@ -104,24 +104,24 @@ class BodyActor:
         self.met(peers)
 
     def met(self, peers: Mapping[Address, Any]) -> None:
-        """These are new, or in the place of others."""
+        """Called with peers that are new or replace others."""
 
     @ray.method(concurrency_group="outbox")
     def collect(self, timeout_s: float, got: int) -> tuple[int, list[tuple[Address, Collected]]]:
-        return self._handed.after(got, lambda: self._collected(timeout_s))
+        return self._handed.after(got, lambda: self._collect(timeout_s))
 
-    def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+    def _collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._loop.outbox.collect(timeout_s)]
-        return [*self._besides.take(), *collected]  # before what may be this actor's last word
+        return [*self._side_reports.take(), *collected]  # before a message that may be this actor's last
 
     @ray.method(concurrency_group="inbox")
     def look_at(self, process: str) -> ProcessSeen | None:
-        """Of this host, for the driver, which may be on another one."""
+        """Inspects a process of this host for the driver, which may run on another host."""
         return look_at(process)
 
     def _send(self, to: Address, message: Message) -> None:
         peer = self._peers.get(to)
         if peer is None:
-            log.info("body=%s dropped=%s to=%s, not connected yet", self._part, type(message).__name__, to)
+            log.info("body=%s dropped=%s to=%s reason=not-connected", self._part, type(message).__name__, to)
             return
         peer.deliver.remote(message)

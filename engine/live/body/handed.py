@@ -1,9 +1,9 @@
-"""What a poll took along, kept until the next poll says that it has come.
+"""The items of a poll's answer, kept until the next poll acknowledges them.
 
 Invariants:
-- the answer to a call may be lost though the call was made (a connection breaks, the caller was frozen for minutes):
-  what it held is then handed out again, and nothing of it is lost;
-- what has come is not handed out again.
+- an answer may be lost although the call was made (a connection breaks, the caller freezes for minutes): its items are
+  then handed out again, and none is lost;
+- acknowledged items are not handed out again.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Handed(Generic[Item]):
         self._number, self._items = 0, list[Item]()
 
     def after(self, got: int, take: Callable[[], list[Item]]) -> tuple[int, list[Item]]:
-        """`got`: the number of the answer that came last, 0 of none. This one's number, and what it holds."""
+        """`got`: the number of the last answer received; 0: none. Returns this answer's number and items."""
         if got == self._number:
             self._number, self._items = self._number + 1, take()
         return self._number, self._items

@@ -1,7 +1,7 @@
 """A part's heartbeat to the manager, every second: its process is alive, the loop's current piece of work, the loop's
 waits for a core, and work on other threads.
 
-Invariant: it holds nothing that the loop may hold for long, so however long a piece of work takes, the next one comes.
+Invariant: it takes no lock that the loop may hold for long, so heartbeats continue however long a piece of work takes.
 """
 
 from threading import Event, Thread

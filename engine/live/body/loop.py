@@ -1,15 +1,15 @@
-"""The loop of a body, which carries out its brain's effects: one inbox, one thread, one brain.
+"""The loop of a body: one inbox, one thread, one brain, whose effects the body carries out.
 
     deliver ──▶ bounded inbox ──▶ loop thread: brain.handle ──▶ effects ──▶ peers, outbox, the body's own work
-       call ──▶ ───── " ─────┘                (a call is for the body: what an environment or a disk has to say)
+       call ──▶ ───── " ─────┘                (a call is for the body: results of an environment or a disk)
 
 Invariants:
-- only the loop thread touches brain and body; whoever delivers only enqueues;
-- every turn of the loop is a sign of life, so is each piece of what takes long; the heartbeat that tells of them is
-  another thread's (`actor`), and waits for neither;
-- an exception ends the loop and is told to the driver with its class (memory that ran out has its own): nothing
-  waits for a body that has stopped;
-- a message that cannot be sent is dropped: the brains' protocol sends again whatever was not answered.
+- only the loop thread touches brain and body; senders only enqueue;
+- every turn of the loop counts as progress, and so does each piece of long work; another thread reports both in its
+  heartbeat (`actor`) and waits for neither;
+- an exception ends the loop and is reported to the driver with its class (out of memory has its own): nothing waits
+  for a stopped body;
+- a message that cannot be sent is dropped: the brains' protocol repeats unanswered messages.
 """
 
 import logging
@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from engine.live.body.recording import Recording
 from engine.live.process.core_waits import thread_waited_s
 from engine.live.process.fitting import HostTooSmall
-from engine.live.process.memory import is_out_of_memory, out_of_memory, told
+from engine.live.process.memory import describe_error, is_out_of_memory, out_of_memory
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
@@ -35,7 +35,7 @@ from engine.training.checkpoint.folder import CheckpointUnverified
 
 log = logging.getLogger(__name__)
 
-# Far more than credits allow to be under way; a full inbox holds the senders back instead of eating memory.
+# Far more than credits allow in flight; a full inbox blocks senders instead of using more memory.
 INBOX_SIZE: Final = 10_000
 OUTBOX_SIZE: Final = 10_000
 
@@ -53,10 +53,10 @@ class Body(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """There is work to do besides the inbox."""
+        """True if there is work in addition to the inbox."""
 
     def start(self) -> list[Message]:
-        """Messages for the own brain, here and below."""
+        """Returns messages for its own brain, as do the methods below."""
 
     def perform(self, effect: Effect) -> list[Message]: ...
 
@@ -68,7 +68,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyFailed:
-    """News to the driver: this body has stopped."""
+    """Report to the driver: this body has stopped."""
 
     failure_class: FailureClass
     message: str
@@ -78,7 +78,7 @@ Upward = Message | BodyFailed
 
 
 class Outbox:
-    """Messages to the driver and to the manager, which lives there: fetched by the driver, call by call."""
+    """Messages to the driver and to the manager in its process, which the driver polls."""
 
     def __init__(self) -> None:
         self._queue: Queue[tuple[Address, Upward]] = Queue(maxsize=OUTBOX_SIZE)
@@ -100,7 +100,7 @@ class Outbox:
 
 
 BodyCall = Callable[[Any], list[Message]]
-"""Given the body, on the loop's thread; what it returns is for the brain."""
+"""Called with the body on the loop's thread; returns messages for the brain."""
 
 
 class Loop:
@@ -113,7 +113,7 @@ class Loop:
         recording: Recording | None = None,
         memory_needed: Callable[[], str] = str,
     ) -> None:
-        """`memory_needed`: the arithmetic, for the case that it runs out."""
+        """`memory_needed`: the arithmetic for an out-of-memory report."""
         self._memory_needed = memory_needed
         self._name, self._build, self._send_to_peer, self._recording = name, build, send, recording
         self._inbox: Queue[Message | BodyCall] = Queue(maxsize=INBOX_SIZE)
@@ -125,20 +125,20 @@ class Loop:
 
     @property
     def waited_s(self) -> float:
-        """The time in which its thread could run and had no core."""
+        """How long its thread has waited for a core."""
         return thread_waited_s(self._thread.native_id or 0)
 
     def deliver(self, message: Message) -> None:
         self._inbox.put(message)
 
     def call(self, what: BodyCall) -> None:
-        """From any thread but the loop's own."""
+        """Called on any thread but the loop's own."""
         self._inbox.put(what)
 
     def stop(self) -> None:
-        """After what it is at; where its process lives on without it."""
+        """Stops after the current work; for processes that outlive the loop."""
         self._stopping.set()
-        self._inbox.put(lambda body: [])  # or it would wait for its next tick
+        self._inbox.put(lambda body: [])  # else the loop waits for its next tick
 
     def _run(self) -> None:
         with self.signs.heard_here():
@@ -146,18 +146,18 @@ class Loop:
 
     def _build_and_serve(self) -> None:
         try:
-            with at_work("start", is_opaque=True):  # imports, and processes that come up
+            with at_work("start", is_opaque=True):  # imports, and starting processes
                 body = self._build()
-        except ValueError as error:  # the spec asks for what this machine does not have
+        except ValueError as error:  # the spec requires something that this machine lacks
             self._fail("config", error)
             return
-        except HostTooSmall as error:  # the operator's to change
+        except HostTooSmall as error:  # for the operator of the host
             self._fail("infrastructure", error)
             return
-        except CheckpointUnverified as error:  # what the attempt began with
+        except CheckpointUnverified as error:  # the attempt's starting point
             self._fail("data", error)
             return
-        except Exception as error:  # noqa: BLE001 - the driver decides what becomes of the run
+        except Exception as error:  # noqa: BLE001 - the driver decides how the run continues
             self._fail("platform", error)
             return
         try:
@@ -169,7 +169,7 @@ class Loop:
         log.error("body=%s stopped\n%s", self._name, traceback.format_exc())
         message = str(error) if failure_class == "config" else f"{self._name}: {type(error).__name__}: {error}"
         if is_out_of_memory(error):
-            failure_class, message = "memory", out_of_memory(self._name, told(error), self._memory_needed())
+            failure_class, message = "memory", out_of_memory(self._name, describe_error(error), self._memory_needed())
         self.outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=message))
 
     def _serve(self, body: Body) -> None:
@@ -178,8 +178,8 @@ class Loop:
         while not self._stopping.is_set():
             self.signs.sign()
             wait_s = 0.0 if body.is_busy else max(0.0, tick_at - time.monotonic())
-            for received in self._received(wait_s):
-                self._handle(body, received(body) if callable(received) else [received])
+            for item in self._receive(wait_s):
+                self._handle(body, item(body) if callable(item) else [item])
             if body.is_busy:
                 self._handle(body, body.work())
             now = time.monotonic()
@@ -187,7 +187,7 @@ class Loop:
                 self._handle(body, [*body.measure(now), Tick()])
                 tick_at = now + body.tick_s
 
-    def _received(self, wait_s: float) -> list[Message | BodyCall]:
+    def _receive(self, wait_s: float) -> list[Message | BodyCall]:
         received: list[Message | BodyCall] = []
         try:
             received.append(self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait())

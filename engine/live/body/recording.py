@@ -1,12 +1,11 @@
-"""A record of everything that a brain was told and decided, from which `python -m engine replay` decides again.
+"""A recording of a brain's messages and decisions, which `python -m engine replay` repeats.
 
-    first line     who the brain was: its part, the job's spec, what it was built with
+    first line     the brain's part, the job's spec, and its arguments
     then           {"now": …, "heard": {"BatchWanted": {…}}, "decided": <digest of the effects>}
 
 Invariants:
-- data that only bodies understand (weights, keys and values, a sample's words, whatever is bytes) is left out: brains
-  merely carry it;
-- recording changes nothing: a line is written after the brain has decided.
+- data that only bodies read (weights, keys and values, a sample's text, any bytes) is left out: brains only pass it on;
+- recording changes no decision: a line is written after the brain has decided.
 """
 
 import json
@@ -29,7 +28,7 @@ _OPAQUE: Final = frozenset({"payload", "state", "reach", "process"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Recorded:
     now: float
     message: Message
     decided: str
@@ -37,7 +36,7 @@ class Heard:
 
 class Recording:
     def __init__(self, file: Path, *, part: Address, built_with: Mapping[str, object]) -> None:
-        """`built_with`: plain values from which `engine.replaying` builds the same brain."""
+        """`built_with`: plain values from which `replaying` builds the same brain."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file.open("w", encoding="utf-8")
         self._write({"part": str(part), "built_with": built_with})
@@ -50,19 +49,19 @@ class Recording:
         self._file.flush()
 
 
-def read_recording(file: Path) -> tuple[Address, dict[str, Any], Iterator[Heard]]:
+def read_recording(file: Path) -> tuple[Address, dict[str, Any], Iterator[Recorded]]:
     lines = file.open(encoding="utf-8")
     head = json.loads(next(lines))
-    return Address.parse(head["part"]), head["built_with"], map(_heard, filter(str.strip, lines))
+    return Address.parse(head["part"]), head["built_with"], map(_parse, filter(str.strip, lines))
 
 
 def digest(effects: Sequence[Effect]) -> str:
-    told = json.dumps([[type(effect).__name__, plain(effect)] for effect in effects], sort_keys=True)
-    return sha256(told.encode()).hexdigest()[:16]
+    document = json.dumps([[type(effect).__name__, plain(effect)] for effect in effects], sort_keys=True)
+    return sha256(document.encode()).hexdigest()[:16]
 
 
 def plain(value: object) -> Any:
-    """As JSON has it; what is opaque is null."""
+    """The value in JSON types; opaque fields are null."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: None if each.name in _OPAQUE else plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
@@ -74,10 +73,10 @@ def plain(value: object) -> Any:
     return "" if isinstance(value, bytes) else value
 
 
-def _heard(line: str) -> Heard:
+def _parse(line: str) -> Recorded:
     entry = json.loads(line)
-    [(kind, told)] = entry["heard"].items()
-    return Heard(now=entry["now"], message=_adapter(kind).validate_python(told), decided=entry["decided"])
+    [(kind, message)] = entry["heard"].items()
+    return Recorded(now=entry["now"], message=_adapter(kind).validate_python(message), decided=entry["decided"])
 
 
 @cache

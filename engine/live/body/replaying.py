@@ -1,6 +1,6 @@
-"""`python -m engine replay LOG`: builds the brain of a recording, tells it the same, and compares what it decides.
+"""`python -m engine replay LOG`: builds the brain of a recording, sends it the same messages, compares its decisions.
 
-Invariant: the brain is the engine's own; nothing of the run but the recording is needed, neither Ray nor weights.
+Invariant: the brain is the engine's own, and only the recording is needed, neither Ray nor weights.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from engine.live.body.loop import Brain
-from engine.live.body.recording import Heard, digest, read_recording
+from engine.live.body.recording import Recorded, digest, read_recording
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
@@ -32,7 +32,7 @@ from engine.spec.job import JobSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     number: int
-    heard: Heard
+    heard: Recorded
     effects: list[Effect]
 
     @property
@@ -41,18 +41,18 @@ class Decision:
 
 
 def replay(file: Path) -> tuple[Address, Iterator[Decision]]:
-    """The part, and its decisions one after the other. `ValueError` for what is no recording."""
-    part, built_with, heard = read_recording(file)
-    brain = _brain(part, built_with)
+    """Returns the part, and its decisions in order. Raises `ValueError` if the file is no recording of a brain."""
+    part, built_with, entries = read_recording(file)
+    brain = _build_brain(part, built_with)
 
     def decisions() -> Iterator[Decision]:
-        for number, each in enumerate(heard, start=1):
+        for number, each in enumerate(entries, start=1):
             yield Decision(number=number, heard=each, effects=brain.handle(each.message, each.now))
 
     return part, decisions()
 
 
-def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
+def _build_brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
     if part.kind == "relay":
         return RelayBrain(
             host=built_with["host"],

@@ -23,7 +23,7 @@ import ray
 
 from engine.environments.port import GraderError
 from engine.live.assets.job_assets import JobAssets
-from engine.live.body.actor import Besides, Collected
+from engine.live.body.actor import Collected, SideReports
 from engine.live.body.handed import Handed
 from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
@@ -51,7 +51,7 @@ class EnvironmentActor:
         log_to(fmt="%(levelname)s %(message)s", form=log_form())
         self._part = str(environment_address(worker))
         lines = LineKeeper(self._part)
-        self._besides = Besides(lines)
+        self._side_reports = SideReports(lines)
         logging.getLogger().addHandler(lines)
         log.info("part=%s host=%s pid=%d", self._part, socket.gethostname(), os.getpid())
         self._spec, self._data_folder, self._assets = spec, data_folder, assets
@@ -76,11 +76,11 @@ class EnvironmentActor:
 
     @ray.method(concurrency_group="outbox")
     def collect(self, timeout_s: float, got: int) -> tuple[int, list[tuple[Address, Collected]]]:
-        return self._handed.after(got, lambda: self._collected(timeout_s))
+        return self._handed.after(got, lambda: self._collect(timeout_s))
 
-    def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+    def _collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._outbox.collect(timeout_s)]
-        return [*self._besides.take(), *collected]
+        return [*self._side_reports.take(), *collected]
 
     @ray.method(concurrency_group="inbox")
     def look_at(self, process: str) -> ProcessSeen | None:

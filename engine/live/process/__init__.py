@@ -1,1 +1,1 @@
-"""The knowledge of one process of a run about itself and the cluster."""
+"""What a process of a run knows about itself and the cluster: devices, memory, hosts, links, interruptions."""

@@ -1,4 +1,4 @@
-"""The version of the code that makes a checkpoint: a hash over the sources that this very process runs from."""
+"""The version of the code that writes a checkpoint: a hash over the sources of this process."""
 
 import hashlib
 from functools import cache
@@ -9,7 +9,7 @@ _ENGINE = Path(__file__).resolve().parents[2]
 
 @cache
 def code_version() -> str:
-    """sha256 over every Python file of the engine, by path and content. Equal sources have equal versions."""
+    """sha256 over the path and content of every Python file of the engine."""
     digest = hashlib.sha256()
     for path in sorted(_ENGINE.rglob("*.py")):
         content = path.read_bytes()

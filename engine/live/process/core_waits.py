@@ -1,10 +1,10 @@
-"""Scheduler statistics of a process: is it waiting for a core, or stopped, asleep or gone?
+"""Scheduler statistics of a process: does it wait for a core, or is it stopped, asleep or gone?
 
 Invariants:
-- a process is known by boot, namespace, number and start: a number that came again is another process;
-- the kernel adds a wait only when it is over: a thread that was runnable at both looks and had no turn has waited for
-  all the time between;
-- a thread that is stopped, asleep or gone waits for no core. Where the kernel does not count, nobody waits.
+- a process is identified by boot, namespace, pid and start time, so a reused pid is another process;
+- the kernel counts a wait only when it ends: a thread that was runnable at both looks without a turn in between has
+  waited all that time;
+- a thread that is stopped, asleep or gone waits for no core. Without kernel statistics every wait is 0.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Final
 
 from engine.thread_times import PROC, UNREADABLE, ThreadTimes, own_wait_ns, stat_fields, threads_of
 
-_STARTED_AT: Final = 19  # among the fields behind the name, in clock ticks since the boot
+_STARTED_AT: Final = 19  # index among the fields after the name, in clock ticks since boot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class ProcessSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessNamed:
-    """From an actor: the process that it is in."""
+    """An actor's report of its own process."""
 
     process: str
 
 
 @cache
 def home() -> str:
-    """Boot and process namespace of this process: within it, numbers of processes mean the same."""
+    """Boot and pid namespace of this process: pids are unique within it."""
     try:
         return f"{Path(PROC, 'sys/kernel/random/boot_id').read_text().strip()}:{Path(PROC, 'self/ns/pid').readlink()}"
     except OSError:
@@ -44,7 +44,7 @@ def home() -> str:
 
 
 def own_process() -> str:
-    """A name of this process; empty where the host tells nothing."""
+    """A unique name of this process; empty if the host provides no statistics."""
     return process_of(os.getpid())
 
 
@@ -58,12 +58,12 @@ def home_of(process: str) -> str:
 
 
 def thread_waited_s(tid: int) -> float:
-    """A thread of this process, since it began."""
+    """The time that a thread of this process has waited for a core since its start."""
     return own_wait_ns(f"self/task/{tid}") / 1e9
 
 
 def look_at(process: str) -> ProcessSeen | None:
-    """None: it is gone, or not of this host."""
+    """Reads a process's statistics; None if it is gone or on another host."""
     if not process or home_of(process) != home():
         return None
     pid, started = process.rsplit("/", 2)[1:]
@@ -74,7 +74,7 @@ def look_at(process: str) -> ProcessSeen | None:
 
 
 def waited_between_s(before: ProcessSeen, after: ProcessSeen) -> float:
-    """The longest wait of one thread: what the others wait for may be its lock."""
+    """The longest wait of one thread: the others may wait for its lock."""
     lasts_s = max(0.0, after.at - before.at)
     waits_s = (
         _waited_s(before.threads[tid], seen, lasts_s) for tid, seen in after.threads.items() if tid in before.threads
@@ -83,13 +83,13 @@ def waited_between_s(before: ProcessSeen, after: ProcessSeen) -> float:
 
 
 class Looks:
-    """The last look at each process that is silent."""
+    """The last look at each silent process."""
 
     def __init__(self) -> None:
         self._last: dict[object, ProcessSeen] = {}
 
     def waited_s(self, key: object, seen: ProcessSeen | None) -> float:
-        """Since the look before."""
+        """The wait since the previous look."""
         before = self._last.pop(key, None)
         if seen is None:
             return 0.0

@@ -1,6 +1,6 @@
-"""How long somebody is waited for: in the time that the one who waits was awake, asked for again and again.
+"""Deadlines that count only the time in which the waiting process ran, measured by frequent polls.
 
-Invariant: whoever was frozen while it waited finds the end as far away as it was, and blames nobody at once.
+Invariant: a freeze of the waiting process does not bring the deadline closer, so no timeout fires right after it.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Final
 from engine.policy.awake import AwakeTime
 
 LOOK_UP_EVERY_S: Final = 1.0
-"""Between two questions; a longer pause than `ABSENT_AFTER_S` counts as sleep."""
+"""Between two polls; a pause longer than `ABSENT_AFTER_S` counts as a freeze."""
 
 
 class AwakeDeadline:
@@ -22,5 +22,5 @@ class AwakeDeadline:
         return max(0.0, self._ends_at - self._awake.at(self._clock()))
 
     def slice_s(self) -> float:
-        """How long to wait before the next question."""
+        """How long to wait before the next poll."""
         return min(self.left_s(), LOOK_UP_EVERY_S)

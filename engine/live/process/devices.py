@@ -1,4 +1,4 @@
-"""The device that Ray gave this actor."""
+"""The device that Ray assigned to this actor."""
 
 import ray
 
@@ -7,7 +7,7 @@ def claim_device() -> str:
     """`cuda` if Ray assigned a GPU. On CPU every actor gets one thread: several of them share the cores."""
     if ray.get_gpu_ids():
         return "cuda"
-    import torch  # the caller is about to need it anyway; others never call this
+    import torch  # the caller needs it anyway
 
     torch.set_num_threads(1)
     return "cpu"

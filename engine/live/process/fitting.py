@@ -1,11 +1,11 @@
-"""Whether what an actor is about to build fits the memory that it was given: asked before anything is loaded.
+"""Checks whether a trainer or replica fits its memory, before it loads anything.
 
-On a device of its own, what cannot fit whatever its batches are is refused, with the arithmetic and what would fit: a
-fault of the spec, which nobody tries again unchanged. What may not fit is a line in the log; so is everything on a CPU,
-whose memory is shared with all else on the host. A model that the arithmetic does not know is not judged.
+On a device of its own, a part that cannot fit with any batch is refused, with the arithmetic and with what would fit:
+a fault of the spec, which is not retried. A part that may not fit is logged; so is any misfit on a CPU, whose memory
+the whole host shares. A model that the arithmetic does not know is not checked.
 
-A host's own memory is compared too: too little is a warning, since checkpoints fall back to mapped files. Shared memory
-that cannot hold the weights at all is `HostTooSmall`, for the operator, before a model is loaded for minutes.
+Host memory below the need is a warning, since checkpoints fall back to mapped files. Shared memory that cannot hold the
+weights at all is `HostTooSmall`, for the operator, before a model is loaded for minutes.
 """
 
 import json
@@ -42,17 +42,17 @@ def check_fit(part: Part, spec: JobSpec, folder: Path, device: str, *, teacher: 
 def judge(
     part: Part, spec: JobSpec, folder: Path, *, memory_bytes: int, is_shared: bool, teacher: Path | None = None
 ) -> None:
-    """`teacher`: the folder of the one that the spec names."""
+    """`teacher`: the folder of the spec's teacher."""
     try:
-        shape, its_shape = _shape(folder), None if teacher is None else _shape(teacher)
+        shape, teacher_shape = _read_shape(folder), None if teacher is None else _read_shape(teacher)
     except ValueError as error:
         log.info("fit=unknown part=%s reason=%s", part, error)
         return
     if part == "trainer":
-        misfit = trainer_misfit(spec, shape, memory_bytes, teacher=its_shape)
+        misfit = trainer_misfit(spec, shape, memory_bytes, teacher=teacher_shape)
     else:
         misfit = replica_misfit(spec, shape, memory_bytes)
-    if misfit is None or (is_shared and misfit.need.counted <= memory_bytes):  # the margins are a GPU's
+    if misfit is None or (is_shared and misfit.need.counted <= memory_bytes):  # the margins hold for GPUs
         return
     if misfit.is_certain and not is_shared:
         raise ValueError("\n".join(misfit.lines))
@@ -60,9 +60,9 @@ def judge(
 
 
 def judge_host(part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, host_bytes: int) -> None:
-    """A replica's host is judged for its relay."""
+    """Checks a host's memory; a replica's host for its relay."""
     try:
-        shape = _shape(folder)
+        shape = _read_shape(folder)
     except ValueError:  # logged by `judge`
         return
     rank = spec.trainer.lora_rank
@@ -85,13 +85,13 @@ def judge_host(part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, ho
         log.warning("fit=doubtful part=%s %s has %s of memory. %s", part, holder, gigabytes(host_bytes), need.lines[0])
 
 
-def _shape(folder: Path) -> ModelShape:
+def _read_shape(folder: Path) -> ModelShape:
     return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
 
 
 def memory_of(device: str) -> int:
     if device == "cpu":
         return total_bytes()
-    import torch  # the caller is about to need it anyway
+    import torch  # the caller needs it anyway
 
     return int(torch.cuda.get_device_properties(device).total_memory)

@@ -1,6 +1,6 @@
-"""The hosts of the cluster that a job may use, as Ray knows them at this moment.
+"""The hosts of the cluster that a job may use, as Ray knows them now.
 
-Invariant: what stands here may be a moment old; who starts something on a host is told by Ray if that is gone.
+Invariant: a view may be slightly stale; Ray raises if a process is started on a host that is gone.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from engine.spec.sandbox import has_sandbox
 
 
 def read_hosts(selector: Mapping[str, str]) -> tuple[HostView, ...]:
-    """Those that are alive and have these labels, in an order that stays."""
-    # What each host has left is told by no public function.
+    """The live hosts with these labels, in a stable order."""
+    # No public function returns the free resources of each host.
     free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     alive = [node for node in nodes if node["Alive"] and is_chosen(node["Labels"], selector)]
     return tuple(
         HostView(
             id=node["NodeID"],
-            name=f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})",  # several may be on one machine
+            name=f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})",  # several nodes may share a machine
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
             free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),

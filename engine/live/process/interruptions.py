@@ -1,8 +1,8 @@
-"""Interruptions: events from outside that end an attempt, as exceptions, the check for them that every long wait makes,
-and the requests (pause, resize) that a run in progress obeys by itself.
+"""Interruptions: outside events that end an attempt, as exceptions; the check for them in every long wait; and the
+requests (pause, resize) that a run in progress handles itself.
 
-Invariant: whoever waits calls `check` at least once a second, so a cancel works within seconds in every phase, and the
-control plane sees by these calls that the driver's loop turns.
+Invariant: every wait calls `check` at least once a second, so a cancel takes effect within seconds in every phase, and
+the control plane sees from these calls that the driver's loop is alive.
 """
 
 import signal
@@ -16,49 +16,49 @@ from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-_told: Final[list[int]] = []
+_received: Final[list[int]] = []
 
 
 class Interrupted(BaseException):
-    """The process was told to end (SIGTERM, SIGINT)."""
+    """The process received SIGTERM or SIGINT."""
 
 
 def obey_signals() -> None:
-    """SIGTERM and SIGINT are noted, and `check` raises `Interrupted`: an exception out of a signal handler may come up
-    inside Ray, which loses it or makes another error of it. Call it again after `ray.init`, which installs handlers of
-    its own that end the process with a stack trace and no word to anyone."""
+    """Records SIGTERM and SIGINT, so that `check` raises `Interrupted`: an exception from a signal handler may surface
+    inside Ray, which loses or replaces it. Call this again after `ray.init`: Ray installs handlers that end the process
+    with a stack trace and without a report."""
     for number in _ENDING:
         signal.signal(number, _note)
 
 
 def raise_on_signals() -> None:
-    """For when Ray is gone and a wait does not look."""
+    """For waits without `check`, once Ray is gone."""
     for number in _ENDING:
         signal.signal(number, _raise)
 
 
-def was_told_to_end() -> bool:
-    return bool(_told)
+def was_interrupted() -> bool:
+    return bool(_received)
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    _told.append(number)
+    _received.append(number)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    for ignored in _ENDING:  # once is enough; a second must not break the cleaning up
+    for ignored in _ENDING:  # a second signal must not interrupt the clean-up
         signal.signal(ignored, signal.SIG_IGN)
     raise Interrupted
 
 
 class Ended(Exception):
-    """The attempt is ended from outside."""
+    """The attempt was ended from outside."""
 
     retryable = False
 
 
 class Fenced(Ended):
-    """A newer attempt has taken over: nothing that this one says counts any more."""
+    """A newer attempt has taken over; reports of this one are rejected."""
 
 
 class RefusedByControlPlane(Ended):
@@ -70,7 +70,7 @@ class OutOfTime(Ended):
 
 
 class Cancelled(Ended):
-    """Somebody asked for the job to be stopped."""
+    """The job was cancelled on request."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(request_id)
@@ -78,7 +78,7 @@ class Cancelled(Ended):
 
 
 class PausedEarly(Ended):
-    """Somebody asked for a pause before there was anything to be paused."""
+    """A pause was requested before the run started."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(request_id)
@@ -87,7 +87,7 @@ class PausedEarly(Ended):
 
 class Interruptions:
     def __init__(self, requests: Callable[[], list[ControlRequest]], *, max_runtime_s: float) -> None:
-        """`requests`: those that came since the last call; raises `StaleFence` or `Refused`."""
+        """`requests`: returns those since the last call; raises `StaleFence` or `Refused`."""
         self._requests = requests
         self._max_runtime_s = max_runtime_s
         self._deadline = time.monotonic() + max_runtime_s
@@ -98,7 +98,7 @@ class Interruptions:
         return max(self._deadline - time.monotonic(), 0.0)
 
     def check(self) -> None:
-        """Raises what has come since the last call. A pause ends what is not running; a resize waits until it is."""
+        """Raises for events since the last call. A pause ends an attempt that does not run yet; a resize is kept."""
         requests = self.listen()
         self._kept += [request for request in requests if request.kind == "resize"]
         for request in requests:
@@ -106,19 +106,19 @@ class Interruptions:
                 raise PausedEarly(request.id)
 
     def listen(self) -> list[ControlRequest]:
-        """Raises what ends the attempt; the requests that came, in their order, for a run that can obey them."""
+        """Returns new requests in order, for a run that can handle them; raises for events that end the attempt."""
         still_here()
-        if was_told_to_end():
+        if was_interrupted():
             raise Interrupted
-        requests, self._kept = [*self._kept, *self._arrived()], []
+        requests, self._kept = [*self._kept, *self._fetch()], []
         for request in requests:
             if request.kind == "cancel":
                 raise Cancelled(request.id)
         if time.monotonic() >= self._deadline:
-            raise OutOfTime(f"its max_runtime_s is used up: this attempt had {self._max_runtime_s:.0f} s of it")
+            raise OutOfTime(f"max_runtime_s is used up; this attempt had {self._max_runtime_s:.0f} s of it")
         return requests
 
-    def _arrived(self) -> list[ControlRequest]:
+    def _fetch(self) -> list[ControlRequest]:
         try:
             return self._requests()
         except StaleFence as error:

@@ -1,13 +1,12 @@
-"""Kills by the kernel for want of memory, on every host of a run: a process that was killed says nothing of it, its
-host's own counter does.
+"""OOM kills by the kernel, on every host of a run: a killed process cannot report its cause, but its host counts kills.
 
-    a part, while it lives   ──its host's counter, whenever it has grown──▶ heard by whoever watches the part
-    the part is dead         ──its host is asked once more──▶ the counter is higher: one of those kills was it
+    the part is alive   ──reports its host's counter whenever it grows──▶ the watcher of the part
+    the part is dead    ──the watcher reads the host's counter again──▶ a higher count: the kernel killed the part
 
 Invariants:
-- what is compared are a few seconds: the counter as the part last told it, and as it is after its death;
-- a host that does not answer explains nothing, and a death there is told like any other: it may be gone itself, or have
-  had no memory left for Ray.
+- the comparison spans a few seconds: from the part's last report of the counter to its death;
+- a host that does not answer explains nothing, and a death there is reported like any other: the host may be gone, or
+  out of memory for Ray.
 """
 
 import logging
@@ -22,16 +21,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 log = logging.getLogger(__name__)
 
 _VMSTAT: Final = Path("/proc/vmstat")
-# A host that has just run out of memory starts a process for the answer.
+# A host that just ran out of memory has to start a process for the answer.
 ANSWERED_WITHIN_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostKills:
-    """A host's counter, as somebody there read it."""
+    """A host's counter, read by a process there."""
 
     node: str
-    """Ray's name of it."""
+    """Ray's node id."""
     num_kills: int
 
     @classmethod
@@ -39,61 +38,61 @@ class HostKills:
         return cls(node=_own_node(), num_kills=_count(vmstat))
 
 
-class KillTeller:
-    """What a part tells of its host."""
+class KillReporter:
+    """A part's reports of its host's counter."""
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:
         self._vmstat = vmstat
-        self._told: HostKills | None = None
+        self._reported: HostKills | None = None
 
     def news(self) -> HostKills | None:
-        """None: it is what was told before."""
-        found = HostKills.here(self._vmstat)
-        if found == self._told:
+        """The counter; None if it has not changed since the last call."""
+        kills = HostKills.here(self._vmstat)
+        if kills == self._reported:
             return None
-        self._told = found
-        return found
+        self._reported = kills
+        return kills
 
 
 class KernelKills:
-    """What was heard from hosts."""
+    """The last report of each part's host."""
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:
         self._vmstat = vmstat
-        self._heard: dict[str, HostKills] = {}
+        self._reports: dict[str, HostKills] = {}
 
-    def hear(self, part: str, told: HostKills) -> None:
-        self._heard[part] = told
+    def record(self, part: str, report: HostKills) -> None:
+        self._reports[part] = report
 
     def explain(self, part: str) -> bool:
-        """Its death: the kernel of its host has killed a process since it was last heard."""
-        before = self._heard.pop(part, None)
+        """Whether the kernel of a dead part's host has killed a process since the part's last report."""
+        before = self._reports.pop(part, None)
         if before is None:
             return False
-        now = self._now(before.node)
+        now = self._read(before.node)
         return now is not None and now.num_kills > before.num_kills
 
-    def _now(self, node: str) -> HostKills | None:
+    def _read(self, node: str) -> HostKills | None:
         if node == _own_node():
             return HostKills.here(self._vmstat)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        asked: Any = ray.remote(_on_this_host)
-        answer = asked.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(self._vmstat)
+        task: Any = ray.remote(_read_here)
+        answer = task.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(self._vmstat)
         try:
-            found: HostKills = ray.get(answer, timeout=ANSWERED_WITHIN_S)
+            kills: HostKills = ray.get(answer, timeout=ANSWERED_WITHIN_S)
         except (RayError, GetTimeoutError) as error:
-            log.warning("host=%s does not say whether its kernel killed: %s", node, type(error).__name__)
+            log.warning("cannot read the OOM kills of host=%s error=%s", node, type(error).__name__)
             ray.cancel(answer)
             return None
-        return found
+        return kills
 
 
 def _own_node() -> str:
-    """Outside of Ray, nothing."""
+    """This host's node id; empty outside of Ray."""
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
-def _on_this_host(vmstat: Path) -> HostKills:
+def _read_here(vmstat: Path) -> HostKills:
     return HostKills.here(vmstat)
 
 

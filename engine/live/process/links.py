@@ -1,6 +1,6 @@
-"""The links of one run's processes: the address and the token by which they reach each other.
+"""The links between a run's processes: their addresses and the token that they share.
 
-Invariant: the token is made again for every run and never leaves its processes.
+Invariant: every run has a new token, which never leaves its processes.
 """
 
 import secrets
@@ -12,10 +12,10 @@ import ray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     run: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Names shared memory, for people who look into it."""
+    """A prefix of the run's shared memory, so that people can attribute it."""
     token: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def address(self) -> str:
-        """Of this host, as the others see it; called in an actor."""
+        """This host's address as other hosts reach it. Called in an actor."""
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address

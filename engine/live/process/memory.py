@@ -1,9 +1,9 @@
-"""Memory that ran out, of a device, a process or its host: recognised, and told with the arithmetic of what is needed.
+"""Out of memory, on a device, in a process or on its host: detected, and reported with the arithmetic of the need.
 
-    this process       MemoryError, torch's errors of both of its allocators, ENOMEM
-    another process    Ray's memory monitor says so; of a kill by the kernel its host's counter tells (`kernel_kills`)
+    this process       MemoryError, the errors of torch's two allocators, ENOMEM
+    another process    Ray's memory monitor reports it; for a kill by the kernel, its host's counter (`kernel_kills`)
 
-Invariant: what ran out of memory once will do so again, so nobody tries it again unchanged.
+Invariant: a run that is out of memory would fail again, so it is not retried unchanged.
 """
 
 import errno
@@ -29,13 +29,13 @@ from engine.spec.job import JobSpec
 _WORDS: Final = re.compile(
     r"can't allocate memory|out of memory|running low on memory|Cannot allocate memory|MemoryError"
 )
-# Of an error as a library wrote it, which may list every tensor.
+# A library's error may list every tensor.
 LONGEST_LINE: Final = 400
 _DEMO: Final = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """It, or what it came of."""
+    """Whether this error, or one of its causes, is out of memory."""
     return any(_is_one(each) for each in _chain(error))
 
 
@@ -53,16 +53,16 @@ def _is_one(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    tells_of_others = hasattr(error, "retryable")  # ours, of what another process met
-    return (tells_of_others or isinstance(error, RuntimeError | RayError)) and says_out_of_memory(str(error))
+    is_of_another_process = hasattr(error, "retryable")  # our own class, for an error of another process
+    return (is_of_another_process or isinstance(error, RuntimeError | RayError)) and says_out_of_memory(str(error))
 
 
 def says_out_of_memory(message: str) -> bool:
     return _WORDS.search(message) is not None
 
 
-def told(error: BaseException) -> str:
-    """Its first line, and where it was raised, as its notes say."""
+def describe_error(error: BaseException) -> str:
+    """The error's first line, and its notes, which name where it was raised."""
     return "; ".join(filter(None, (_first_line(error), *getattr(error, "__notes__", ()))))
 
 
@@ -70,28 +70,28 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "")[:LONGEST_LINE].rstrip(".")
 
 
-def out_of_memory(part: str, seen: str, needed: str) -> str:
-    """For a person; the first line is the cause. `needed`: the `arithmetic`."""
-    brief = (seen.splitlines() or [""])[0].rstrip(".")
+def out_of_memory(part: str, error: str, needed: str) -> str:
+    """The message for people; its first line is the cause. `needed`: from `arithmetic`."""
+    brief = (error.splitlines() or [""])[0].rstrip(".")
     return " ".join(filter(None, (f"{part} ran out of memory{f' ({brief})' if brief else ''}.", needed)))
 
 
 def arithmetic(spec: JobSpec, *, part: str, device: str = "cpu") -> str:
-    """What the part needs, what there is, and the smallest change that needs less. Empty where nothing is known."""
+    """What the part needs, what the device has, and the smallest change that needs less. Empty if unknown."""
     try:
         shape = _shape_of(spec.model.source)
         teacher = _shape_of(spec.algorithm.teacher.source) if spec.algorithm.has_teacher else None
     except (OSError, ValueError):
         return ""
-    there = memory_of(device)
+    available = memory_of(device)
     needs = _needs(spec, shape, part, teacher)
     if not needs:
         return ""
-    misfit = _needs_less(spec, shape, part, needs[0], teacher)
+    misfit = _find_remedy(spec, shape, part, needs[0], teacher)
     where = "the whole host" if device == "cpu" else "the device"
-    told = f"It needs up to {gigabytes(sum(need.counted for need in needs))}, and {where} has {gigabytes(there)}. "
+    need_line = f"It needs up to {gigabytes(sum(need.counted for need in needs))}; {where} has {gigabytes(available)}. "
     advice = misfit.advice.replace("It fits if you", "It needs less if you") if misfit else ""
-    return "\n".join([told + advice, *(line for need in needs for line in need.lines)])
+    return "\n".join([need_line + advice, *(line for need in needs for line in need.lines)])
 
 
 def _shape_of(source: str) -> ModelShape:
@@ -108,8 +108,8 @@ def _needs(spec: JobSpec, shape: ModelShape, part: str, teacher: ModelShape | No
     return [trainer_need(shape, plan), trainer_host_need(shape, plan)]
 
 
-def _needs_less(spec: JobSpec, shape: ModelShape, part: str, need: Need, teacher: ModelShape | None) -> Misfit | None:
-    """The verdict on a device that is just too small for what is asked."""
+def _find_remedy(spec: JobSpec, shape: ModelShape, part: str, need: Need, teacher: ModelShape | None) -> Misfit | None:
+    """The verdict for a device that is one byte too small."""
     if part.startswith("rollout"):
         return replica_misfit(spec, shape, need.num_bytes - 1)
     return trainer_misfit(spec, shape, need.num_bytes - 1, teacher=teacher)

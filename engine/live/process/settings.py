@@ -2,14 +2,14 @@
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
-LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   of it: engine/spec/store_address.py
-LAMINAR_NODE_CACHE_DIR  where each node keeps the data sets and models that it fetched, the driver's choice for all of
-                    them; empty: in LAMINAR_STORE_DIR
-LAMINAR_NODE_CACHE_GB   the most that it keeps there; empty: half of that disk
+LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   see engine/spec/store_address.py
+LAMINAR_NODE_CACHE_DIR  the folder on each node for fetched data sets and models, one path for all nodes;
+                    empty: in LAMINAR_STORE_DIR
+LAMINAR_NODE_CACHE_GB   the limit of that folder; empty: half of its disk
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
-LAMINAR_LOG_FORMAT  json: each line of its log is an object; empty or text: words (engine/spec/log_text.py)
-LAMINAR_OTLP_URL    a collector of traces, such as http://collector:4318; empty: none are made
+LAMINAR_LOG_FORMAT  json: each log line is an object; empty or text: plain text (engine/spec/log_text.py)
+LAMINAR_OTLP_URL    a collector of traces, such as http://collector:4318; empty: no traces
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
 
@@ -28,12 +28,12 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
-    """The interpreter of replicas whose engine is vLLM. Raises `ValueError`, with what to do."""
+    """The interpreter of vLLM replicas. Raises `ValueError` with the next step if there is none."""
     return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
 
 
 def log_form(environment: Mapping[str, str] = os.environ) -> type[OneLine]:
-    """For whoever logs before there are settings. Raises `ValueError`."""
+    """For processes that log before they have settings. Raises `ValueError`."""
     return form_of(environment.get("LAMINAR_LOG_FORMAT", ""))
 
 
@@ -44,19 +44,19 @@ class Settings:
     node_cache_bytes: int | None
     """None: half of the disk."""
     traces: str = ""
-    """Where a collector takes spans; empty: none are made."""
+    """The address of the collector of spans; empty: no spans."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         folder = environment.get("LAMINAR_STORE_DIR", "")
         if not Path(folder).is_absolute():
-            raise ValueError(f"LAMINAR_STORE_DIR: the absolute path of a folder, got {folder!r}")
+            raise ValueError(f"LAMINAR_STORE_DIR: must be the absolute path of a folder; got {folder!r}")
         cache = environment.get("LAMINAR_NODE_CACHE_DIR", "") or f"{folder}/fetched/assets"
         if not Path(cache).is_absolute():
-            raise ValueError(f"LAMINAR_NODE_CACHE_DIR: the absolute path of a folder, got {cache!r}")
+            raise ValueError(f"LAMINAR_NODE_CACHE_DIR: must be the absolute path of a folder; got {cache!r}")
         most = environment.get("LAMINAR_NODE_CACHE_GB", "")
         if most and not most.isdigit():
-            raise ValueError(f"LAMINAR_NODE_CACHE_GB: a whole number of gigabytes, got {most!r}")
+            raise ValueError(f"LAMINAR_NODE_CACHE_GB: must be a whole number of gigabytes; got {most!r}")
         collector = environment.get("LAMINAR_OTLP_URL", "")
         return cls(
             store=Path(folder),
@@ -67,7 +67,7 @@ class Settings:
 
     @property
     def jobs(self) -> Path:
-        """What jobs write: a folder each."""
+        """The folder in which each job writes a folder of its own."""
         return self.store / "jobs"
 
     @property
@@ -80,10 +80,10 @@ class Settings:
         return self.store / "data"
 
     def attempt_folder(self, *, job: str, attempt: int, fence: int) -> Path:
-        """The fence is part of the name: an attempt that was fenced off never writes where its successor does."""
+        """The name includes the fence, so a fenced-off attempt never writes into its successor's folder."""
         if not _PLAIN_NAME.fullmatch(job):
-            raise ValueError(f"job: letters, digits, dot, dash and underscore, got {job!r}")
+            raise ValueError(f"job: must be letters, digits, dots, dashes and underscores; got {job!r}")
         folder = self.jobs / job / f"attempt-{attempt}-fence-{fence}"
         if folder.resolve() != self.jobs.resolve() / job / folder.name:
-            raise ValueError(f"job: a folder of its own in {self.jobs}, got a link to {folder.resolve()}")
+            raise ValueError(f"job: must be a folder of its own in {self.jobs}; got a link to {folder.resolve()}")
         return folder

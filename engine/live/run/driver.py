@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from engine.live.assets.job_assets import JobAssets
 from engine.live.assets.node_cache import NodeCache
-from engine.live.process.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_told_to_end
+from engine.live.process.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_interrupted
 from engine.live.process.ray_session import connect_to_cluster, disconnect
 from engine.live.process.settings import Settings, log_form
 from engine.live.run.attempt import Attempt, AttemptPlan
@@ -99,7 +99,7 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
     finally:
         disconnect()
     raise_on_signals()
-    is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if was_told_to_end() else DELIVER_WITHIN_S)
+    is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if was_interrupted() else DELIVER_WITHIN_S)
     control.close()
     if sender is not None:
         sender.close()

@@ -207,7 +207,7 @@ class Supervisor:
             case LinesSaid():
                 self._recorder.on_lines(message)
             case HostKills():
-                self._kills.hear(str(address), message)
+                self._kills.record(str(address), message)
             case ProcessNamed():
                 self._starved.introduce(address, incarnation, message)
             # The next fails likewise.

@@ -16,7 +16,7 @@ import ray
 
 from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, upload_own
 from engine.live.process.devices import claim_device
-from engine.live.process.kernel_kills import HostKills, KillTeller
+from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.trainer.shares import RankShare
 from engine.signs import Signs, still_here
 from engine.training.checkpoint.folder import CheckpointUnverified
@@ -46,7 +46,7 @@ class TrainerRankActor:
         self._folders = HostFolders(None)
         self._prepared: list[Any] = []
         self._share: RankShare | None = None
-        self._kills = KillTeller()
+        self._kills = KillReporter()
         self._checkpoints: Path | None = None
 
     def started(self) -> HostKills | None:

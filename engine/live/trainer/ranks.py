@@ -28,7 +28,7 @@ from engine.live.checkpoints.apart import address_of, bring, is_elsewhere, make_
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.deadline import LOOK_UP_EVERY_S, AwakeDeadline
 from engine.live.process.kernel_kills import HostKills, KernelKills
-from engine.live.process.memory import says_out_of_memory, told
+from engine.live.process.memory import describe_error, says_out_of_memory
 from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
 from engine.live.trainer.rank_signs import RankSigns
@@ -273,7 +273,7 @@ class RankGroup:
                 continue
             try:
                 if isinstance(answer := ray.get(other), HostKills):
-                    self._kills.hear(f"rank {rank}", answer)
+                    self._kills.record(f"rank {rank}", answer)
             except RayTaskError as error:
                 failures.append(f"rank {rank}: {_describe(error.cause)}")
             except OutOfMemoryError:
@@ -295,4 +295,4 @@ def _own_address() -> str:
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {told(error)}"
+    return f"{type(error).__name__}: {describe_error(error)}"

@@ -1,5 +1,5 @@
-"""One real Ray for all live tests; never the one that somebody else started on this machine. A loop of this process
-ends with the test that began it."""
+"""One real Ray for all live tests, never one that others started on this machine. A loop of this process ends with the
+test that started it."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _no_loop_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nine that were left, of a hundred ticks a second, took a tenth of what all tests after them took."""
+    """Nine leftover loops of a hundred ticks a second took a tenth of the time of all later tests."""
     begun: list[Loop] = []
     begin = Loop.__init__
 
@@ -33,20 +33,20 @@ def _no_loop_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def own_ray() -> Iterator[str]:
-    """Its address."""
+    """Starts Ray and yields its address."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)  # workers are started by Ray, and import the engine from here
+    os.environ["PYTHONPATH"] = str(ROOT)  # Ray's workers import the engine from here
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 
-    as_others = {"worker_niceness": 0}  # Ray's own 15 leaves its actors nothing beside the other parts of `make test`
+    priority = {"worker_niceness": 0}  # Ray's default of 15 starves its actors while `make test` runs other tests
     context: Any = ray.init(
         address="local",
         num_cpus=2,
         include_dashboard=False,
         object_store_memory=200 * 2**20,
-        _system_config=as_others,
+        _system_config=priority,
     )
     if before is None:
         del os.environ["PYTHONPATH"]
@@ -57,15 +57,15 @@ def own_ray() -> Iterator[str]:
 
 
 def actor_processes(kind: str) -> list[psutil.Process]:
-    """Live actors of this Ray, by class name; Ray puts it in the process's title."""
-    found = []
+    """Processes of this Ray's live actors of this class; Ray puts the class name into the process title."""
+    processes = []
     for process in psutil.Process().children(recursive=True):
         try:
             if kind in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return processes
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What an actor imports is part of every job's start, and it is in memory as long as the job runs."""
+"""Actors import few packages: imports slow every job's start and stay in memory while the job runs."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-NOBODYS = {
+TOO_HEAVY = {
     "torch._dynamo", "torch._inductor", "transformers", "sympy", "pandas", "scipy", "math_verify", "reasoning_gym",
     "deepspeed", "peft", "pyarrow", "boto3", "uvicorn", "httpx",
 }  # fmt: skip
@@ -57,8 +57,8 @@ while engine.view().num_running + engine.view().num_waiting:
 
 @pytest.mark.long
 @pytest.mark.parametrize("code", [TRAINS, SAMPLES], ids=["trainer", "replica"])
-def test_one_that_works_with_tensors_loads_no_more_than_torch(code: str) -> None:
-    assert loaded_by(code, NOBODYS | {"torch"}) == {"torch"}
+def test_actor_that_uses_tensors_loads_only_torch(code: str) -> None:
+    assert loaded_by(code, TOO_HEAVY | {"torch"}) == {"torch"}
 
 
 @pytest.mark.long_except("environment")
@@ -71,5 +71,5 @@ def test_one_that_works_with_tensors_loads_no_more_than_torch(code: str) -> None
     ],
     ids=["data", "relay", "environment"],
 )
-def test_one_that_only_passes_things_on_has_no_torch(code: str) -> None:
-    assert not loaded_by(code, NOBODYS | NO_TENSORS)
+def test_actor_without_tensors_loads_no_torch(code: str) -> None:
+    assert not loaded_by(code, TOO_HEAVY | NO_TENSORS)

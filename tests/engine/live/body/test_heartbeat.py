@@ -1,7 +1,7 @@
-"""An actor's heartbeat comes whatever its loop does, and tells of it: who is at long work lives, who stands still is
-replaced.
+"""An actor's heartbeats report its loop's progress whatever the loop does: a part at long work is kept, a hanging one
+is replaced.
 
-Seconds are the heartbeats' own here: the manager is told that one has passed with each of them.
+Each heartbeat counts as one second for the manager.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,10 +31,10 @@ from tests.engine.pipeline.brain_builders import of
 PART = rollout_address(0)
 PATIENCE = Patience(silent_s=20.0, start_s=30.0)
 LONGER_THAN_EVER_S = 700
-"""Than any limit that there was for anybody's silence."""
+"""Longer than any limit for a part's silence."""
 
 
-class ToldToWork:
+class OrdersWork:
     def handle(self, message: Message, now: float) -> list[Effect]:
         return [] if isinstance(message, Tick) else [ReportProgress(heard=())]
 
@@ -44,7 +44,7 @@ class WorkingBody:
     is_busy = False
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.brain: Brain = ToldToWork()
+        self.brain: Brain = OrdersWork()
         self._work = work
 
     def start(self) -> list[Message]:
@@ -72,7 +72,7 @@ class WorkingActor(BodyActor):
 
     def heartbeats(self) -> Iterator[PartReported]:
         while True:
-            yield from (said for _, said in self._loop.outbox.collect(5.0) if isinstance(said, PartReported))
+            yield from (each for _, each in self._loop.outbox.collect(5.0) if isinstance(each, PartReported))
 
 
 @pytest.fixture(autouse=True)
@@ -91,16 +91,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def judged(actor: WorkingActor, *, until: Callable[[PartReported], bool], seconds: int) -> list[Effect]:
-    """What the manager does in so many seconds of the actor's heartbeats, after the first one that is waited for."""
+    """The manager's effects in so many seconds of the actor's heartbeats, from the first one that matches `until`."""
     heartbeats = actor.heartbeats()
     next(heartbeat for heartbeat in heartbeats if until(heartbeat))
-    return told(islice(heartbeats, seconds))
+    return effects_of(islice(heartbeats, seconds))
 
 
 def judged_by_news(actor: WorkingActor, *, seconds: int) -> list[Effect]:
-    """The same, where a sign of life comes as late as it may: every heartbeat without one is left out, every other one
-    is said for twenty seconds."""
-    return told(heartbeat for news in islice(with_news(actor), seconds // 20) for heartbeat in [news] * 20)
+    """As `judged`, where progress comes as late as allowed: heartbeats without progress are left out, the others are
+    repeated for twenty seconds."""
+    return effects_of(heartbeat for news in islice(with_news(actor), seconds // 20) for heartbeat in [news] * 20)
 
 
 def with_news(actor: WorkingActor) -> Iterator[PartReported]:
@@ -111,7 +111,7 @@ def with_news(actor: WorkingActor) -> Iterator[PartReported]:
             yield heartbeat
 
 
-def told(heartbeats: Iterable[PartReported]) -> list[Effect]:
+def effects_of(heartbeats: Iterable[PartReported]) -> list[Effect]:
     manager = ManagerBrain(num_replicas=1, now=0.0, patience=PATIENCE)
     done: list[Effect] = []
     for second, heartbeat in enumerate(heartbeats):
@@ -119,7 +119,7 @@ def told(heartbeats: Iterable[PartReported]) -> list[Effect]:
     return done
 
 
-def test_a_body_that_loads_for_longer_than_any_limit_lives() -> None:
+def test_body_that_loads_longer_than_any_limit_is_kept() -> None:
     is_over = Event()
 
     def load() -> None:
@@ -132,7 +132,7 @@ def test_a_body_that_loads_for_longer_than_any_limit_lives() -> None:
     assert done == []
 
 
-def test_a_loop_that_waits_for_somebody_else_says_so_and_lives() -> None:
+def test_loop_that_signs_while_it_waits_is_kept() -> None:
     is_over = Event()
 
     def wait() -> None:
@@ -144,14 +144,14 @@ def test_a_loop_that_waits_for_somebody_else_says_so_and_lives() -> None:
     assert done == []
 
 
-def test_a_loop_that_stands_still_without_a_sign_is_replaced() -> None:
+def test_loop_that_hangs_without_a_sign_is_replaced() -> None:
     is_over, is_stuck = Event(), Event()
 
-    def stand_still() -> None:
+    def hang() -> None:
         is_stuck.set()
         is_over.wait()
 
-    actor = WorkingActor(stand_still)
+    actor = WorkingActor(hang)
     assert is_stuck.wait(60.0)
     done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == LOOP, seconds=40)
     is_over.set()
@@ -160,7 +160,7 @@ def test_a_loop_that_stands_still_without_a_sign_is_replaced() -> None:
 
 
 def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that answers no more in the middle of the real loader."""
+    """A disk stops answering in the middle of the real loader."""
     is_over, num_read, is_stuck = Event(), [0], Event()
     fill = loading._fill
 
@@ -181,11 +181,11 @@ def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.Mo
     assert "in: load" in of(done, FaultReported)[0].message
 
 
-def test_start_in_silent_code_of_others_lives_while_it_moves() -> None:
+def test_start_in_opaque_code_is_kept_while_it_moves() -> None:
     is_over = Event()
 
     def call(path: int) -> None:
-        """Another call stack for each path."""
+        """Makes a different call stack for each path."""
         if path <= 1:
             is_over.wait(0.001)
         else:
@@ -205,5 +205,5 @@ def test_start_in_silent_code_of_others_lives_while_it_moves() -> None:
     assert done == []
 
 
-def test_a_turning_loop_gives_signs_with_nothing_to_do() -> None:
+def test_idle_loop_still_signs() -> None:
     assert judged_by_news(WorkingActor(lambda: None), seconds=LONGER_THAN_EVER_S) == []

@@ -1,4 +1,4 @@
-"""A body that cannot be built says so once, and whose fault it is."""
+"""A body that cannot be built reports one failure with its class."""
 
 from engine.live.body.loop import Body, BodyFailed, Loop
 from engine.pipeline.messages.addresses import DRIVER
@@ -15,10 +15,10 @@ def failure(error: Exception) -> BodyFailed:
     return failed
 
 
-def test_what_another_machine_may_have_is_tried_again() -> None:
+def test_os_error_in_build_is_a_platform_failure() -> None:
     assert failure(OSError("the disk is gone")).failure_class == "platform"
 
 
-def test_weights_of_another_dtype_do_not_cause_a_rebuild() -> None:
-    told = failure(WrongDtype("weights must be float32: policy's head_VD is bfloat16"))
-    assert told == BodyFailed(failure_class="config", message="weights must be float32: policy's head_VD is bfloat16")
+def test_weights_of_another_dtype_are_a_config_failure() -> None:
+    failed = failure(WrongDtype("weights must be float32: policy's head_VD is bfloat16"))
+    assert failed == BodyFailed(failure_class="config", message="weights must be float32: policy's head_VD is bfloat16")

@@ -1,4 +1,4 @@
-"""A recorded brain decides again what it decided: in memory, and from the file that a run leaves."""
+"""A recorded brain repeats its decisions: in memory, and from the file that a run leaves."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -41,21 +41,21 @@ from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
 from engine.spec.job import JobSpec
 
-HEARD: list[tuple[Any, list[tuple[float, Message]], list[list[Effect]]]] = []
-"""A brain as it was made, what it heard, and what it decided."""
+RECORDED: list[tuple[Any, list[tuple[float, Message]], list[list[Effect]]]] = []
+"""A brain in its initial state, its messages, and its decisions."""
 
 
 def recorded(kind: type) -> type:
     class Recorded(kind):  # type: ignore[misc]
         def __init__(self, *positional: Any, **options: Any) -> None:
-            # The manager's repacker has a state of its own: it is kept as it was.
-            HEARD.append((kind(*deepcopy(positional), **deepcopy(options)), [], []))
-            self._heard, self._decided = HEARD[-1][1:]
+            # A deep copy: the manager's repacker has a state of its own.
+            RECORDED.append((kind(*deepcopy(positional), **deepcopy(options)), [], []))
+            self._messages, self._decided = RECORDED[-1][1:]
             super().__init__(*positional, **options)
 
         def handle(self, message: Message, now: float) -> list[Effect]:
             effects: list[Effect] = super().handle(message, now)
-            self._heard.append((now, message))
+            self._messages.append((now, message))
             self._decided.append(list(effects))
             return effects
 
@@ -63,8 +63,8 @@ def recorded(kind: type) -> type:
 
 
 @pytest.mark.long
-def test_every_component_decides_again_what_it_decided() -> None:
-    HEARD.clear()
+def test_every_component_repeats_its_decisions() -> None:
+    RECORDED.clear()
     brains = Brains(
         data=recorded(DataBrain),
         rollout=recorded(RolloutBrain),
@@ -75,10 +75,10 @@ def test_every_component_decides_again_what_it_decided() -> None:
     )
     for seed in (2, 21):
         world_of(seed, "laminar", brains=brains).run()
-    assert {type(brain) for brain, _, _ in HEARD} == {
+    assert {type(brain) for brain, _, _ in RECORDED} == {
         DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain, DriverBrain,
     }  # fmt: skip
-    for brain, heard, decided in HEARD:
+    for brain, heard, decided in RECORDED:
         assert [brain.handle(message, now) for now, message in heard] == decided and decided
 
 
@@ -162,14 +162,14 @@ def test_recording_replays_and_another_history_diverges(
     for now, message in enumerate(heard):
         recording.note(float(now), message, brain.handle(message, float(now)))
     name, decisions = replay(file)
-    told = list(decisions)
-    assert name == part and len(told) == len(heard)
-    assert all(decision.is_the_same for decision in told) and any(decision.effects for decision in told)
+    replayed = list(decisions)
+    assert name == part and len(replayed) == len(heard)
+    assert all(decision.is_the_same for decision in replayed) and any(decision.effects for decision in replayed)
     file.write_text(file.read_text().replace('"decided":"', '"decided":"x'))
     assert not any(decision.is_the_same for decision in replay(file)[1])
 
 
-def test_a_recording_of_no_known_part_is_refused(tmp_path: Path) -> None:
+def test_recording_of_an_unknown_part_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     Recording(file, part=ENVIRONMENT, built_with={"spec": DOCUMENT})
     with pytest.raises(ValueError, match="environment, which has no brain"):

@@ -1,4 +1,4 @@
-"""Real starvation without root: a process at idle priority beside a busy one, both on one core."""
+"""Real CPU starvation without root: a process at idle priority and a busy one share one core."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ SLEEP = "import time; time.sleep(600)"
 
 @contextlib.contextmanager
 def running(program: str) -> Iterator[int]:
-    """The program's number."""
+    """Yields the program's pid."""
     process = subprocess.Popen([sys.executable, "-S", "-c", program])
     try:
         yield process.pid
@@ -25,7 +25,7 @@ def running(program: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def starved(pid: int, *, num_busy: int = 1) -> Iterator[None]:
-    """Every thread of it gets next to nothing."""
+    """Every thread of the process gets almost no time on a core."""
     core = min(os.sched_getaffinity(0))
     everywhere = os.sched_getaffinity(pid)
     with contextlib.ExitStack() as busy:

@@ -1,4 +1,4 @@
-"""A process without a core is told from one that is stopped, asleep or gone, by what its host says of it."""
+"""A process that waits for a core differs, in its host's statistics, from one that is stopped, asleep or gone."""
 
 import os
 import time
@@ -58,7 +58,7 @@ def test_wait_between_two_looks(before: ThreadTimes, after: ThreadTimes, waited_
     assert between(before, after) == pytest.approx(waited_s)
 
 
-def test_thread_that_others_wait_for_speaks_for_its_process() -> None:
+def test_longest_thread_wait_is_the_wait_of_the_process() -> None:
     asleep, queued = thread("S"), thread("R")
     before = ProcessSeen(at=0.0, threads={1: asleep, 2: queued, 3: asleep})
     after = ProcessSeen(at=4.0, threads={1: asleep, 2: queued, 9: queued})
@@ -66,7 +66,7 @@ def test_thread_that_others_wait_for_speaks_for_its_process() -> None:
 
 
 def waited_share(pid: int) -> float:
-    """Of the time between two looks."""
+    """The share of the time between two looks that the process waited."""
     process = process_of(pid)
     before = look_at(process)
     time.sleep(APART_S)
@@ -103,19 +103,19 @@ def test_process_that_is_gone_is_not_seen() -> None:
     assert look_at(process) is None
 
 
-def test_number_that_came_again_is_another_process() -> None:
+def test_reused_pid_is_another_process() -> None:
     home, pid, _ = own_process().rsplit("/", 2)
     assert look_at(own_process()) is not None
     assert look_at(f"{home}/{pid}/1") is None and look_at(f"elsewhere/{pid}/1") is None and look_at("") is None
 
 
-def test_host_that_tells_nothing_excuses_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_host_without_statistics_reports_no_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     for reader in (core_waits, thread_times):
         monkeypatch.setattr(reader, "PROC", tmp_path)
     assert process_of(os.getpid()) == "" and thread_waited_s(1) == 0.0
 
 
-def test_first_look_knows_of_no_wait() -> None:
+def test_first_look_reports_no_wait() -> None:
     looks, queued = Looks(), {1: thread("R")}
     assert looks.waited_s("part", ProcessSeen(at=0.0, threads=queued)) == 0.0
     assert looks.waited_s("part", ProcessSeen(at=1.0, threads=queued)) == 1.0

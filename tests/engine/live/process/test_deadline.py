@@ -9,7 +9,7 @@ class Clock:
         return self.now
 
 
-def test_it_ends_after_the_time_that_it_lasts() -> None:
+def test_deadline_ends_after_its_duration() -> None:
     clock = Clock()
     deadline = AwakeDeadline(10.0, clock)
     for _ in range(9):

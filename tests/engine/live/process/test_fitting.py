@@ -1,4 +1,4 @@
-"""What cannot fit is refused before anything is loaded; what only may not is said, and run."""
+"""A part that cannot fit is refused before it loads anything; one that may not fit is logged and runs."""
 
 import json
 import logging
@@ -26,13 +26,13 @@ def test_trainer_that_cannot_fit_is_refused_with_arithmetic(folder: Path) -> Non
         judge("trainer", SPEC, folder, memory_bytes=80 * GB, is_shared=False)
 
 
-def test_a_replica_that_may_not_fit_is_said_and_run(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_replica_that_may_not_fit_is_logged_and_runs(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = SPEC.model_copy(update={"rollout": SPEC.rollout.model_copy(update={"max_new_tokens": 8_192})})
     judge("replica", spec, folder, memory_bytes=80 * GB, is_shared=False)
     assert "fit=doubtful part=replica" in caplog.text
 
 
-def test_on_a_cpu_nothing_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_misfit_on_a_cpu_is_only_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     judge("trainer", SPEC, folder, memory_bytes=80 * GB, is_shared=True)
     assert "fit=doubtful part=trainer" in caplog.text
 
@@ -60,7 +60,7 @@ def test_a_tight_host_is_a_warning(
     assert [record.getMessage()[:26] for record in caplog.records] == ["fit=doubtful part=trainer "]
 
 
-def test_a_model_that_is_not_known_is_not_judged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_model_is_not_checked(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "config.json").write_text(json.dumps({**KNOWN_CONFIGS["Qwen3-8B"], "n_shared_experts": 1}))
     with caplog.at_level(logging.INFO):
         judge("trainer", SPEC, folder, memory_bytes=GB, is_shared=False)
@@ -68,7 +68,7 @@ def test_a_model_that_is_not_known_is_not_judged(folder: Path, caplog: pytest.Lo
     assert "fit=unknown part=trainer" in caplog.text
 
 
-def test_the_demo_fits_this_machine(caplog: pytest.LogCaptureFixture) -> None:
+def test_demo_fits_this_machine(caplog: pytest.LogCaptureFixture) -> None:
     for part in ("trainer", "replica"):
         check_fit(part, JobSpec(name="t"), DEMO_FOLDER, "cpu")
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""What ends an attempt from outside, and which requests a run gets to obey."""
+"""Outside events that end an attempt, and requests that a run handles."""
 
 import pytest
 
@@ -20,13 +20,13 @@ LARGER = ControlRequest(id="l", kind="resize", replicas=2)
 CANCEL = ControlRequest(id="c", kind="cancel")
 
 
-def told(*batches: list[ControlRequest], max_runtime_s: float = 60.0) -> Interruptions:
+def interruptions_of(*batches: list[ControlRequest], max_runtime_s: float = 60.0) -> Interruptions:
     left = list(batches)
     return Interruptions(lambda: left.pop(0) if left else [], max_runtime_s=max_runtime_s)
 
 
-def test_every_look_for_requests_is_a_turn_of_the_drivers_loop() -> None:
-    signs, interruptions = Signs(), told()
+def test_each_check_for_requests_is_a_sign_of_progress() -> None:
+    signs, interruptions = Signs(), interruptions_of()
     with signs.heard_here():
         for look in (interruptions.listen, interruptions.check):
             before = signs.piece.serial
@@ -34,34 +34,34 @@ def test_every_look_for_requests_is_a_turn_of_the_drivers_loop() -> None:
             assert signs.piece.serial == before + 1
 
 
-def test_a_run_gets_requests_in_the_order_in_which_they_came() -> None:
-    interruptions = told([SMALLER, PAUSE], [LARGER])
+def test_run_gets_requests_in_their_order() -> None:
+    interruptions = interruptions_of([SMALLER, PAUSE], [LARGER])
     assert [interruptions.listen() for _ in range(3)] == [[SMALLER, PAUSE], [LARGER], []]
 
 
-def test_a_resize_waits_until_there_is_a_run_to_resize() -> None:
-    interruptions = told([SMALLER], [], [LARGER])
+def test_resize_is_kept_until_the_run_starts() -> None:
+    interruptions = interruptions_of([SMALLER], [], [LARGER])
     interruptions.check()
     interruptions.check()
     assert interruptions.listen() == [SMALLER, LARGER]
 
 
-def test_a_pause_ends_what_does_not_run_yet() -> None:
+def test_pause_ends_an_attempt_that_does_not_run_yet() -> None:
     with pytest.raises(PausedEarly) as paused:
-        told([SMALLER, PAUSE]).check()
+        interruptions_of([SMALLER, PAUSE]).check()
     assert paused.value.request_id == "p"
 
 
-def test_a_cancel_wins_over_a_pause_that_came_before() -> None:
+def test_cancel_wins_over_an_earlier_pause() -> None:
     with pytest.raises(Cancelled) as cancelled:
-        told([PAUSE, CANCEL]).check()
+        interruptions_of([PAUSE, CANCEL]).check()
     assert cancelled.value.request_id == "c"
 
 
 @pytest.mark.parametrize(
     ("error", "end"), [(StaleFence("fence 2 runs"), Fenced), (Refused("heartbeat: 422"), RefusedByControlPlane)]
 )
-def test_the_end_of_shipping_ends_the_attempt(error: Exception, end: type[Exception]) -> None:
+def test_refused_requests_end_the_attempt(error: Exception, end: type[Exception]) -> None:
     def requests() -> list[ControlRequest]:
         raise error
 
@@ -69,6 +69,6 @@ def test_the_end_of_shipping_ends_the_attempt(error: Exception, end: type[Except
         Interruptions(requests, max_runtime_s=60.0).check()
 
 
-def test_a_job_whose_time_is_used_up_ends() -> None:
+def test_job_whose_time_is_used_up_ends() -> None:
     with pytest.raises(OutOfTime):
-        told([SMALLER], max_runtime_s=0.0).listen()
+        interruptions_of([SMALLER], max_runtime_s=0.0).listen()

@@ -1,4 +1,4 @@
-"""A kill by the kernel explains the death of a part whose host has counted one since the part was last heard."""
+"""A part's death is an OOM kill if its host has counted a kill since the part's last report."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.live.process import kernel_kills
-from engine.live.process.kernel_kills import HostKills, KernelKills, KillTeller
+from engine.live.process.kernel_kills import HostKills, KernelKills, KillReporter
 
 pytestmark = pytest.mark.ray
 
@@ -20,8 +20,8 @@ def counted(vmstat: Path, num_kills: int) -> Path:
 def node(own_ray: str) -> str:
     import ray
 
-    found: str = ray.get_runtime_context().get_node_id()
-    return found
+    node_id: str = ray.get_runtime_context().get_node_id()
+    return node_id
 
 
 @pytest.mark.parametrize("is_here", [True, False])
@@ -29,28 +29,28 @@ def test_host_counter_explains_a_death_once(
     is_here: bool, node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = KernelKills(counted(tmp_path / "vmstat", 3))
-    if not is_here:  # then that host is asked
+    if not is_here:  # the counter is then read by a task on that host
         monkeypatch.setattr(kernel_kills, "_own_node", lambda: "another")
-    kills.hear("rank 1", HostKills(node=node, num_kills=3))
+    kills.record("rank 1", HostKills(node=node, num_kills=3))
     assert not kills.explain("rank 1")
-    kills.hear("rank 1", HostKills(node=node, num_kills=3))
+    kills.record("rank 1", HostKills(node=node, num_kills=3))
     counted(tmp_path / "vmstat", 4)
     assert kills.explain("rank 1") and not kills.explain("rank 1")
-    assert not kills.explain("rank 2"), "nobody has ever heard it"
+    assert not kills.explain("rank 2"), "rank 2 has never reported"
 
 
-def test_a_host_that_is_gone_explains_nothing(node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_is_gone_explains_nothing(node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_kills, "ANSWERED_WITHIN_S", 1.0)
     kills = KernelKills(counted(tmp_path / "vmstat", 3))
-    kills.hear("rollout/1", HostKills(node="e" * len(node), num_kills=0))
+    kills.record("rollout/1", HostKills(node="e" * len(node), num_kills=0))
     assert not kills.explain("rollout/1")
 
 
 @pytest.mark.usefixtures("node")
 def test_part_reports_host_counter_first_and_on_each_rise(tmp_path: Path) -> None:
-    teller = KillTeller(counted(tmp_path / "vmstat", 3))
-    told: list[Any] = [teller.news(), teller.news()]
+    reporter = KillReporter(counted(tmp_path / "vmstat", 3))
+    reports: list[Any] = [reporter.news(), reporter.news()]
     counted(tmp_path / "vmstat", 4)
-    told.append(teller.news())
-    assert [each and each.num_kills for each in told] == [3, None, 4]
-    assert KillTeller(tmp_path / "absent").news() == HostKills(node=told[0].node, num_kills=0)
+    reports.append(reporter.news())
+    assert [each and each.num_kills for each in reports] == [3, None, 4]
+    assert KillReporter(tmp_path / "absent").news() == HostKills(node=reports[0].node, num_kills=0)

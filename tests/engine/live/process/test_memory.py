@@ -1,4 +1,4 @@
-"""Memory that ran out is recognised, however it is told, and nothing else is taken for it."""
+"""Out-of-memory errors are detected in every form, and other errors are not taken for them."""
 
 import errno
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 import torch
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory, told
+from engine.live.process.memory import arithmetic, describe_error, is_out_of_memory, out_of_memory
 from engine.live.trainer.ranks import RankFailed
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.content import SavingFailed
@@ -27,9 +27,9 @@ for make in (lambda: torch.ones(2**30), lambda: bytearray(2**33)):
 
 
 @pytest.mark.long
-def test_a_process_at_its_limit_says_so_of_tensors_and_of_bytes() -> None:
-    told = subprocess.run([sys.executable, "-c", IN_A_LIMIT], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["RuntimeError", "True", "MemoryError", "True"]
+def test_process_at_its_memory_limit_is_out_of_memory() -> None:
+    child = subprocess.run([sys.executable, "-c", IN_A_LIMIT], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["RuntimeError", "True", "MemoryError", "True"]
 
 
 def test_oversized_tensor_counts_as_out_of_memory_as_cause_too() -> None:
@@ -52,7 +52,7 @@ def test_oversized_tensor_counts_as_out_of_memory_as_cause_too() -> None:
         SavingFailed("step-000002 was not written: rank 1: MemoryError: "),
     ],
 )
-def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
+def test_every_form_of_out_of_memory_is_detected(error: Exception) -> None:
     assert is_out_of_memory(error)
 
 
@@ -66,7 +66,7 @@ def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
         ActorDiedError(),
     ],
 )
-def test_another_failure_is_not_taken_for_it(error: Exception) -> None:
+def test_other_failures_are_not_out_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
 
@@ -85,9 +85,9 @@ def test_arithmetic_lists_terms_and_the_smallest_remedy() -> None:
 def test_error_names_its_place_and_out_of_memory_comes_first() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory.\nA list of all tensors")
     error.add_note("in a micro-batch of 9,120 tokens, one sequence of 9,120")
-    assert told(error) == "CUDA out of memory; in a micro-batch of 9,120 tokens, one sequence of 9,120"
-    assert told(MemoryError()) == ""
+    assert describe_error(error) == "CUDA out of memory; in a micro-batch of 9,120 tokens, one sequence of 9,120"
+    assert describe_error(MemoryError()) == ""
     failed = RankFailed.of(
-        ["rank 2: RuntimeError: Connection closed by peer", f"rank 1: OutOfMemoryError: {told(error)}"]
+        ["rank 2: RuntimeError: Connection closed by peer", f"rank 1: OutOfMemoryError: {describe_error(error)}"]
     )
     assert str(failed).startswith("rank 1: OutOfMemoryError") and "rank 2" in str(failed) and is_out_of_memory(failed)

@@ -1,4 +1,4 @@
-"""A Ray of our own (`python -m engine run`, the benches) is reached by nobody else, on this machine or from another."""
+"""No other user or machine can reach a Ray of our own (`python -m engine run`, the benches)."""
 
 import os
 import socket
@@ -52,7 +52,7 @@ def own() -> Iterator[Own]:
 
 
 @pytest.mark.long
-def test_every_socket_that_listens_does_so_on_the_loopback(own: Own) -> None:
+def test_every_listening_socket_is_on_the_loopback(own: Own) -> None:
     tree = [psutil.Process(own.starter), *psutil.Process(own.starter).children(recursive=True)]
     listening = [
         (process.name(), ip_address(connection.laddr.ip.removeprefix("::ffff:")), connection.laddr.port)
@@ -61,29 +61,29 @@ def test_every_socket_that_listens_does_so_on_the_loopback(own: Own) -> None:
         if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM
     ]
     assert listening
-    assert [found for found in listening if not found[1].is_loopback] == []
+    assert [each for each in listening if not each[1].is_loopback] == []
 
 
 @pytest.mark.long
-def test_nobody_else_can_read_its_token_or_enter_its_folder(own: Own) -> None:
+def test_other_users_cannot_read_token_or_enter_folder(own: Own) -> None:
     token = own.token
     assert token.is_file() and token.stat().st_mode & 0o777 == 0o600
     assert token.parent.stat().st_mode & 0o777 == 0o700
-    assert any(token.parent.glob("ray/session_*/sockets")), "Ray's sockets lie there too"
+    assert any(token.parent.glob("ray/session_*/sockets")), "Ray's sockets are in that folder too"
     if os.geteuid() != 0:
         return
-    somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
+    other_user: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
     for command in (["cat", str(token)], ["ls", str(token.parent)]):
-        tried = subprocess.run(command, capture_output=True, text=True, **somebody)
-        assert tried.returncode != 0 and "Permission denied" in tried.stderr
+        child = subprocess.run(command, capture_output=True, text=True, **other_user)
+        assert child.returncode != 0 and "Permission denied" in child.stderr
 
 
 @pytest.mark.long
-def test_whoever_has_no_token_is_refused(own: Own) -> None:
-    asks = "import sys, ray; print(len(ray._raylet.GcsClient(address=sys.argv[1]).get_all_node_info()))"
+def test_client_without_the_token_is_refused(own: Own) -> None:
+    code = "import sys, ray; print(len(ray._raylet.GcsClient(address=sys.argv[1]).get_all_node_info()))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    for known, is_told in ((own.token.read_text(), True), ("0" * 64, False)):
-        told = environment | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": known}
-        command = [sys.executable, "-c", asks, own.address]
-        asked = subprocess.run(command, env=told, capture_output=True, text=True)
-        assert (asked.returncode == 0) is is_told, asked.stderr
+    for token, is_accepted in ((own.token.read_text(), True), ("0" * 64, False)):
+        with_token = environment | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        command = [sys.executable, "-c", code, own.address]
+        client = subprocess.run(command, env=with_token, capture_output=True, text=True)
+        assert (client.returncode == 0) is is_accepted, client.stderr

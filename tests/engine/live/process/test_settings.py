@@ -1,4 +1,4 @@
-"""What a job may name leads into its own folder, and a checkpoint to one that a job wrote: links and dots followed."""
+"""A job's paths stay in its own folder, and a checkpoint must be one that a job wrote; links and dots are resolved."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("job", ["../x", "..", ".", "a/b", "/etc", "", "a\0b", "job_a/../job_b"])
-def test_a_name_of_a_job_is_no_path(settings: Settings, job: str) -> None:
-    with pytest.raises(ValueError, match="job: letters"):
+def test_job_name_with_a_path_is_refused(settings: Settings, job: str) -> None:
+    with pytest.raises(ValueError, match="job: must be letters"):
         settings.attempt_folder(job=job, attempt=1, fence=1)
 
 
-def test_a_link_to_another_jobs_folder_is_refused(settings: Settings) -> None:
+def test_link_to_another_jobs_folder_is_refused(settings: Settings) -> None:
     folder = settings.attempt_folder(job="job_a", attempt=1, fence=1)
     assert folder == settings.jobs / "job_a" / "attempt-1-fence-1"
     (settings.jobs / "job_a").symlink_to("job_b")
@@ -40,7 +40,7 @@ def test_store_behind_a_symlink_is_accepted(settings: Settings, tmp_path: Path) 
     assert folder.is_dir()
 
 
-def test_a_job_goes_on_only_from_what_a_job_wrote(settings: Settings, tmp_path: Path) -> None:
+def test_job_resumes_only_from_a_checkpoint_of_a_job(settings: Settings, tmp_path: Path) -> None:
     step = settings.jobs / "job_b" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
     step.mkdir(parents=True)
     (settings.store / "models" / "secret").mkdir(parents=True)
