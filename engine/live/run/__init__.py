@@ -1,1 +1,1 @@
-"""One attempt on a cluster: placed, wired, watched and ended. The only room that imports all others."""
+"""One attempt on a cluster: placed, wired, supervised and ended. The only room that imports all others."""

@@ -1,8 +1,8 @@
 """One attempt from its first fact to its last: place, wire, supervise, clean up.
 
 Invariants:
-- the last fact is `RunFinished`, whatever happened in between, unless the attempt was fenced off;
-- no actor and no placement group is left when `run_attempt` returns.
+- the last fact is `RunFinished`, whatever happens before, unless the attempt was fenced off;
+- no actor and no placement group is left when `Attempt.run` returns.
 """
 
 import logging
@@ -52,20 +52,20 @@ class AttemptPlan:
     checkpoints: Path
     resume_from: str | None = None
     models: Path | None = None
-    """The folder of models, to which names lead; None: the spec may hold the path of any folder."""
+    """The folder in which model names are looked up; None: the spec may have the path of any folder."""
     data: Path | None = None
-    """The folder of files of prompts, to which names lead; None: any path."""
+    """The folder in which names of prompt files are looked up; None: any path."""
     jobs: Path | None = None
-    """The folder of all jobs' folders, where a checkpoint to go on from must lie; None: anywhere."""
+    """The folder of all jobs' folders, which must hold the checkpoint to resume from; None: anywhere."""
     assets: JobAssets | None = None
-    """All data sets and models that the spec names. None: names lead into those folders."""
+    """All data sets and models that the spec names. None: names are looked up in those folders."""
     recordings: Path | None = None
-    """The folder that keeps every brain's words and decisions, to be replayed; None: none."""
+    """The folder for recordings of every brain, for replays; None: no recordings."""
     recorded_step: tuple[int, Path] | None = None
-    """A step, and the folder that keeps it, to be trained again."""
+    """A step to record, and the folder for it, so that it can be trained again."""
     patience: Patience = field(default_factory=Patience)
     replicas: int | None = None
-    """The number to begin with; None: all of the spec's."""
+    """The number at the start; None: all of the spec's."""
     runtime_left_s: float | None = None
     """None: the spec's max_runtime_s."""
     pool: PoolTerms = field(default_factory=PoolTerms)
@@ -83,7 +83,7 @@ class Attempt:
         return 0 if self._recorder is None else self._recorder.step
 
     def run(self, connect: Callable[[], None]) -> RunFinished:
-        """`connect`: to Ray. Raises `Fenced`, once everything was ended."""
+        """`connect`: connects to Ray. Raises `Fenced` after everything was ended."""
         self._sink.record(DriverStarted(host=printable(socket.gethostname(), 255), pid=os.getpid()))
         try:
             finished = self._run(connect)
@@ -94,9 +94,9 @@ class Attempt:
             finished = RunFinished(outcome="cancelled", message="cancelled on request", ledger=self._ledger)
         except PausedEarly as paused:
             self._sink.record(RequestAcknowledged(request_id=paused.request_id))
-            finished = RunFinished(outcome="paused", message="Paused before it was set up.", ledger=self._ledger)
+            finished = RunFinished(outcome="paused", message="Paused before the run started.", ledger=self._ledger)
         except Interrupted:
-            finished = self._failed("infrastructure", "the driver was told to end")
+            finished = self._failed("infrastructure", "the driver was interrupted (SIGTERM or SIGINT)")
         except Exception as error:
             log.warning("attempt failed", exc_info=error)
             finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
@@ -109,8 +109,8 @@ class Attempt:
     def _run(self, connect: Callable[[], None]) -> RunFinished:
         plan = self._plan
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
-        spec, data = self._placed()
-        if resume is None:  # else it has been trained on already
+        spec, data = self._resolve_names()
+        if resume is None:  # else an earlier attempt has checked the model
             for warning in check_model(spec, data_folder=data, interrupted=self._interruptions.check):
                 log.warning("%s", warning)
         refuse_a_teacher_of_other_words(spec)
@@ -145,37 +145,37 @@ class Attempt:
         finally:
             network.end_all()
 
-    def _placed(self) -> tuple[JobSpec, Path | None]:
-        """The spec with paths in place of names, and the folder to which names still lead."""
+    def _resolve_names(self) -> tuple[JobSpec, Path | None]:
+        """Returns the spec with paths for names, and the folder in which remaining names are looked up."""
         plan, assets = self._plan, self._plan.assets
         if assets is not None:
-            return self._beside(lambda is_given_up: assets.placed(plan.spec, check=_unless(is_given_up))), None
+            return self._run_in_thread(lambda is_given_up: assets.placed(plan.spec, check=_unless(is_given_up))), None
         return plan.spec if plan.models is None else confined(plan.spec, plan.models), plan.data
 
     def _resume_point(self, uri: str) -> ResumePoint:
         if self._plan.jobs is not None:
             refuse_outside(uri, self._plan.jobs)
-        return self._beside(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
+        return self._run_in_thread(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
 
-    def _beside(self, fetch: Callable[[Callable[[], bool]], T]) -> T:
-        """On a thread, which may take an hour, while this one hears what ends the attempt."""
-        fetched: Future[T] = Future()
+    def _run_in_thread(self, fetch: Callable[[Callable[[], bool]], T]) -> T:
+        """Runs a fetch, which may take an hour, on a thread, while this one checks for interruptions."""
+        result: Future[T] = Future()
         is_given_up = Event()
 
-        def fetch_it() -> None:
+        def run_fetch() -> None:
             try:
-                fetched.set_result(fetch(is_given_up.is_set))
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                fetched.set_exception(error)
+                result.set_result(fetch(is_given_up.is_set))
+            except Exception as error:  # noqa: BLE001 - raised by the caller's `result`
+                result.set_exception(error)
 
-        Thread(target=fetch_it, name="fetch", daemon=True).start()
+        Thread(target=run_fetch, name="fetch", daemon=True).start()
         try:
-            while not fetched.done():
+            while not result.done():
                 self._interruptions.check()
-                wait([fetched], timeout=LOOK_UP_EVERY_S)
+                wait([result], timeout=LOOK_UP_EVERY_S)
         finally:
             is_given_up.set()
-        return fetched.result()
+        return result.result()
 
     @property
     def _ledger(self) -> dict[str, int]:

@@ -1,13 +1,12 @@
-"""The check of what a job says to its model: the folder's chat template takes conversations of its kind, and its
-questions, if they are in files, are good ones that fit the model.
+"""Checks a job's prompts: the chat template accepts the job's conversations, and questions in files fit the model.
 
-Templates and data are other people's. Both are tried within bounds of time and memory, in a process of its own
+Templates and data are untrusted. Both are tried within limits of time and memory, in a process of its own
 (model_check).
 
 Invariants:
-- every row of a data set is read, and every bad one is named at once, by file and number;
-- a template is shown a question of each shape (roles, fields, tools): what it refuses of one, it refuses of all;
-- tokens are counted of those questions alone whose bytes are more than the model could read.
+- every row of a data set is read, and all bad rows are named together, by file and number;
+- the template renders one question of each shape (roles, fields, tools): if it rejects one, it rejects all of them;
+- tokens are counted only for questions with at least as many bytes as the model can read tokens.
 """
 
 import json
@@ -27,26 +26,26 @@ from engine.inference.requests import Limits, check_request
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
 from engine.live.run.history_cost import STAND_IN, warnings_of_history
-from engine.live.run.model_check import DEAF, TEMPLATE_CPU_S
+from engine.live.run.model_check import TEMPLATE_CPU_S, TOOLS_HIDDEN
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot
 
-# More than this process has anyway. A batch of rows is at most 1 GiB (tables.py), if each is as long as it may be.
+# In addition to what this process uses. A batch of rows of the longest allowed length is at most 1 GiB (tables.py).
 MORE_MEMORY: Final = 2 << 30
 
 
 def check_chat(
     spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: int, data_folder: Path | None
 ) -> tuple[str, ...]:
-    """Warnings. Raises `ValueError`."""
+    """Returns warnings. Raises `ValueError` if template or questions are refused."""
     wording, tools = Wording.of_model(folder, spec.model), told_tools(spec.environment)
     question = STAND_IN
     with bounded():
         with soon_over():
             wording.try_out(observed_as(spec.environment))
             if tools and not wording.shows_tools(tools):
-                raise ValueError(DEAF)
+                raise ValueError(TOOLS_HIDDEN)
         if has_questions(spec.environment):
             kv_tokens = kv_tokens_of_a_slot(spec) or max_positions
             limits = Limits(vocab_size=vocab_size, max_positions=max_positions, kv_tokens=kv_tokens)
@@ -65,45 +64,46 @@ class Askable:
         self._known: dict[str, str] = {}
         self.first: Prompt | None = None
 
-    def __call__(self, asked: Prompt) -> None:
-        """Raises `ValueError`."""
-        self.first = self.first or asked
-        shape = _shape_of(asked)
+    def __call__(self, question: Prompt) -> None:
+        """Raises `ValueError` if the template rejects the question or the model cannot read it."""
+        self.first = self.first or question
+        shape = _shape_of(question)
         if shape not in self._known:
-            self._known[shape] = self._wrong_with(asked)
+            self._known[shape] = self._find_problem(question)
         if self._known[shape]:
             raise ValueError(self._known[shape])
-        if _num_bytes(asked) >= self._shortest:
-            self._check_length(asked)
+        if _num_bytes(question) >= self._shortest:
+            self._check_length(question)
 
-    def _wrong_with(self, asked: Prompt) -> str:
+    def _find_problem(self, question: Prompt) -> str:
         try:
             with soon_over():
-                self._wording.opened(asked)
+                self._wording.opened(question)
         except ValueError as error:
             return str(error)
         return ""
 
-    def _check_length(self, asked: Prompt) -> None:
-        ids = self._wording.opened(asked).ids
+    def _check_length(self, question: Prompt) -> None:
+        ids = self._wording.opened(question).ids
         check_request(SequenceRequest(sequence_id="it", prompt_ids=ids, sampling=self._sampling), self._limits)
 
 
-def _shape_of(asked: Prompt) -> str:
-    """All but its words: what a chat template may refuse."""
-    messages = [[each["role"], sorted(each)] for each in asked.messages]
-    return json.dumps([messages, bool(asked.tools)])
+def _shape_of(question: Prompt) -> str:
+    """The question without its texts: the aspects that a chat template may reject."""
+    messages = [[each["role"], sorted(each)] for each in question.messages]
+    return json.dumps([messages, bool(question.tools)])
 
 
-def _num_bytes(asked: Prompt) -> int:
-    """At least as many as its tokens, but for those of the template."""
-    return len(asked.text.encode(errors="surrogatepass")) + (len(json.dumps(asked.tools)) if asked.tools else 0)
+def _num_bytes(question: Prompt) -> int:
+    """At least the number of its tokens, without those of the template."""
+    of_tools = len(json.dumps(question.tools)) if question.tools else 0
+    return len(question.text.encode(errors="surrogatepass")) + of_tools
 
 
 @contextmanager
 def soon_over() -> Iterator[None]:
-    """The signal ends the process: what is stuck in C would not hear of an exception. A template cannot sleep, so that
-    processor time is all it takes, on a busy host too."""
+    """Limits CPU time by a signal that ends the process: code stuck in C would not see an exception. A template cannot
+    sleep, so CPU time is its only cost, also on a busy host."""
     signal.setitimer(signal.ITIMER_PROF, TEMPLATE_CPU_S * host_scale())
     try:
         yield
@@ -113,14 +113,14 @@ def soon_over() -> Iterator[None]:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Raises `ValueError` of what takes too much memory."""
+    """Raises `ValueError` if the block uses too much memory."""
     soft, hard = getrlimit(RLIMIT_DATA)
-    words = Path("/proc/self/status").read_text().split()
-    most = int(words[words.index("VmData:") + 1]) * 1024 + MORE_MEMORY
+    fields = Path("/proc/self/status").read_text().split()
+    most = int(fields[fields.index("VmData:") + 1]) * 1024 + MORE_MEMORY
     setrlimit(RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
     try:
         yield
     except MemoryError as error:
-        raise ValueError(f"the chat template, or a row of data, takes more than {MORE_MEMORY} bytes") from error
+        raise ValueError(f"the chat template, or a row of data, needs more than {MORE_MEMORY} bytes") from error
     finally:
         setrlimit(RLIMIT_DATA, (soft, hard))

@@ -1,10 +1,10 @@
 """The driver: `python -m engine.live.run.driver`, one process for one attempt, started through the Ray Jobs API.
 
-Reads `order.json` from its working directory (or `--order PATH`). Exits 0 when the run succeeded, was cancelled or
-paused, and everything was delivered, 1 otherwise; what happened is in the facts, not in the exit code.
+Reads `order.json` from its working directory (or `--order PATH`). Exits 0 if the run succeeded, was cancelled or
+paused, and all facts were delivered, else 1; the facts, not the exit code, hold the outcome.
 
 Invariants:
-- the first fact is on disk before anything is started, and facts are delivered after everything has ended;
+- the first fact is on disk before anything starts, and facts are still delivered after everything has ended;
 - a stale fence ends actors and process at once, and nothing more is recorded.
 """
 
@@ -37,25 +37,25 @@ from engine.spec.log_text import log_to
 
 log = logging.getLogger(__name__)
 
-# The actors are gone by then, so waiting for a control plane that is down costs one idle process.
+# The actors are gone by then, so the wait for an unreachable control plane costs one idle process.
 DELIVER_WITHIN_S: Final = 6 * 3600.0
-INTERRUPTED_DELIVER_WITHIN_S: Final = 10.0  # whoever ends the process follows up with SIGKILL
+INTERRUPTED_DELIVER_WITHIN_S: Final = 10.0  # a SIGKILL usually follows the SIGTERM
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.live.run.driver", description="Runs one attempt of a job.")
-    parser.add_argument("--order", type=Path, default=Path("order.json"), help="the attempt's order")
+    parser.add_argument("--order", type=Path, default=Path("order.json"), help="the file with the attempt's order")
     arguments = parser.parse_args()
     own_lines = LineKeeper("driver")
     try:
         log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=log_form())
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs every call
         logging.getLogger().addHandler(own_lines)
         order = AttemptOrder.read(arguments.order.read_bytes())
         settings = Settings.from_environment()
         folder = settings.attempt_folder(job=order.job, attempt=order.attempt, fence=order.fence)
     except (OSError, ValidationError, ValueError) as error:
-        # There is no attempt to report to yet; the control plane sees the Ray job fail and reads its log.
+        # There is no attempt to report yet; the control plane sees the Ray job fail and reads its log.
         log.error("driver: %s", error)
         return 1
     this_process_is_about(job=order.job, attempt=order.attempt)
@@ -63,7 +63,7 @@ def main() -> int:
     try:
         return run_order(order, folder, settings=settings, own_lines=own_lines)
     except Interrupted:
-        log.error("told to end; facts that were not delivered are in %s", folder)
+        log.error("interrupted; undelivered facts are in %s", folder)
         return 1
 
 
@@ -84,8 +84,8 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
         pool=order.pool,
     )
     sender = SpanSender(settings.traces, job=order.job) if settings.traces else None
-    told = LineShippingSink(sink, own_lines)
-    traced: EventSink = told if sender is None else TracingSink(told, sender, attempt=order.attempt, fence=order.fence)
+    base = LineShippingSink(sink, own_lines)
+    traced: EventSink = base if sender is None else TracingSink(base, sender, attempt=order.attempt, fence=order.fence)
     attempt = Attempt(plan, traced, sink.requests)
     signs = Signs()
     signs.hear_this_thread()
@@ -104,7 +104,7 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
     if sender is not None:
         sender.close()
     if not is_delivered:
-        log.error("not every fact was delivered; they are in %s", folder)
+        log.error("some facts were not delivered; they are in %s", folder)
     return 0 if is_delivered and finished.outcome != "failed" else 1
 
 

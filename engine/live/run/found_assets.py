@@ -1,8 +1,8 @@
-"""The models and data sets that lie on a node: in the shared folder by their names, and fetched ones by their hashes.
+"""The models and data sets on a node: those in the shared folder by name, fetched ones by hash.
 
 Invariants:
-- names, kinds and sizes leave the node, no path and nothing else that is in a file;
-- a look is bounded: so many entries of a folder, so many files of an entry; what cannot be read is passed over.
+- only names, kinds and sizes leave the node, no path and no other content of a file;
+- a scan is bounded in entries of a folder and files of an entry; unreadable entries are skipped.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Final
 from engine.spec.node_report import MOST_TOLD, FoundAsset
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""As an entry that can be registered is called."""
+"""The names that can be registered."""
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_ENTRIES: Final = 5_000
 _MOST_FILES: Final = 1_000
@@ -37,15 +37,15 @@ def found_data(folder: Path) -> list[FoundAsset]:
 
 
 def found_hashes(folder: Path) -> list[str]:
-    """Of what is there whole."""
+    """The hashes of completely fetched assets."""
     return [path.name for path in _entries(folder) if _HASH.fullmatch(path.name)][:MOST_TOLD]
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """In the order of their names."""
+    """The entries in the order of their names."""
     try:
-        with os.scandir(folder) as found:
-            names = sorted(each.name for each in islice(found, _MOST_ENTRIES))
+        with os.scandir(folder) as scan:
+            names = sorted(each.name for each in islice(scan, _MOST_ENTRIES))
     except OSError:
         return
     yield from (folder / name for name in names if _NAME.fullmatch(name))
@@ -55,19 +55,19 @@ def _kind_of(config: Path) -> str:
     try:
         if config.stat().st_size > _MOST_CONFIG_BYTES:
             return ""
-        said = json.loads(config.read_bytes())
+        document = json.loads(config.read_bytes())
     except (OSError, ValueError):
         return ""
-    kind = said.get("model_type") if isinstance(said, dict) else None
+    kind = document.get("model_type") if isinstance(document, dict) else None
     return kind[:_LONGEST_KIND] if isinstance(kind, str) and kind.isprintable() else ""
 
 
 def _size_of(path: Path) -> int:
-    """Of a folder, of the files in it."""
+    """The size of a file, or of the files directly in a folder."""
     try:
         if path.is_file():
             return path.stat().st_size
-        with os.scandir(path) as found:
-            return sum(each.stat().st_size for each in islice(found, _MOST_FILES) if each.is_file())
+        with os.scandir(path) as scan:
+            return sum(each.stat().st_size for each in islice(scan, _MOST_FILES) if each.is_file())
     except OSError:
         return 0

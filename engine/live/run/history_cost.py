@@ -3,8 +3,8 @@
     by the template   prompt turn │ prompt turn' turn │ prompt turn' turn' turn │ …   a segment for each turn
     as generated      prompt turn turn turn …                                         one segment
 
-Both forms are measured on the job's first question with answers and observations of usual lengths, since nothing was
-generated yet. An answer begins with a thought where the model's vocabulary has thoughts and the template's opening does
+Both forms are measured on the job's first question with answers and observations of typical lengths, since nothing was
+generated yet. An answer begins with a thought if the model's vocabulary has thoughts and the template's opening does
 not close them.
 """
 
@@ -20,9 +20,9 @@ from engine.spec.job import EnvironmentSpec, JobSpec, ModelSpec
 
 STAND_IN: Final = Prompt(split="train", ordinal=0, text="question", facts={})
 USUAL_TURNS: Final = 8
-"""Of an environment that names no number."""
+"""For an environment without a limit of turns."""
 MOST_TURNS: Final = 32
-"""By the template, the work grows with the square."""
+"""With a template that rewrites history, the work grows with the square."""
 ANSWER: Final = "the answer is" + " the" * 100
 OBSERVATION: Final = "the" + " the" * 20
 THOUGHT: Final = f"<think>\nthe{' the' * 200}\n</think>\n\n"
@@ -39,37 +39,37 @@ def warnings_of_history(spec: JobSpec, folder: Path, question: Prompt) -> tuple[
     kept = spec.model.model_copy(update={"history": "as_generated"})
     try:
         rendered, generated = (_read_tokens(folder, model, question, role, num_turns) for model in (spec.model, kept))
-    except ValueError:  # the template shows no earlier answers, so as_generated is no way out
+    except ValueError:  # the template hides earlier answers, so as_generated is not possible
         return ()
     factor = rendered / generated
     if factor < WORTH_A_WARNING:
         return ()
     return (
-        "The chat template changes earlier answers, so that each turn is trained as a segment of its own: a "
-        f"conversation of {num_turns} turns like this job's costs {factor:.1f} times the tokens. Set model.history to "
-        "as_generated to read and train each conversation once.",
+        "The chat template changes earlier answers, so each turn trains as a segment of its own: a conversation of "
+        f"{num_turns} turns like this job's costs {factor:.1f} times the tokens. Set model.history to as_generated to "
+        "read and train each conversation once.",
     )
 
 
 def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, num_turns: int) -> int:
-    """Of all segments of one conversation."""
+    """The tokens of all segments of one conversation."""
     wording, tokenizer = Wording.of_model(folder, model), Tokenizer.from_folder(folder)
     opened = wording.opened(question)
     answer = _answer_to(opened.text, tokenizer)
     ids = [*tokenizer.encode_rendered(answer), tokenizer.eos_id]
-    said, total, segment = opened.text, 0, len(opened.ids)
+    text, total, segment = opened.text, 0, len(opened.ids)
     turns, observed = list[Turn](), list[Observation]()
     for number in range(num_turns):
-        heard = wording.heard(ids)
-        turns.append(heard.turn)
-        said, segment = said + heard.exactly, segment + len(ids)
+        decoded = wording.heard(ids)
+        turns.append(decoded.turn)
+        text, segment = text + decoded.exact_text, segment + len(ids)
         if number + 1 == num_turns:
             break
         observed.append(Observation(text=OBSERVATION, role=role))
-        worded = wording.continued(question, said, turns, observed)
-        if worded.starts_segment:
-            total, segment, said = total + segment, 0, ""
-        said, segment = said + worded.text, segment + len(worded.ids)
+        rendered = wording.continued(question, text, turns, observed)
+        if rendered.starts_segment:
+            total, segment, text = total + segment, 0, ""
+        text, segment = text + rendered.text, segment + len(rendered.ids)
     return total + segment
 
 

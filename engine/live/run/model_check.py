@@ -1,11 +1,11 @@
-"""The check of a job's model before any device is held: its folder's files agree, the spec asks nothing of it that its
-code does not do, its chat template takes a conversation like the job's, and the job's questions, if they are in files.
+"""Checks a job's model before any device is held: the folder's files are consistent, the model supports the spec, and
+the chat template accepts the job's conversations and its questions, if they are in files.
 
 It runs in a process of its own, `python -m engine.live.run.model_check`: torch and transformers would stay in the
-driver's memory for as long as the job runs.
+driver's memory as long as the job runs.
 
-Invariant: exit status 0 says that the model may be built, with warnings as a JSON list on standard output, REFUSED that
-standard output says why not; any other status says nothing about the model.
+Invariant: exit status 0: the model may be built, with warnings as a JSON list on standard output; REFUSED: standard
+output has the reason; any other status: the check itself failed.
 """
 
 import json
@@ -24,60 +24,60 @@ from engine.spec.job import JobSpec
 
 REFUSED: Final = 3
 LOOK_UP_EVERY_S: Final = 1.0
-TOLD_LETTERS: Final = 500
-TEMPLATE_CPU_S: Final = 60  # Qwen3's takes a five-thousandth of a second for as much
-DEAF: Final = (
-    "environment.params: calls: tool_call needs a chat template that tells the model of its tools; use marks, or a "
-    "model that has one, with model.chat other than plain"
+SHOWN_LETTERS: Final = 500
+TEMPLATE_CPU_S: Final = 60  # Qwen3's template takes 0.2 ms for the same conversation
+TOOLS_HIDDEN: Final = (
+    "environment.params: calls: tool_call needs a chat template that shows tools to the model; use marks, or a model "
+    "with such a template, with model.chat other than plain"
 )
 
 
 def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> list[str]:
-    """Warnings for the user. Raises `ValueError`, and what `interrupted` raises. Built-in models are ours: a process is
-    asked about them only where there are questions in files."""
+    """Returns warnings for the user. Raises `ValueError`, and errors of `interrupted`. Built-in models are ours: only
+    their questions in files need the process."""
     from engine.environments.registry import has_questions, told_tools
 
     if spec.model.source in BUILT_IN:
         if spec.model.chat == "template" or spec.model.chat_options:
-            raise ValueError(f"model.chat: {spec.model.source} has no chat template; leave what is about it empty")
+            raise ValueError(
+                f"model.chat: {spec.model.source} has no chat template; leave model.chat and model.chat_options empty"
+            )
         if told_tools(spec.environment):
-            raise ValueError(DEAF)
+            raise ValueError(TOOLS_HIDDEN)
         _refuse_dealing(spec, BUILT_IN[spec.model.source])
     if spec.model.source in BUILT_IN and not has_questions(spec.environment):
         return []
     folder = [] if data_folder is None else [str(data_folder)]
     command = [sys.executable, "-m", "engine.live.run.model_check", *folder]
-    asked: str | None = spec.model_dump_json()
+    document: str | None = spec.model_dump_json()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         try:
             while True:
                 try:
-                    told, noise = child.communicate(asked, timeout=LOOK_UP_EVERY_S)
+                    output, noise = child.communicate(document, timeout=LOOK_UP_EVERY_S)
                     break
                 except subprocess.TimeoutExpired:
-                    asked = None  # it has been said
+                    document = None  # it was sent
                     interrupted()
         except BaseException:
             child.kill()
             raise
     if child.returncode == REFUSED:
-        raise ValueError(told.strip())
+        raise ValueError(output.strip())
     if child.returncode == -signal.SIGPROF:
-        raise ValueError(
-            f"the chat template must be done with one conversation within {TEMPLATE_CPU_S} s of processor time"
-        )
+        raise ValueError(f"the chat template must render one conversation within {TEMPLATE_CPU_S} s of CPU time")
     if child.returncode:
-        raise RuntimeError(f"the check of the model ended with {child.returncode}: {noise.strip()[-TOLD_LETTERS:]}")
-    warnings: list[str] = json.loads(told)
+        raise RuntimeError(f"the model check failed with status {child.returncode}: {noise.strip()[-SHOWN_LETTERS:]}")
+    warnings: list[str] = json.loads(output)
     return warnings
 
 
 def main() -> int:
     spec = JobSpec.accepted(json.load(sys.stdin))
     try:
-        with redirect_stdout(sys.stderr):  # what libraries have to say is no answer
+        with redirect_stdout(sys.stderr):  # output of libraries is not the answer
             warnings = refuse_model(spec, data_folder=Path(sys.argv[1]) if sys.argv[1:] else None)
     except ValueError as error:
         print(error)  # noqa: T201
@@ -87,9 +87,9 @@ def main() -> int:
 
 
 def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> tuple[str, ...]:
-    """Warnings. Raises `ValueError`."""
+    """Returns warnings. Raises `ValueError` if the model is refused."""
     from engine.live.run.chat_check import check_chat
-    from engine.models.families.agreement import check_folder  # torch, which the driver does without
+    from engine.models.families.agreement import check_folder  # imports torch, which the driver does not need
     from engine.models.loading import resolve_model
     from engine.training.ranks.sequence_parallel import refuse_heads
 
@@ -106,7 +106,7 @@ def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> tuple[str
     if not spec.only_evaluates:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
-        _refuse_what_it_alone_has(spec, why)
+        _refuse_decoder_only_settings(spec, why)
     return warnings
 
 
@@ -127,7 +127,7 @@ def _why_not_the_decoder(folder: Path) -> str | None:
     return None
 
 
-def _refuse_what_it_alone_has(spec: JobSpec, why: str) -> None:
+def _refuse_decoder_only_settings(spec: JobSpec, why: str) -> None:
     if spec.rollout.engine != "vllm":
         raise ValueError(f"rollout.engine must be vllm for this model, got {spec.rollout.engine}: {why}")
     if not spec.only_evaluates and spec.trainer.backend != "torch":

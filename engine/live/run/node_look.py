@@ -1,8 +1,8 @@
-"""What a node finds when it looks at itself: its clock and versions, its way to store and control plane, its sandbox.
+"""A node's check of itself: clock and versions, access to store and control plane, sandbox.
 
 Invariants:
-- every part is tried as a job would use it, whatever became of the others, and ends within seconds;
-- nothing that was written stays.
+- each check uses its resource as a job would, whatever the other checks found, and ends within seconds;
+- no file that was written stays.
 """
 
 import shutil
@@ -30,7 +30,7 @@ _FACTS: Final = "/internal/engine/facts"
 
 
 def look_around(node: str, address: str, control_url: str, token: str) -> NodeReport:
-    """On the node itself."""
+    """Called on the node itself."""
     began = time.monotonic()
     settings = Settings.from_environment()
     return NodeReport(
@@ -40,7 +40,7 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
         bucket=_trouble(_use_bucket),
         control=_trouble(lambda: _report_to(control_url)),
         sandbox=_trouble(_use_sandbox),
-        versions={name: found for name in _PACKAGES if (found := _version_of(name))},
+        versions={name: installed for name in _PACKAGES if (installed := _version_of(name))},
         spec=spec_version(),
         free_bytes=shutil.disk_usage(settings.jobs if settings.jobs.is_dir() else settings.store).free,
         shared_bytes=shared_memory_bytes(),
@@ -55,7 +55,7 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
 def _trouble(act: Callable[[], None]) -> str:
     try:
         act()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what was looked for
+    except Exception as error:  # noqa: BLE001  # any error is a finding of the check
         return line_of(error)
     return ""
 
@@ -77,11 +77,11 @@ def _use_folder(folder: Path, token: str) -> None:
     own.write_text(own.name)
     try:
         if own.read_text() != own.name:
-            raise OSError(f"{folder} gives back something else than was written")
+            raise OSError(f"{folder} returned other bytes than were written")
     finally:
         own.unlink()
     if token and not (folder / f"doctor-{token}").is_file():
-        raise OSError(f"{folder} does not show what the control plane writes there: it is another folder")
+        raise OSError(f"{folder} lacks the control plane's file: it is another folder; mount the control plane's store")
 
 
 def _use_bucket() -> None:
@@ -91,14 +91,14 @@ def _use_bucket() -> None:
 
 
 def _report_to(control_url: str) -> None:
-    """As a driver does; who has no token is answered 401."""
+    """Posts as a driver does, without a token: 401 is the expected answer."""
     answer = httpx.post(control_url + _FACTS, json={}, timeout=_PATIENCE_S, trust_env=False)
     if answer.status_code != httpx.codes.UNAUTHORIZED:
-        leads_to = f", which leads to {answer.headers['location']}" if "location" in answer.headers else ""
-        raise OSError(f"{control_url} answers {answer.status_code}{leads_to}")
+        redirect = f", a redirect to {answer.headers['location']}" if "location" in answer.headers else ""
+        raise OSError(f"{control_url} answers {answer.status_code}{redirect}")
 
 
 def _use_sandbox() -> None:
     outcome = run_python("print(6 * 7)")
     if not (isinstance(outcome, Finished) and outcome.exit_code == 0):
-        raise OSError(f"the sandbox did not run a line of code: {outcome}")
+        raise OSError(f"the sandbox cannot run code: {outcome}")

@@ -1,10 +1,10 @@
-"""A look at every node of the cluster, from within: `python -m engine.live.run.node_probe --control-url URL --token T`.
+"""Checks every node of the cluster from inside: `python -m engine.live.run.node_probe --control-url URL --token T`.
 
-Submitted by the control plane's `manage.py doctor`; prints one line with a report of each node.
+The control plane's `manage.py doctor` submits it; it prints one line with a report of each node.
 
 Invariants:
-- it holds no device, and leaves nothing on any node;
-- every part ends within seconds, and a node that does not answer is a report, too.
+- it holds no device, and leaves no file on any node;
+- every check ends within seconds, and a node that does not answer gets a report too.
 """
 
 import argparse
@@ -20,21 +20,21 @@ from engine.live.run.node_look import line_of, look_around
 from engine.spec.node_report import COMMAND, NodeReport, NodeReports
 
 _WITHIN_S: Final = 60.0
-"""A node's first worker imports Ray and the engine before it says anything: 5 s here, more where many start at once."""
-_LATE: Final = f"nothing was heard for {_WITHIN_S:.0f} s"
+"""A node's first worker imports Ray and the engine first: 5 s here, more where many start at once."""
+_LATE: Final = f"no answer within {_WITHIN_S:.0f} s"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {COMMAND}", description="Looks at every node of the cluster.")
-    parser.add_argument("--control-url", required=True, help="where this cluster's drivers report")
-    parser.add_argument("--token", default="", help="of the file that the control plane wrote into the shared folder")
+    parser = argparse.ArgumentParser(prog=f"python -m {COMMAND}", description="Checks every node of the cluster.")
+    parser.add_argument("--control-url", required=True, help="the URL that this cluster's drivers report to")
+    parser.add_argument("--token", default="", help="the token of the control plane's file in the shared folder")
     arguments = parser.parse_args()
     connect_to_cluster()
     try:
         reports = [*_reports(arguments.control_url, arguments.token)]
     finally:
         disconnect()
-    print(NodeReports(nodes=reports).line())  # noqa: T201  # the log of a job is how it answers
+    print(NodeReports(nodes=reports).line())  # noqa: T201  # the control plane reads the job's log
     return 0
 
 
@@ -43,14 +43,14 @@ def _reports(control_url: str, token: str) -> Iterator[NodeReport]:
     rows: Any = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = {row["NodeID"]: row["NodeManagerAddress"] for row in rows if row["Alive"]}
     stores = {row["NodeID"]: int(row["Resources"].get("object_store_memory", 0)) for row in rows}
-    asked = {
+    references = {
         node: look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             node, address, control_url, token
         )
         for node, address in nodes.items()
     }
-    answered, _ = ray.wait([*asked.values()], num_returns=len(asked), timeout=_WITHIN_S)
-    for node, reference in asked.items():
+    answered, _ = ray.wait([*references.values()], num_returns=len(references), timeout=_WITHIN_S)
+    for node, reference in references.items():
         if reference not in answered:
             yield NodeReport(node_id=node, address=nodes[node], silent=_LATE)
             continue

@@ -1,17 +1,17 @@
-"""The places of the actors: what the job cannot begin without is reserved at once, all of it or nothing.
+"""Places the actors: reserves at once, all or nothing, what the job needs to start.
 
     hosts ──▶ plan of places ──▶ one group, a bundle for each rank, relay, replica, and one for data and environment,
       ▲                          each on the host that the plan names
-      └── not to be had: planned again with the hosts as they are then, until it is too late; a cluster that gets
-          hosts by itself is asked for them meanwhile, by a group for which any host of the pool would do
+      └── not available: plan again with the current hosts until the timeout; a pending group that any
+          host of the pool satisfies makes an autoscaling cluster add hosts
 
 Invariants:
 - a bundle is one replica's, whole on one host, and each host of replicas has a relay's;
-- an elastic replica's devices are Ray's again the moment that it has left: no group keeps them;
-- what begins again where it was takes what its bundle keeps; elsewhere it takes what is free on a host that was chosen;
-- every process is on a host that the pool's selector chooses: the plan knows no other, and Ray is told the labels too;
-- GPUs are asked for as the pool says; of one that does not, where its hosts have some;
-- a job for which there is no room in time is a clear failure that says what each host has, not a wait forever.
+- Ray gets an elastic replica's devices back as soon as it has left: no group keeps them;
+- a part that restarts in its place uses its bundle; elsewhere it uses free resources of the chosen host;
+- every process is on a host that matches the pool's selector: the plan has no others, and Ray checks the labels too;
+- GPUs are requested by the pool's setting; without one, where its hosts have some;
+- a job that does not fit in time fails with a message that lists each host's resources; it does not wait forever.
 """
 
 import time
@@ -40,14 +40,14 @@ from engine.spec.labels import written
 from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
 
 PLACED_WITHIN_S: Final = 300.0
-# What another job took meanwhile is planned around; a healthy cluster reserves in a fraction of this.
+# Then the plan is made again, without resources that another job took; a healthy cluster reserves much faster.
 RESERVED_WITHIN_S: Final = 10.0
 WAIT_SLICE_S: Final = 1.0
 NODE_ID: Final = "ray.io/node-id"
 
 
 class NoCapacity(Exception):
-    """The cluster has no room for this job."""
+    """The cluster has no capacity for this job."""
 
     retryable = True
 
@@ -61,8 +61,8 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        asked = {"CPU": round(self.count * self.need.cpus, 4), "GPU": self.count * self.need.gpus}
-        return {kind: amount for kind, amount in asked.items() if amount}
+        amounts = {"CPU": round(self.count * self.need.cpus, 4), "GPU": self.count * self.need.gpus}
+        return {kind: amount for kind, amount in amounts.items() if amount}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +72,18 @@ class Placement:
     needs: JobNeeds
     places: Places
     hosts: tuple[HostView, ...]
-    """As they were when it was planned."""
+    """The hosts at the time of planning."""
     pool: PoolTerms
 
     def hosts_now(self) -> tuple[HostView, ...]:
         return read_hosts(self.pool.labels)
 
     def options(self, part: Address, hosts: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Ray's options for this actor. `hosts`: of each of its processes; none: where it was planned."""
+        """Ray options for this actor. `hosts`: of each of its processes; empty: the planned ones."""
         return self._options(part, 0, hosts)
 
     def rank_options(self, hosts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-        """For each rank of the trainer but the first."""
+        """Ray options for each rank of the trainer but the first."""
         return [self._options(TRAINER, rank, hosts) for rank in range(1, self.needs.num_ranks)]
 
     def _options(self, part: Address, rank: int, hosts: tuple[str, ...]) -> dict[str, Any]:
@@ -103,17 +103,17 @@ class Placement:
         reserved_for = DATA if part == environment_address(0) else part
         indices = [index for index, bundle in enumerate(self.bundles) if bundle.part == reserved_for]
         if part.kind == "environment" and self.bundles[indices[0]].host not in {each.id for each in self.hosts_now()}:
-            return "DEFAULT"  # it is on any host of the pool what it was on this one
+            return "DEFAULT"  # the worker can run on any host of the pool
         if rank < len(indices) and host in (None, self.bundles[indices[rank]].host):
             return PlacementGroupSchedulingStrategy(
                 placement_group=self.group, placement_group_bundle_index=indices[rank]
             )
-        host = host or self.places.replicas[part.number]  # only what is elastic has no bundle from the start
+        host = host or self.places.replicas[part.number]  # only elastic replicas have no bundle
         return NodeAffinitySchedulingStrategy(node_id=host, soft=False)
 
 
 def reserved(places: Places, needs: JobNeeds) -> tuple[Bundle, ...]:
-    """All but the elastic replicas."""
+    """The bundles to reserve: all parts but the elastic replicas."""
     ranks = [Bundle(part=TRAINER, host=host, need=needs.rank) for host in places.ranks]
     services = Bundle(part=DATA, host=places.services, need=needs.service, count=NUM_SERVICES)
     relays = [Bundle(part=relay_address(at), host=host, need=needs.relay) for at, host in enumerate(places.relays)]
@@ -129,20 +129,20 @@ def reserved(places: Places, needs: JobNeeds) -> tuple[Bundle, ...]:
 
 
 def place(spec: JobSpec, pool: PoolTerms, *, num_replicas: int | None = None, check: Callable[[], None]) -> Placement:
-    """`num_replicas`: to begin with where there is room; None: all. `check` raises if the wait shall end."""
+    """`num_replicas`: at the start, if they fit; None: all. `check` raises to end the wait."""
     deadline = AwakeDeadline(PLACED_WITHIN_S)
 
     def look_up() -> None:
         check()
-        deadline.left_s()  # asked often, or the wait for a reservation would count as sleep
+        deadline.left_s()  # polled often: else the wait for a reservation would count as a freeze
 
     while True:
         hosts = read_hosts(pool.labels)
         has_gpus = takes_gpus(pool, hosts)
         if not has_gpus:
-            refuse_what_needs_gpus(spec)
+            refuse_offload(spec)
         needs = JobNeeds.of_spec(spec, has_gpus=has_gpus)
-        problem = "other jobs take it meanwhile, again and again"
+        problem = "other jobs keep taking the free resources"
         try:
             places = plan_places(hosts, needs, num_replicas=num_replicas or spec.rollout.replicas)
             bundles = reserved(places, needs)
@@ -151,7 +151,7 @@ def place(spec: JobSpec, pool: PoolTerms, *, num_replicas: int | None = None, ch
             if group is not None:
                 return Placement(group=group, bundles=bundles, needs=needs, places=places, hosts=hosts, pool=pool)
         except NoRoom as refusal:
-            problem = f"{refusal}{_of_the_pool(pool)}"
+            problem = f"{refusal}{_describe_pool(pool)}"
             if pool.autoscales:
                 _ask_for_hosts(needs, pool, look_up)
             time.sleep(WAIT_SLICE_S)
@@ -166,20 +166,20 @@ def takes_gpus(pool: PoolTerms, hosts: Sequence[HostView]) -> bool:
     return pool.device == "gpu"
 
 
-def _of_the_pool(pool: PoolTerms) -> str:
+def _describe_pool(pool: PoolTerms) -> str:
     return f" The pool's hosts are those with {written(pool.labels)}." if pool.labels else ""
 
 
 def _ask_for_hosts(needs: JobNeeds, pool: PoolTerms, check: Callable[[], None]) -> None:
-    """What waits is what an autoscaler counts. Once there is room it is free again: the plan is made of hosts."""
-    asked = wanted(needs)
-    group = _reserve(asked, [dict(pool.labels) for _ in asked], check)
+    """Makes an autoscaler add hosts, by a pending reservation. Releases it once granted: the plan picks the hosts."""
+    bundles = wanted(needs)
+    group = _reserve(bundles, [dict(pool.labels) for _ in bundles], check)
     if group is not None:
         ray.util.remove_placement_group(group)
 
 
 def wanted(needs: JobNeeds) -> list[dict[str, float]]:
-    """Wherever it may be. A relay beside each replica, as if each were on a host of its own."""
+    """The bundles on any hosts. One relay for each replica, as if each replica had a host of its own."""
     services = NUM_SERVICES + needs.num_environments - 1
     processes = [
         *[needs.rank] * needs.num_ranks,
@@ -192,7 +192,7 @@ def wanted(needs: JobNeeds) -> list[dict[str, float]]:
 def _reserve(
     bundles: Sequence[dict[str, float]], selectors: Sequence[dict[str, str]], check: Callable[[], None]
 ) -> PlacementGroup | None:
-    """None: it was not to be had, and nothing of it is kept."""
+    """Reserves all bundles; None, with nothing reserved, if they are not available in time."""
     group: PlacementGroup = placement_group(
         list(bundles), strategy="PACK", bundle_label_selector=list(selectors) if any(selectors) else None
     )
@@ -209,7 +209,7 @@ def _reserve(
     return group
 
 
-def refuse_what_needs_gpus(spec: JobSpec) -> None:
+def refuse_offload(spec: JobSpec) -> None:
     if spec.optimizer.offload and not spec.only_evaluates:
         raise ValueError(
             "optimizer.offload has no effect in this job: its pool has no GPU, and a CPU's memory is the host's. "

@@ -1,12 +1,12 @@
-"""Asks the hosts of silent parts whether the part's process was waiting for a core.
+"""Checks on the hosts of silent parts whether the part's process waits for a core.
 
-    a part answers no poll ──SILENT_AFTER_S──▶ its host looks at its process, every second
-                                                ├─▶ runnable, no core: the brains are told for how long
+    a part answers no poll ──SILENT_AFTER_S──▶ its host inspects its process, every second
+                                                ├─▶ runnable, no core: the brains get the time of that wait
                                                 └─▶ stopped, asleep, gone, no answer: nothing, and its silence counts
 
 Invariants:
-- this host is asked without a process in between, any other one through an actor there that still answers;
-- a question to another host never blocks the supervisor.
+- a process on this host is read directly, on any other host through an actor there that still answers;
+- a call to another host never blocks the supervisor.
 """
 
 import logging
@@ -22,7 +22,7 @@ from engine.pipeline.messages.to_manager import PartStarved
 
 log = logging.getLogger(__name__)
 
-SILENT_AFTER_S: Final = 3.0  # three polls that are not answered
+SILENT_AFTER_S: Final = 3.0  # three unanswered polls
 
 
 class StarvedParts:
@@ -30,25 +30,25 @@ class StarvedParts:
         self._actor = actor
         self._processes: dict[Address, str] = {}
         self._incarnations: dict[Address, int] = {}
-        self._heard_at: dict[Address, float] = {}
-        self._asked: dict[Address, tuple[Address, Any]] = {}
-        """Silent part → the part that was asked, and its answer to come."""
+        self._answered_at: dict[Address, float] = {}
+        self._calls: dict[Address, tuple[Address, Any]] = {}
+        """Silent part → the part that inspects it, and the pending answer."""
         self._looks = Looks()
 
     def introduce(self, part: Address, incarnation: int, named: ProcessNamed) -> None:
         self._processes[part], self._incarnations[part] = named.process, incarnation
 
-    def hear(self, part: Address, now: float) -> None:
-        self._heard_at[part] = now
+    def note_answer(self, part: Address, now: float) -> None:
+        self._answered_at[part] = now
 
     def forget(self, part: Address) -> None:
-        """Its process is ended."""
+        """Called when the part's process was ended."""
         self._processes.pop(part, None)
-        self._heard_at.pop(part, None)
-        self._asked.pop(part, None)
+        self._answered_at.pop(part, None)
+        self._calls.pop(part, None)
 
     def news(self, now: float) -> Iterator[PartStarved]:
-        """Of silent parts that have waited for a core since the last call."""
+        """Yields silent parts that have waited for a core since the last call."""
         silent = [part for part in self._processes if self._is_silent(part, now)]
         self._looks.keep_only(lambda part: part in silent)
         for part in silent:
@@ -60,29 +60,29 @@ class StarvedParts:
                     yield PartStarved(part=part, incarnation=self._incarnations[part], waited_s=waited_s)
 
     def _is_silent(self, part: Address, now: float) -> bool:
-        return now - self._heard_at.get(part, now) > SILENT_AFTER_S
+        return now - self._answered_at.get(part, now) > SILENT_AFTER_S
 
     def _answers(self, part: Address, now: float) -> list[ProcessSeen | None]:
-        """One, or none yet."""
-        asked = self._asked.get(part)
-        if asked is not None and not self._is_silent(asked[0], now) and not ray.wait([asked[1]], timeout=0)[0]:
+        """The answer of the pending call, if it is ready."""
+        call = self._calls.get(part)
+        if call is not None and not self._is_silent(call[0], now) and not ray.wait([call[1]], timeout=0)[0]:
             return []
-        self._ask(part, now)
-        return [] if asked is None else [_answer(asked[1])]
+        self._call(part, now)
+        return [] if call is None else [_result_of(call[1])]
 
-    def _ask(self, part: Address, now: float) -> None:
-        self._asked.pop(part, None)
+    def _call(self, part: Address, now: float) -> None:
+        self._calls.pop(part, None)
         its_home = home_of(self._processes[part])
         for other, process in self._processes.items():
             if home_of(process) == its_home and not self._is_silent(other, now):
-                self._asked[part] = other, self._actor(other).look_at.remote(self._processes[part])
+                self._calls[part] = other, self._actor(other).look_at.remote(self._processes[part])
                 return
 
 
-def _answer(asked: Any) -> ProcessSeen | None:
+def _result_of(call: Any) -> ProcessSeen | None:
     try:
-        seen: ProcessSeen | None = ray.get(asked, timeout=0)
+        seen: ProcessSeen | None = ray.get(call, timeout=0)
     except (RayError, TimeoutError) as error:
-        log.info("a host was asked about a silent process, and did not say: %s", type(error).__name__)
+        log.info("no answer about a silent process from its host: %s", type(error).__name__)
         return None
     return seen

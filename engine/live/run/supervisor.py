@@ -1,15 +1,15 @@
-"""The supervisor: polls every actor, and lends the brains of the driver and of the manager a body.
+"""The supervisor: polls every actor, and is the body of the driver's and the manager's brains.
 
     actors ──collect──▶ supervisor ──▶ manager's brain ──▶ end, start a part
                             ├───────▶ driver's brain ───▶ phases, requests, the one end
                             └───────▶ recorder ──▶ sink ──▶ control plane ──▶ requests ──▶ driver's brain
 
 Invariants:
-- every wait has an end: a dead actor fails the poll on it at once, and the brains hear the time;
-- an actor out of reach is not a dead one: it is polled again, what a lost answer held comes once more, and whether it
-  was silent for too long is the brains' to say, who are told whether it could run;
-- a message of one brain to the other, or to itself, is heard after the effects that came with it;
-- a round has one time, however long it takes: whose answer lies unheard meanwhile was not silent;
+- every wait is bounded: the poll of a dead actor fails at once, and the brains get ticks with the time;
+- an unreachable actor is not dead: it is polled again, and the items of a lost answer are sent again. The brains decide
+  whether it was silent for too long, and get the time that it had no core;
+- a message of one brain to the other, or to itself, is handled after the effects that came with it;
+- a round has one time, however long it takes: a part whose answer waits unread was not silent;
 - an announcement that the driver's brain makes of a report is recorded before the report.
 """
 
@@ -61,13 +61,13 @@ from engine.spec.facts import RunFinished
 
 log = logging.getLogger(__name__)
 
-# One poll waits this long in the actor; a cancel or a deadline is noticed within WAKE_S.
+# One poll waits this long in the actor; cancels and deadlines are noticed within WAKE_S.
 POLL_S: Final = 1.0
 WAKE_S: Final = 0.2
 TICK_S: Final = 1.0
 
 Mail = tuple[Address, Message]
-"""To one of the two brains that live here."""
+"""A message to one of the two brains here."""
 
 
 class Supervisor:
@@ -81,7 +81,7 @@ class Supervisor:
         recordings: Path | None = None,
         runtime_left_s: float | None = None,
     ) -> None:
-        """`listen` raises if the run shall end at once, and gives the requests that came."""
+        """`listen` returns new requests; raises if the run must end at once."""
         self._network, self._recorder, self._listen = network, recorder, listen
         self._incarnations = dict.fromkeys(network.addresses, 0)
         self._kills = KernelKills()
@@ -89,7 +89,7 @@ class Supervisor:
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._out_of_reach: list[tuple[Address, int]] = []
         self._got: dict[Address, int] = {}
-        """The number of the answer that each gave last."""
+        """The number of each actor's last answer."""
         self._ended: RunFinished | None = None
         self._now = now = time.monotonic()
         spec, watched = network.spec, dict.fromkeys(network.parts, 0)
@@ -126,7 +126,7 @@ class Supervisor:
                 self._recordings[part] = Recording(recordings / f"{part}.jsonl", part=part, built_with=built_with)
 
     def run(self) -> RunFinished:
-        """Until the run ends by itself; raises what `listen` raises when it is ended from outside."""
+        """Runs until the run ends by itself; raises the errors of `listen`, which end it from outside."""
         for address in self._network.addresses:
             self._poll(address)
         tick_at = time.monotonic()
@@ -138,10 +138,10 @@ class Supervisor:
             if self._now >= tick_at:
                 self._reach_again()
                 self._look_at_hosts()
-                both: list[Message] = [*self._starved.news(self._now), Tick()]
-                for message in both:
-                    self._tell(MANAGER, message)
-                    self._tell(DRIVER, message)
+                news: list[Message] = [*self._starved.news(self._now), Tick()]
+                for message in news:
+                    self._deliver(MANAGER, message)
+                    self._deliver(DRIVER, message)
                 tick_at = self._now + TICK_S
         return self._ended
 
@@ -149,18 +149,18 @@ class Supervisor:
         try:
             hosts = self._network.placement.hosts_now()
         except (RayError, ConnectionError) as error:
-            log.warning("the cluster's hosts were not told: %s", error)
+            log.warning("cannot list the cluster's hosts: %s", error)
             return
         if hosts != self._hosts:
             self._hosts = hosts
-            self._tell(MANAGER, HostsSeen(hosts=hosts))
+            self._deliver(MANAGER, HostsSeen(hosts=hosts))
 
     def _on_request(self, request: ControlRequest) -> None:
         log.info("request kind=%s id=%s replicas=%s", request.kind, request.id, request.replicas)
         if request.kind == "pause":
-            self._tell(DRIVER, PauseAsked(request_id=request.id))
+            self._deliver(DRIVER, PauseAsked(request_id=request.id))
         elif request.replicas is not None:
-            self._tell(DRIVER, ResizeAsked(request_id=request.id, replicas=request.replicas))
+            self._deliver(DRIVER, ResizeAsked(request_id=request.id, replicas=request.replicas))
 
     # ── polls ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +179,7 @@ class Supervisor:
             time.sleep(WAKE_S)
             return
         ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=WAKE_S)
-        if ready:  # whatever else has come by now is taken along
+        if ready:  # take all other answers that are ready too
             ready, _ = ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
         for poll in ready:
             address, incarnation = self._polls.pop(poll)
@@ -187,19 +187,19 @@ class Supervisor:
                 continue
             try:
                 self._got[address], collected = ray.get(poll)
-                self._starved.hear(address, self._now)
-            except ActorUnavailableError as error:  # while a connection is made anew; it lives, as far as Ray knows
-                log.warning("out of reach part=%s: %s", address, _reason(error))
+                self._starved.note_answer(address, self._now)
+            except ActorUnavailableError as error:  # during a reconnect; to Ray's knowledge the actor is alive
+                log.warning("unreachable part=%s error=%s", address, _reason(error))
                 self._out_of_reach.append((address, incarnation))
                 continue
             except RayError as error:
                 self._on_died(address, incarnation, error)
                 continue
-            if address.kind == "environment":  # no brain of it beats: its answer to a poll says that it lives
-                self._tell(DRIVER, PartReported(part=address, incarnation=incarnation))
+            if address.kind == "environment":  # it has no heartbeat: its answer to a poll shows that it is alive
+                self._deliver(DRIVER, PartReported(part=address, incarnation=incarnation))
             for to, message in collected:
                 self._on_upward(address, incarnation, to, message)
-            if self._incarnations[address] == incarnation:  # one of the messages may have had it replaced
+            if self._incarnations[address] == incarnation:  # a message may have caused its replacement
                 self._poll(address)
 
     def _on_upward(self, address: Address, incarnation: int, to: Address, message: Collected) -> None:
@@ -210,46 +210,46 @@ class Supervisor:
                 self._kills.record(str(address), message)
             case ProcessNamed():
                 self._starved.introduce(address, incarnation, message)
-            # The next fails likewise.
+            # A new actor would fail the same way.
             case BodyFailed(failure_class="config" | "memory" | "data" | "infrastructure" as failure_class):
-                self._tell(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
+                self._deliver(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
             case BodyFailed():
                 self._on_lost(address, incarnation, message.message)
             case _:
                 if isinstance(message, ReplicaReported):
                     self._recorder.on_load(message)
-                self._tell(to, message)
-                if isinstance(message, PartReported):  # how long a run may stand still depends on what parts are at
-                    self._tell(DRIVER, message)
+                self._deliver(to, message)
+                if isinstance(message, PartReported):  # the run's stall limit depends on the parts' work
+                    self._deliver(DRIVER, message)
 
     def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
         who = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
         if who:
             needed = arithmetic(self._network.spec, part=address.kind)
             message = out_of_memory(str(address), f"{who} killed its process, since its host had none left", needed)
-            self._tell(DRIVER, RunBroken(failure_class="memory", message=message))
+            self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
         else:
             self._on_lost(address, incarnation, _reason(error))
 
     def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
         self._forget_load(address)
-        self._look_at_hosts()  # its own may be gone with it
+        self._look_at_hosts()  # its host may be gone too
         watched_by = DRIVER if address.kind == "environment" else MANAGER
-        self._tell(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason))
+        self._deliver(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason))
 
     # ── the brains' body ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, to: Address, message: Message) -> None:
+    def _deliver(self, to: Address, message: Message) -> None:
         waiting: deque[Mail] = deque([(to, message)])
         while waiting:
-            address, heard = waiting.popleft()
-            effects = self._brains[address].handle(heard, self._now)
+            address, received = waiting.popleft()
+            effects = self._brains[address].handle(received, self._now)
             if address in self._recordings:
-                self._recordings[address].note(self._now, heard, effects)
+                self._recordings[address].note(self._now, received, effects)
             for effect in effects:
                 waiting.extend(self._perform(effect))
             if address == DRIVER:
-                self._recorder.on_report(heard)  # type: ignore[arg-type]  # the driver hears reports and ticks only
+                self._recorder.on_report(received)  # type: ignore[arg-type]  # the driver gets reports and ticks only
 
     def _perform(self, effect: Effect) -> list[Mail]:
         match effect:
@@ -268,15 +268,15 @@ class Supervisor:
             case EnterPhase() | AnnounceReady() | AnnounceSize() | Acknowledge():
                 self._recorder.announce(effect)
             case EndRun():
-                self._ended = self._finished(effect)
+                self._ended = self._make_end(effect)
             case _:
-                raise TypeError(f"the body of driver and manager does not do {type(effect).__name__}")
+                raise TypeError(f"the body of driver and manager does not support {type(effect).__name__}")
         return []
 
     def _start(self, start: StartPart) -> None:
         self._incarnations[start.part], self._got[start.part] = start.incarnation, 0
         self._network.replace(
-            start.part, start.incarnation, hosts=start.hosts, relay=start.relay, told=self._recorder.checkpoint
+            start.part, start.incarnation, hosts=start.hosts, relay=start.relay, checkpoint=self._recorder.checkpoint
         )
         self._poll(start.part)
 
@@ -284,7 +284,7 @@ class Supervisor:
         if part.kind == "rollout":
             self._recorder.forget_load(part.number)
 
-    def _finished(self, end: EndRun) -> RunFinished:
+    def _make_end(self, end: EndRun) -> RunFinished:
         return RunFinished(
             outcome=end.outcome,
             failure_class=end.failure_class,
@@ -294,5 +294,5 @@ class Supervisor:
 
 
 def _reason(error: RayError) -> str:
-    """Ray's first line says what happened; the rest is for Ray's developers."""
+    """Ray's first line names the cause; the rest is for Ray's developers."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

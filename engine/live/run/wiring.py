@@ -1,9 +1,9 @@
-"""The network of one job: creates the actors, tells them of each other, replaces one, ends them all.
+"""The network of one job: creates the actors, connects them, replaces one, ends them all.
 
 Invariants:
-- all actors are owned by the driver's process, so none outlives it;
-- an address leads to the newest incarnation only;
-- a trainer that is started again begins with the newest checkpoint that verifies, data with its log.
+- the driver's process owns all actors, so none outlives it;
+- an address always means the newest incarnation;
+- a restarted trainer starts from the newest checkpoint that verifies, restarted data from its log.
 """
 
 import logging
@@ -45,13 +45,13 @@ class Folders:
     checkpoints: Path
     journal: Path
     data: Path | None
-    """The folder of files of prompts, to which names lead; None: any path."""
+    """The folder in which names of prompt files are looked up; None: the spec has paths."""
     assets: JobAssets | None = None
-    """To be on a node before what the spec names there is read; None: it is there."""
+    """The data sets and models that each node fetches before use; None: they are on every node."""
     recordings: Path | None = None
-    """The folder that keeps every brain's words and decisions; None: none."""
+    """The folder for recordings of every brain; None: no recordings."""
     recorded_step: tuple[int, Path] | None = None
-    """A step of the trainer, and the folder that keeps it; None: none."""
+    """A step of the trainer to record, and the folder for it."""
 
 
 class Network:
@@ -64,7 +64,7 @@ class Network:
         resume: ResumePoint | None,
         num_replicas: int | None = None,
     ) -> None:
-        """`num_replicas`: to begin with, those included that find no host yet; None: all of the spec's."""
+        """`num_replicas`: at the start, including those without a host yet; None: all of the spec's."""
         self.num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
         self.spec, self.placement, self._folders, self._resume = spec, placement, folders, resume
         self._links = Links()
@@ -76,19 +76,19 @@ class Network:
 
     @property
     def parts(self) -> list[Address]:
-        """The parts that the manager watches; the slowest to start first, since they all start side by side."""
+        """The parts that the manager watches, the slowest to start first; all start in parallel."""
         places = self.placement.places
         replicas = map(rollout_address, range(len(places.replicas)))
         return [TRAINER, *replicas, *map(relay_address, range(len(places.relays))), DATA]
 
     @property
     def waiting(self) -> list[Address]:
-        """Replicas that come as soon as there is a host for them."""
+        """Replicas that start as soon as a host is free."""
         return [rollout_address(replica) for replica in range(len(self.placement.places.replicas), self.num_replicas)]
 
     @property
     def away(self) -> list[Address]:
-        """Replicas that may come later."""
+        """Replicas that a resize may start later."""
         return [rollout_address(replica) for replica in range(self.num_replicas, self.spec.rollout.replicas)]
 
     @property
@@ -108,11 +108,11 @@ class Network:
         *,
         hosts: tuple[str, ...] = (),
         relay: int | None = None,
-        told: CheckpointReported | None,
+        checkpoint: CheckpointReported | None,
     ) -> None:
-        """`hosts`: of each of its processes; `relay`: that of a replica; `told`: the newest checkpoint of which the
-        driver was told, for a trainer."""
-        self._create(part, incarnation=incarnation, hosts=hosts, relay=relay, told=told)
+        """`hosts`: of each of its processes; `relay`: a replica's; `checkpoint`: the newest one reported to the driver,
+        for a trainer."""
+        self._create(part, incarnation=incarnation, hosts=hosts, relay=relay, checkpoint=checkpoint)
         self._introduce(part)
         for address, actor in self._actors.items():
             if part in self._known_to(address):
@@ -126,8 +126,8 @@ class Network:
             for actor in self._actors.values():
                 ray.kill(actor, no_restart=True)
             ray.util.remove_placement_group(self.placement.group)
-        except (RayError, ConnectionError) as error:  # Ray itself is gone, and with it all that it ran
-            log.warning("ending the actors failed: %s", error)
+        except (RayError, ConnectionError) as error:  # Ray itself is gone, and its actors with it
+            log.warning("could not end the actors: %s", error)
 
     # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,11 +138,11 @@ class Network:
         incarnation: int,
         hosts: tuple[str, ...] = (),
         relay: int | None = None,
-        told: CheckpointReported | None = None,
+        checkpoint: CheckpointReported | None = None,
     ) -> None:
-        kind, arguments = self._made_of(part, incarnation)
+        kind, arguments = self._actor_of(part, incarnation)
         if part == TRAINER:
-            arguments |= {"ranks": self.placement.rank_options(hosts), "told": told}
+            arguments |= {"ranks": self.placement.rank_options(hosts), "reported": checkpoint}
         elif part.kind == "rollout":
             arguments["relay"] = self.placement.places.relay_of(part.number) if relay is None else relay
         options = {
@@ -153,8 +153,8 @@ class Network:
         make_remote: Any = ray.remote(**options)
         self._actors[part] = make_remote(kind).remote(spec=self.spec, **arguments)
 
-    def _made_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
-        """The actor's class, and what its constructor is told."""
+    def _actor_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
+        """The actor's class and its arguments."""
         match part.kind:
             case "trainer":
                 return TrainerActor, {
@@ -197,22 +197,22 @@ class Network:
                     "assets": self._folders.assets,
                 }
             case _:
-                raise ValueError(f"no actor is {part}")
+                raise ValueError(f"{part} has no actor")
 
     @property
     def _relays(self) -> tuple[int, ...]:
-        """Those that there are or were; the manager tells the others which have a host."""
+        """All present and past relays; the manager reports which of them have a host."""
         known = {part.number for part in self._actors if part.kind == "relay"}
         return tuple(sorted(known.union(range(len(self.placement.places.relays)))))
 
     def _progress(self) -> DataProgress:
-        """An evaluation takes a checkpoint's weights; what was trained into them is not its own."""
+        """Data's progress at the start. An evaluation uses only a checkpoint's weights, so it starts at zero."""
         if self._resume is None or self.spec.only_evaluates:
             return DataProgress()
         return self._resume.data_progress()
 
     def _introduce(self, address: Address) -> None:
-        """Tell this actor of all that it sends to."""
+        """Connects this actor to its peers."""
         peers = {other: self._actors[other] for other in self._known_to(address) if other in self._actors}
         self._actors[address].connect.remote(peers)
 

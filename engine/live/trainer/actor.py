@@ -44,18 +44,18 @@ class TrainerActor(BodyActor):
         incarnation: int,
         checkpoints: Path,
         resume: ResumePoint | None,
-        told: CheckpointReported | None,
+        reported: CheckpointReported | None,
         links: Links,
         ranks: Sequence[Mapping[str, Any]],
         recordings: Path | None,
         recorded_step: tuple[int, Path] | None = None,
         assets: JobAssets | None = None,
     ) -> None:
-        """`resume`: the attempt's starting point. `told`: its newest checkpoint that was reported to the driver.
+        """`resume`: the attempt's starting point. `reported`: its newest checkpoint that was reported to the driver.
         `ranks`: Ray options of each rank after the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
-        self._told = told
+        self._reported = reported
         self._recorded_step, self._device, self._assets = recorded_step, "cpu", assets
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
@@ -125,12 +125,12 @@ class TrainerActor(BodyActor):
             load(self._resume.folder)
 
     def _go_back(self, load: Load) -> ResumePoint | None:
-        told = self._told
-        point = go_back(self._checkpoints, load, reported=0 if told is None else told.step)
-        if point is not None or told is None or not told.uri.startswith("s3://"):
+        newest = self._reported
+        point = go_back(self._checkpoints, load, reported=0 if newest is None else newest.step)
+        if point is not None or newest is None or not newest.uri.startswith("s3://"):
             return point
         try:  # this host never had it, or kept only newer ones
-            point = open_checkpoint(told.uri)
+            point = open_checkpoint(newest.uri)
             load(point.folder)
         except CheckpointUnverified as error:
             log.warning("skipped an unverified checkpoint: %s", error)

@@ -21,7 +21,7 @@ def _report(**changes: Any) -> NodeReport:
     ("changes", "found"),
     [
         ({}, set()),
-        ({"silent": "nothing was heard for 60 s"}, {"nodes.silent"}),
+        ({"silent": "no answer within 60 s"}, {"nodes.silent"}),
         ({"folder": "PermissionError: /store/jobs"}, {"nodes.folder"}),
         ({"bucket": "ClientError: AccessDenied"}, {"nodes.bucket"}),
         ({"control": "OSError: http://web:8000 answers 301"}, {"nodes.control"}),

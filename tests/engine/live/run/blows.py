@@ -1,4 +1,4 @@
-"""A sink that strikes in the midst of a run."""
+"""A sink that injects faults into a run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from engine.spec.facts import FactBody, StepTrained
 
 
 class Blows(MemorySink):
-    """Strikes when a step is reached for the first time."""
+    """Strikes when a step is trained for the first time."""
 
     def __init__(self, blows: dict[int, Callable[[], None]]) -> None:
         super().__init__()

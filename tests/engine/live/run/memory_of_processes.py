@@ -1,4 +1,4 @@
-"""The memory of a command and all that it starts, process by process and together, looked at while it runs."""
+"""The memory of a command and its descendants, each and in total, sampled while it runs."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Memory:
-    """Bytes at their highest. What several processes share counts in each one's own, and once together. Pages of files
-    stand in each one's own and in `with_files`: the system may write them out and drop them at any time."""
+    """Peaks in bytes. Shared memory counts in each process, and once in `together`. Pages of files count in each
+    process and in `with_files`: the system may write them out and drop them at any time."""
 
     together: int = 0
     with_files: int = 0
@@ -26,12 +26,12 @@ class Memory:
 
 
 def available_bytes() -> int:
-    """What this machine could still give."""
+    """The memory that this machine has available."""
     return _bytes_of("/proc/meminfo")["MemAvailable"]
 
 
 def run_watched(command: Sequence[str], *, log: Path, environment: dict[str, str]) -> tuple[int, Memory]:
-    """Its exit status, and its memory. It becomes the head of a session of its own."""
+    """Runs the command in a session of its own; returns its exit status and memory."""
     memory = Memory()
     with (
         log.open("w") as out,
@@ -52,10 +52,10 @@ def _look(root: int, memory: Memory) -> None:
     together = with_files = 0
     for pid in _descendants(root):
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-            name = words.split("/")[-1].split(".")[0][:32] or "?"  # Ray adds the method that an actor is in
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+            name = command.split("/")[-1].split(".")[0][:32] or "?"  # Ray appends the actor's current method
             status, shares = _bytes_of(f"/proc/{pid}/status"), _bytes_of(f"/proc/{pid}/smaps_rollup")
-        except (OSError, ValueError):  # it has ended meanwhile
+        except (OSError, ValueError):  # the process has ended
             continue
         memory.by_process[name] = max(memory.by_process.get(name, 0), status.get("VmHWM", 0))
         together += shares.get("Pss_Anon", 0) + shares.get("Pss_Shmem", 0)
@@ -65,13 +65,13 @@ def _look(root: int, memory: Memory) -> None:
 
 
 def _bytes_of(file: str) -> dict[str, int]:
-    """`Name:  12 kB`, in bytes."""
+    """Parses lines like `Name:  12 kB` into bytes."""
     lines = (line.split() for line in Path(file).read_text().splitlines())
     return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[2:] == ["kB"]}
 
 
 def _descendants(root: int) -> Iterator[int]:
-    """By parent, and by session: an orphan keeps its session."""
+    """Descendants by parent and by session: an orphan keeps its session."""
     parents: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -80,10 +80,10 @@ def _descendants(root: int) -> Iterator[int]:
             except OSError:
                 continue
             parents[int(entry.name)] = (int(fields[1]), int(fields[3]))
-    found = {root}
+    pids = {root}
     while True:
-        more = {pid for pid, (parent, session) in parents.items() if parent in found or session == root} - found
+        more = {pid for pid, (parent, session) in parents.items() if parent in pids or session == root} - pids
         if not more:
             break
-        found |= more
-    yield from sorted(found - {os.getpid()})
+        pids |= more
+    yield from sorted(pids - {os.getpid()})

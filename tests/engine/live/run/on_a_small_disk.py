@@ -1,8 +1,8 @@
-"""Run by test_small_disks in a name space of mounts of its own: a run one of whose folders is a small disk, and fills.
+"""Runs a job with one folder on a small disk that fills. test_small_disks starts it in a mount name space of its own.
 
     python -m tests.engine.live.run.on_a_small_disk SMALL_FOLDER OUT
 
-Its last line is the ledger of the run, as JSON.
+Prints the run's ledger and steps as JSON in the last line.
 """
 
 import json
@@ -48,12 +48,12 @@ def main() -> None:
 
 
 def facts(out: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    parsed: list[dict[str, Any]] = []
     with suppress(FileNotFoundError), (out / "facts.jsonl").open() as lines:
         for line in lines:
-            with suppress(json.JSONDecodeError):  # half a line: the writer waits for room, or is just writing
-                found.append(json.loads(line))
-    return found
+            with suppress(json.JSONDecodeError):  # half a line: the writer waits for room, or is writing it
+                parsed.append(json.loads(line))
+    return parsed
 
 
 def reached(out: Path) -> int:

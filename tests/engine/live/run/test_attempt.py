@@ -1,4 +1,4 @@
-"""An attempt before it has anything to run: what ends it is heard, and its last fact says all."""
+"""An attempt before its run starts: requests end it, and its last fact holds the outcome."""
 
 import os
 from collections.abc import Callable
@@ -27,14 +27,14 @@ TRACEBACK = LinesSaid(
 
 
 def attempt(folder: Path, sink: MemorySink, *requests: ControlRequest, resume_from: str | None = None) -> Attempt:
-    """`requests` come when it looks for the second time."""
+    """`requests` arrive at the attempt's second check."""
     plan = AttemptPlan(spec=SPEC, checkpoints=folder / "checkpoints", resume_from=resume_from)
     looks = iter([[], [*requests]])
     return Attempt(plan, sink, lambda: next(looks, []))
 
 
 def breaks_off(made: Attempt, error: Exception) -> Callable[[], None]:
-    """As it is to connect to Ray: a part has said something by then, and nobody has told it."""
+    """A connect to Ray that fails while log lines of a part are not reported yet."""
 
     def connect() -> None:
         assert made._recorder is not None
@@ -50,16 +50,16 @@ def test_last_logs_precede_the_last_fact_after_any_end(tmp_path: Path) -> None:
     finished = made.run(breaks_off(made, ConnectionError("no Ray")))
     assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
     assert [type(body) for body in sink.bodies[-2:]] == [LogLines, RunFinished]
-    assert isinstance(told := sink.bodies[-2], LogLines) and told.lines == [*TRACEBACK.lines]
+    assert isinstance(logs := sink.bodies[-2], LogLines) and logs.lines == [*TRACEBACK.lines]
 
 
-def test_hosts_without_a_sandbox_are_no_fault_of_the_jobs(tmp_path: Path) -> None:
+def test_hosts_without_a_sandbox_fail_as_infrastructure(tmp_path: Path) -> None:
     made = attempt(tmp_path, MemorySink())
     finished = made.run(breaks_off(made, NoSandbox("it starts on none of the hosts: a, b")))
     assert (finished.failure_class, finished.message) == ("infrastructure", "it starts on none of the hosts: a, b")
 
 
-def test_an_attempt_that_is_fenced_off_tells_nothing_more(tmp_path: Path) -> None:
+def test_fenced_off_attempt_records_nothing_more(tmp_path: Path) -> None:
     sink = MemorySink()
     made = attempt(tmp_path, sink)
     with pytest.raises(Fenced):
@@ -69,16 +69,16 @@ def test_an_attempt_that_is_fenced_off_tells_nothing_more(tmp_path: Path) -> Non
 
 @pytest.fixture
 def unreadable(tmp_path: Path) -> Any:
-    """A checkpoint on a disk that does not answer: whoever reads its manifest waits."""
+    """A checkpoint on a hanging disk: reading its manifest blocks."""
     folder = tmp_path / "step-000001"
     folder.mkdir()
     os.mkfifo(folder / "manifest.json")
     yield folder
-    os.close(os.open(folder / "manifest.json", os.O_RDWR))  # they wait no longer
+    os.close(os.open(folder / "manifest.json", os.O_RDWR))  # unblocks the readers
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("cancel", "cancelled"), ("pause", "paused")])
-def test_a_request_is_heard_while_the_checkpoint_is_fetched(
+def test_request_is_obeyed_while_the_checkpoint_is_fetched(
     kind: Any, outcome: str, unreadable: Path, tmp_path: Path
 ) -> None:
     sink = MemorySink()
@@ -87,7 +87,7 @@ def test_a_request_is_heard_while_the_checkpoint_is_fetched(
     assert isinstance(sink.bodies[-1], RunFinished)
 
 
-def test_a_checkpoint_that_does_not_verify_is_reported_as_before(tmp_path: Path) -> None:
+def test_unverified_checkpoint_fails_as_data(tmp_path: Path) -> None:
     finished = attempt(tmp_path, MemorySink(), resume_from=str(tmp_path / "none")).run(lambda: None)
     assert (finished.outcome, finished.failure_class) == ("failed", "data")
 

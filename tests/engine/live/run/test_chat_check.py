@@ -1,4 +1,4 @@
-"""What a job says to its model is checked before any device is held, within bounds of time and memory."""
+"""A job's prompts are checked before any device is held, within limits of time and memory."""
 
 import json
 import re
@@ -22,15 +22,15 @@ ASKED = "What is 6 times 7? "
 CUSTOM_CODE = "def prompt(split, ordinal):\n    return ''\ndef respond(prompt, turns):\n    return {'reward': 1}\n"
 
 
-def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment: Any) -> dict[str, Any]:
+def job_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment: Any) -> dict[str, Any]:
     data.mkdir(exist_ok=True)
-    (data / "asked.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
-    params = {"data": "asked.jsonl", **environment.pop("params", {})}
+    (data / "rows.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
+    params = {"data": "rows.jsonl", **environment.pop("params", {})}
     return {"environment": {"name": "jsonl", **environment, "params": params}}
 
 
 @pytest.mark.parametrize(
-    ("template", "parts", "told"),
+    ("template", "parts", "reason"),
     [
         ("{% for %}", {}, "the chat template cannot be read"),
         ("{{ messages[0].name.first }}", {}, "the chat template rejects it"),
@@ -44,23 +44,23 @@ def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment
         (
             None,
             {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
-            "needs a chat template that tells",
+            "needs a chat template that shows tools",
         ),
         (
-            "deaf",
+            "no tools here",
             {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
-            "needs a chat template that tells",
+            "needs a chat template that shows tools",
         ),
     ],
 )
 def test_template_that_rejects_the_jobs_conversations_is_refused(
-    tmp_path: Path, template: str | None, parts: dict[str, Any], told: str
+    tmp_path: Path, template: str | None, parts: dict[str, Any], reason: str
 ) -> None:
     folder = whole(tmp_path, "qwen3")
     refuse_model(spec(folder))
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         refuse_model(spec(folder, **parts))
 
 
@@ -85,7 +85,7 @@ def test_rows_rejected_by_template_or_plain_model_are_named(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_bad_rows_are_told_of_a_built_in_model_too(tmp_path: Path) -> None:
+def test_bad_rows_are_refused_for_a_built_in_model_too(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "3 + 8 ="}\n')
     job = spec(Path("demo"), environment={"name": "jsonl", "params": {"data": "bad.jsonl"}})
     with pytest.raises(ValueError, match=r"^bad\.jsonl:1: answer: a text"):
@@ -119,7 +119,7 @@ def test_rewritten_history_is_measured(
     assert 1.5 <= factor <= turns
 
 
-def test_template_without_earlier_answers_is_no_reason_to_refuse(tmp_path: Path) -> None:
+def test_template_without_earlier_answers_is_accepted(tmp_path: Path) -> None:
     folder = save_qwen3(tmp_path, template=None)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }} {{ messages | length }}")
     job = {"environment": {"name": "custom", "code": CUSTOM_CODE}}
@@ -130,24 +130,24 @@ def test_template_without_earlier_answers_is_no_reason_to_refuse(tmp_path: Path)
 
 @pytest.mark.long
 def test_warning_of_rewritten_history_counts_the_question(tmp_path: Path) -> None:
-    """A long question is in every segment, so that it brings the factor close to the number of turns."""
+    """A long question is repeated in every segment, so the factor is close to the number of turns."""
     folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
-    long = asked_of(folder, data, [{"prompt": f"{at} {ASKED * 100}"} for at in range(40)], name="tools")
+    long = job_of(folder, data, [{"prompt": f"{at} {ASKED * 100}"} for at in range(40)], name="tools")
     model = {"model": {"chat_options": {"enable_thinking": False}}}
     (warning,) = check_model(spec(folder, **long, **model), data_folder=data, interrupted=never)
     assert float(re.findall(r"costs ([\d.]+) times", warning)[0]) > 4.5
 
 
-def test_a_template_that_the_job_does_not_want_is_not_asked(tmp_path: Path) -> None:
+def test_unused_template_is_not_checked(tmp_path: Path) -> None:
     folder = whole(tmp_path, "qwen3")
     (folder / "chat_template.jinja").write_text("{% for %}")
     refuse_model(spec(folder, model={"chat": "plain"}))
 
 
-def test_a_built_in_model_has_no_template() -> None:
-    for asked in ({"chat": "template"}, {"chat_options": {"enable_thinking": False}}):
+def test_built_in_model_refuses_template_settings() -> None:
+    for model in ({"chat": "template"}, {"chat_options": {"enable_thinking": False}}):
         with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
-            check_model(JobSpec.model_validate({"name": "x", "model": asked}), interrupted=never)
+            check_model(JobSpec.model_validate({"name": "x", "model": model}), interrupted=never)
     tools = {"name": "tools", "params": {"calls": "tool_call"}}
     with pytest.raises(ValueError, match="calls: tool_call needs a chat template"):
         check_model(JobSpec.model_validate({"name": "x", "environment": tools}), interrupted=never)
@@ -158,16 +158,16 @@ def test_rows_too_long_for_the_model_are_named_with_tokens(tmp_path: Path) -> No
     num = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
     rows = [{"prompt": f"{at} {ASKED * (num if at in (3, 7) else 1)}"} for at in range(1, 41)]
     with pytest.raises(ValueError) as caught:
-        refuse_model(spec(folder, **asked_of(folder, data, rows)), data_folder=data)
-    told = str(caught.value).splitlines()
-    assert [line.partition(": ")[0] for line in told] == ["asked.jsonl:3", "asked.jsonl:7"]
-    assert all(f"from 1 to {num - 1} tokens, got " in line for line in told)
+        refuse_model(spec(folder, **job_of(folder, data, rows)), data_folder=data)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["rows.jsonl:3", "rows.jsonl:7"]
+    assert all(f"from 1 to {num - 1} tokens, got " in line for line in lines)
     small = {"rollout": {"kv_tokens": 256, "max_new_tokens": 32}}
     rows[2] = rows[6] = rows[0]
-    refuse_model(spec(folder, **asked_of(folder, data, rows), **small), data_folder=data)
+    refuse_model(spec(folder, **job_of(folder, data, rows), **small), data_folder=data)
     rows[2] = {"prompt": ASKED * 20}
-    with pytest.raises(ValueError, match=r"^asked\.jsonl:3: .* must fit the KV cache"):
-        refuse_model(spec(folder, **asked_of(folder, data, rows), **small), data_folder=data)
+    with pytest.raises(ValueError, match=r"^rows\.jsonl:3: .* must fit the KV cache"):
+        refuse_model(spec(folder, **job_of(folder, data, rows), **small), data_folder=data)
 
 
 def test_template_check_includes_the_tool_message(tmp_path: Path) -> None:
@@ -176,14 +176,14 @@ def test_template_check_includes_the_tool_message(tmp_path: Path) -> None:
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
     )
     rows = [{"prompt": [{"role": "user", "content": f"{at}?"}]} for at in range(40)]
-    refuse_model(spec(folder, **asked_of(folder, data, rows)), data_folder=data)
-    with pytest.raises(ValueError, match=r"^asked\.jsonl:1: the chat template rejects it: no system"):
-        refuse_model(spec(folder, **asked_of(folder, data, rows, name="tools")), data_folder=data)
+    refuse_model(spec(folder, **job_of(folder, data, rows)), data_folder=data)
+    with pytest.raises(ValueError, match=r"^rows\.jsonl:1: the chat template rejects it: no system"):
+        refuse_model(spec(folder, **job_of(folder, data, rows, name="tools")), data_folder=data)
 
 
 @pytest.mark.long
-def test_what_takes_all_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="takes more than 2147483648 bytes"), bounded():
+def test_block_beyond_the_memory_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs more than 2147483648 bytes"), bounded():
         bytearray(3 << 30)
     assert len(bytearray(3 << 30)) == 3 << 30
 
@@ -196,7 +196,7 @@ def test_endless_template_is_refused_for_its_memory(tmp_path: Path) -> None:
         check_model(spec(folder), interrupted=never)
 
 
-def test_a_template_that_never_ends_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_that_never_ends_is_killed_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import engine.live.run.chat_check as it\nit.TEMPLATE_CPU_S = 0.1\nwith it.soon_over():\n while 1: 10**10**7"
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGPROF
     stuck = tmp_path / "stuck"
@@ -204,5 +204,5 @@ def test_a_template_that_never_ends_is_ended_and_told(tmp_path: Path, monkeypatc
     stuck.chmod(stuck.stat().st_mode | stat.S_IXUSR)
     folder = whole(tmp_path / "model", "qwen3")
     monkeypatch.setattr(sys, "executable", str(stuck))
-    with pytest.raises(ValueError, match="the chat template must be done with one conversation within 60 s of proc"):
+    with pytest.raises(ValueError, match="the chat template must render one conversation within 60 s of CPU time"):
         check_model(spec(folder), interrupted=never)

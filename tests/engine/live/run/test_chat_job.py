@@ -1,4 +1,4 @@
-"""A job of several turns with a model that is spoken to as Qwen3 is, on a real Ray."""
+"""A multi-turn job on a real Ray, with a model that has Qwen3's chat template."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
 
 def job(folder: Path) -> JobSpec:
-    """A random model's turns end by letters that it is bound to say, and a tool answers whatever it said."""
+    """A random model's turns end at frequent letters, and a tool answers every turn."""
     return JobSpec.model_validate(
         {
             "name": "chat",
@@ -40,8 +40,8 @@ def between(text: str, begin: str, end: str) -> str:
 
 def runs_of(sample: TrajectorySample) -> Iterator[tuple[bool, list[int]]]:
     assert sample.trace is not None
-    said = zip(sample.trace.token_ids, sample.trace.written, strict=True)
-    for is_own, run in groupby(said, key=lambda each: each[1]):
+    tokens = zip(sample.trace.token_ids, sample.trace.written, strict=True)
+    for is_own, run in groupby(tokens, key=lambda each: each[1]):
         yield is_own, [token for token, _ in run]
 
 
@@ -53,8 +53,8 @@ def by_question(sampled: Iterable[TrajectorySample]) -> dict[int, list[Trajector
     return groups
 
 
-def assert_turns_tell_the_conversation(sample: TrajectorySample) -> None:
-    """In the order of their tokens, with what the tool was asked, what it said and how long it took."""
+def assert_turns_match_the_conversation(sample: TrajectorySample) -> None:
+    """Turns are in the order of their tokens, with the tool's call, its answer and its duration."""
     assert sample.trace is not None
     assert set(sample.parts) == {"all_right", "share_with_a_number"} or sample.outcome == "cut"
     for before, turn in pairwise(sample.turns):
@@ -63,8 +63,8 @@ def assert_turns_tell_the_conversation(sample: TrajectorySample) -> None:
     for turn in sample.turns:
         own = sample.trace.written[turn.first_token : turn.first_token + turn.num_tokens]
         assert set(own) == {turn.author == "model"}
-    for asked, answered in zip(sample.turns[::2], sample.turns[1::2], strict=False):
-        assert (asked.author, asked.tool) == ("model", "next_term")
+    for call, answered in zip(sample.turns[::2], sample.turns[1::2], strict=False):
+        assert (call.author, call.tool) == ("model", "next_term")
         assert (answered.author, answered.tool, answered.error) == ("environment", "next_term", "")
         assert answered.text.startswith("+ ") and answered.text.endswith("=") and answered.seconds is not None
 
@@ -81,30 +81,30 @@ def test_multi_turn_job_uses_the_chat_template_and_trains(tmp_path: Path) -> Non
     sampled = [each for body in sink.bodies if isinstance(body, TrajectoriesSampled) for each in body.trajectories]
     by_transformers: Any = AutoTokenizer.from_pretrained(folder)
     raw, tokenizer = RawTokenizer.from_file(str(folder / "tokenizer.json")), Tokenizer.from_folder(folder)
-    asked = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-    begins_anew: list[bool] = []
-    assert {len(group) for group in by_question(sampled).values()} == {4}, "with two questions a step, both whole"
+    options = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+    rewrites: list[bool] = []
+    assert {len(group) for group in by_question(sampled).values()} == {4}, "both groups of a step are reported whole"
     for sample in sampled:
-        assert_turns_tell_the_conversation(sample)
+        assert_turns_match_the_conversation(sample)
         messages = [{"role": "user", "content": between(sample.prompt, "user\n", END)}]
-        said = sample.prompt
+        history = sample.prompt
         assert sample.trace is not None
         texts, gaps = [*sample.trace.texts], zip(sample.trace.logprobs, sample.trace.trainer_logprobs, strict=True)
         assert max(abs(before - begun) for before, begun in gaps) < 1e-3 or sample.staleness
-        assert said == by_transformers.apply_chat_template(messages, **asked)
+        assert history == by_transformers.apply_chat_template(messages, **options)
         for is_own, ids in runs_of(sample):
             text = raw.decode(ids, skip_special_tokens=False)
             spelled = "".join(texts.pop(0) for _ in ids)
             assert spelled == text or "\ufffd" in spelled
             if is_own:
                 messages.append({"role": "assistant", "content": tokenizer.decode(ids)})
-                said += text
+                history += text
                 continue
             messages.append({"role": "tool", "content": between(text, "<tool_response>\n", "\n</tool_response>")})
-            whole = by_transformers.apply_chat_template(messages, **asked)
-            begins_anew.append(not whole.startswith(said))
-            assert text == (whole if begins_anew[-1] else whole[len(said) :])
-            said = whole
-    assert any(begins_anew), "nobody was answered, or the template kept the empty thought that it drops"
+            whole = by_transformers.apply_chat_template(messages, **options)
+            rewrites.append(not whole.startswith(history))
+            assert text == (whole if rewrites[-1] else whole[len(history) :])
+            history = whole
+    assert any(rewrites), "no turn was answered, or the template did not drop the empty thought"
     assert steps[0].metrics["length/segments"] > 1
     assert 0.0 <= steps[0].metrics["reward/part/share_with_a_number"] <= 1.0

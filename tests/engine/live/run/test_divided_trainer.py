@@ -1,5 +1,5 @@
-"""A whole job of each way to divide a trainer: a rank is killed, the run goes on, other numbers of ranks go on from its
-checkpoint, and all of them make of a step what one process makes of it."""
+"""A whole job for each way to divide a trainer: a rank is killed, the run continues, other numbers of ranks resume from
+its checkpoint, and each computes a step as one process does."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ def spec_of(model: Path, trainer: dict[str, Any], *, devices: int) -> JobSpec:
             "name": "divided",
             "model": {"source": str(model)},
             "training": {"steps": STEPS, "prompts_per_step": 4, "checkpoint_every": SAVED_EVERY},
-            # Random weights earn no reward: a teacher has something to say of every token.
+            # Random weights earn no reward: a teacher gives a signal for every token.
             "algorithm": {
                 "group_size": 4,
                 "kl": {"coefficient": 0.01},
@@ -84,7 +84,7 @@ def spec_of(model: Path, trainer: dict[str, Any], *, devices: int) -> JobSpec:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rank_is_killed_and_one_and_four_go_on(
+def test_rank_is_killed_and_one_and_four_ranks_resume(
     way: str, processes_of: Callable[[str], list[Any]], tmp_path: Path
 ) -> None:
     config, trainer = WAYS[way]
@@ -109,29 +109,29 @@ def test_a_rank_is_killed_and_one_and_four_go_on(
         plan = AttemptPlan(spec=again, checkpoints=tmp_path / f"on-{devices}", resume_from=from_here)
         finished = Attempt(plan, later).run(lambda: None)
         assert finished.outcome == "succeeded", finished.message
-        told = [body for body in later.bodies if isinstance(body, StepTrained)]
-        assert [body.step for body in told] == list(range(SAVED_EVERY + 1, STEPS + 1))
-        assert all(body.metrics["train/skipped"] == 0 for body in told)
+        steps = [body for body in later.bodies if isinstance(body, StepTrained)]
+        assert [body.step for body in steps] == list(range(SAVED_EVERY + 1, STEPS + 1))
+        assert all(body.metrics["train/skipped"] == 0 for body in steps)
 
 
 def assert_agrees(recording: Path, job: JobSpec, into: Path, *, devices: int) -> None:
-    """The recorded step, made from the checkpoint before it by so many devices of the torch trainer."""
+    """Trains the recorded step again from the checkpoint before it, by so many devices of the torch trainer."""
     by_torch = job.model_copy(update={"trainer": job.trainer.model_copy(update={"backend": "torch"})})
     record = read_record(recording)
     other = record.model_copy(update={"num_ranks": devices, "spec": by_torch.model_dump(mode="json")})
     train_again(recording, other, into)
-    before, expected, found = (weights_in(folder) for folder in (recording / BEGIN, recording / END, into / END))
+    before, expected, actual = (weights_in(folder) for folder in (recording / BEGIN, recording / END, into / END))
     moved = max((expected[name] - before[name]).abs().max().item() for name in expected)
-    apart = max((expected[name] - found[name]).abs().max().item() for name in expected)
-    assert moved > LEARNING_RATE / 100, "a step that moves nothing shows nothing"
+    apart = max((expected[name] - actual[name]).abs().max().item() for name in expected)
+    assert moved > LEARNING_RATE / 100, "the recorded step changes no weight"
     assert apart < LEARNING_RATE / 100, f"{apart} apart, where the largest step was {moved}"
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
-    """Of the published model, which is float32 here."""
-    found: dict[str, torch.Tensor] = {}
+    """The tensors of the published model, which is float32 here."""
+    tensors: dict[str, torch.Tensor] = {}
     for file in sorted(folder.glob("model*.safetensors")):
         with safe_open(file, framework="pt") as stored:
-            found |= {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
-    assert found
-    return found
+            tensors |= {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
+    assert tensors
+    return tensors

@@ -27,7 +27,7 @@ SPEC = {
     "algorithm": {"group_size": 2},
     "rollout": {"replicas": 1, "max_batch": 8, "max_new_tokens": 20},
     "evaluation": {"prompts": 4},
-    "schedule": {"max_staleness": 1_000},  # whatever a busy machine makes late, nothing is dropped for its age
+    "schedule": {"max_staleness": 1_000},  # a busy machine delays samples; none is dropped as stale
 }
 
 
@@ -61,10 +61,10 @@ class Ingest:
 
 @pytest.fixture
 def ingest() -> Iterator[Ingest]:
-    made = Ingest()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    ingest = Ingest()
+    yield ingest
+    ingest.server.shutdown()
+    ingest.server.server_close()
 
 
 def start(
@@ -88,7 +88,7 @@ def start(
         token="t",
     )
     (folder / "order.json").write_text(order.model_dump_json())
-    its_own = {
+    variables = {
         **os.environ,
         "PYTHONPATH": str(repository),
         "RAY_ADDRESS": ray_address,
@@ -96,7 +96,7 @@ def start(
         **environment,
     }
     command = [python, "-m", "engine.live.run.driver"]
-    return subprocess.Popen(command, cwd=folder, env=its_own, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True)
 
 
 def drive(ingest: Ingest, folder: Path, **where: Any) -> subprocess.CompletedProcess[str]:
@@ -106,18 +106,18 @@ def drive(ingest: Ingest, folder: Path, **where: Any) -> subprocess.CompletedPro
 
 
 @pytest.mark.long
-def test_an_order_is_carried_out_and_every_fact_delivered(
+def test_order_is_carried_out_and_every_fact_delivered(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     with Collector() as collector:
-        looked_at = {"LAMINAR_LOG_FORMAT": "json", "LAMINAR_OTLP_URL": collector.url}
-        done = drive(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository, environment=looked_at)
+        settings = {"LAMINAR_LOG_FORMAT": "json", "LAMINAR_OTLP_URL": collector.url}
+        done = drive(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository, environment=settings)
     assert done.returncode == 0, done.stderr
     names = [span.name for span in collector.spans]
     assert {span.trace for span in collector.spans} == {trace_id("job-1")} and names.count("step") == 2
     assert {"driver", "start", "first step", "provisioning", "loading_weights"} <= set(names)
-    said = [json.loads(line) for line in done.stderr.splitlines()]
-    assert said and {(line["job"], line["attempt"]) for line in said} == {("job-1", 1)}
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines and {(line["job"], line["attempt"]) for line in lines} == {("job-1", 1)}
     assert [fact.seq for fact in ingest.facts] == list(range(1, len(ingest.facts) + 1))
     types = [fact.body.type for fact in ingest.facts]
     assert types[0] == "driver_started" and types[-1] == "run_finished"
@@ -129,7 +129,7 @@ def test_an_order_is_carried_out_and_every_fact_delivered(
 
 
 @pytest.mark.long
-def test_a_cancel_that_waits_already_is_obeyed(
+def test_cancel_that_is_pending_at_start_is_obeyed(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     ingest.requests = [{"id": "r9", "kind": "cancel"}]
@@ -141,7 +141,7 @@ def test_a_cancel_that_waits_already_is_obeyed(
     assert isinstance(last, RunFinished) and last.outcome == "cancelled"
 
 
-@pytest.mark.soak  # test_pause_and_resize proves it of an attempt, and e2e/test_first_five_minutes through the site
+@pytest.mark.soak  # test_pause_and_resize tests it for an attempt, e2e/test_first_five_minutes through the site
 def test_job_paused_by_heartbeat_resumes_in_another_driver(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
@@ -153,7 +153,7 @@ def test_job_paused_by_heartbeat_resumes_in_another_driver(
     while not any(fact.body.type == "step_trained" for fact in ingest.facts):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
-    ingest.requests = [{"id": "r1", "kind": "pause"}]  # shown with every heartbeat from now on, as it really is
+    ingest.requests = [{"id": "r1", "kind": "pause"}]  # sent with every heartbeat from now on, as in production
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     first, ingest.facts, ingest.requests = ingest.facts, [], []
@@ -175,7 +175,7 @@ def test_job_paused_by_heartbeat_resumes_in_another_driver(
 
 
 @pytest.mark.long
-def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
+def test_interrupted_driver_reports_it_in_its_last_fact(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     long = {**SPEC, "training": {"steps": 100_000}}
@@ -193,7 +193,7 @@ def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
 
 
 @pytest.mark.long
-def test_an_order_that_cannot_be_read_is_a_plain_sentence(tmp_path: Path, python: str, repository: Path) -> None:
+def test_unreadable_order_is_one_sentence_without_traceback(tmp_path: Path, python: str, repository: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(repository), "LAMINAR_STORE_DIR": str(tmp_path)}
     done = subprocess.run(
         [python, "-m", "engine.live.run.driver"],

@@ -1,4 +1,4 @@
-"""A real evaluation on a real Ray: the number is the one that the job itself came to, and no step is trained."""
+"""A real evaluation on a real Ray: it returns the job's own number and trains no step."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def spec(*, steps: int, prompts: int = 24) -> JobSpec:
 
 
 @pytest.mark.long
-def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -> None:
+def test_evaluation_of_a_checkpoint_returns_its_jobs_number(tmp_path: Path) -> None:
     training, evaluating = MemorySink(), MemorySink()
     trained = Attempt(AttemptPlan(spec=spec(steps=2), checkpoints=tmp_path / "a"), training).run(lambda: None)
     assert trained.outcome == "succeeded", trained.message
@@ -43,9 +43,9 @@ def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -
     plan = AttemptPlan(spec=spec(steps=0), checkpoints=tmp_path / "b", resume_from=saved.uri)
     finished = Attempt(plan, evaluating).run(lambda: None)
     assert finished.outcome == "succeeded", finished.message
-    its_own = [body for body in training.bodies if isinstance(body, Evaluated)][-1]
+    expected = [body for body in training.bodies if isinstance(body, Evaluated)][-1]
     [again] = [body for body in evaluating.bodies if isinstance(body, Evaluated)]
-    assert again == its_own and again.version == 2 and 0 < again.num_prompts <= 24
+    assert again == expected and again.version == 2 and 0 < again.num_prompts <= 24
     assert not any(isinstance(body, StepTrained | CheckpointSaved) for body in evaluating.bodies)
     phases = [body.phase for body in evaluating.bodies if isinstance(body, PhaseChanged)]
     assert phases == ["provisioning", "loading_weights", "evaluating"]
@@ -53,7 +53,7 @@ def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -
     assert {(body.version, body.num_prompts) for body in counts} == {(2, 24)} and counts[-1].num_answered == 24
     assert [body.num_answered for body in counts] == sorted({body.num_answered for body in counts})
     assert not any(isinstance(body, PromptsAnswered) for body in training.bodies)
-    assert set(finished.ledger.values()) == {0}, "nothing of what its job trained counts as its own"
+    assert set(finished.ledger.values()) == {0}, "samples of the training job do not count"
     assert not (tmp_path / "b").exists() or not list((tmp_path / "b").iterdir())
 
 

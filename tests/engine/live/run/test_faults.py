@@ -1,4 +1,4 @@
-"""Any part of a running job may be killed or frozen at any moment: the run goes on, and the ledger adds up."""
+"""Any part of a running job may be killed or frozen at any moment: the run continues, and the ledger adds up."""
 
 import os
 import random
@@ -51,7 +51,7 @@ def adds_up(finished: RunFinished, sink: Blows, *, steps: int) -> None:
     evaluated = [body.version for body in sink.of(Evaluated)]
     lost_trainers = sum(each.component == "trainer" for each in sink.of(FaultDetected))
     assert set(evaluated) == {0, steps} and evaluated.count(0) == 1, evaluated
-    assert evaluated.count(steps) <= 1 + lost_trainers, "a lost trainer's last version is another than its successor's"
+    assert evaluated.count(steps) <= 1 + lost_trainers, "a lost trainer's last version differs from its successor's"
     trained = [body.step for body in sink.of(StepTrained)]
     assert sorted(set(trained)) == list(range(1, steps + 1))
 
@@ -81,27 +81,29 @@ def test_restarted_trainer_passes_over_a_damaged_checkpoint(tmp_path: Path, proc
     sink = Blows({15: strike})
     finished = run(spec(steps=16), tmp_path, sink)
     adds_up(finished, sink, steps=16)
-    assert [body.step for body in sink.of(StepTrained)].count(5) == 2, "from the first one on"
+    assert [body.step for body in sink.of(StepTrained)].count(5) == 2, (
+        "step 5 is trained again, from the first checkpoint"
+    )
 
 
 @pytest.mark.long
-def test_what_a_trainer_did_and_never_told_is_done_again(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    """The driver is held up, its trainer goes on to the end, and dies before anybody has heard of it."""
+def test_unreported_steps_of_a_dead_trainer_are_repeated(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    """The driver is blocked while its trainer runs to the end and dies before its reports are read."""
 
-    def hold_up_until_the_trainer_is_done() -> None:
+    def block_until_the_trainer_is_done() -> None:
         last = tmp_path / "checkpoints" / "step-000016" / PROGRESS_FOLDER / MANIFEST_FILE
         while not last.exists():
             time.sleep(0.05)
         processes_of("TrainerActor")[0].send_signal(signal.SIGKILL)
 
-    sink = Blows({6: hold_up_until_the_trainer_is_done})
+    sink = Blows({6: block_until_the_trainer_is_done})
     finished = run(spec(steps=16), tmp_path, sink)
     assert finished.outcome == "succeeded" and finished.ledger["trained"] == 16 * PROMPTS * GROUP, finished
     assert {each.step for each in sink.of(StepTrained)} == set(range(1, 17))
     assert {each.step for each in sink.of(CheckpointSaved)} == {4, 8, 12, 16}
 
 
-@pytest.mark.soak  # the simulator kills any two in every order; each of them is killed for real above
+@pytest.mark.soak  # the simulator kills any two in every order; the tests above kill each for real
 def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def kill(*kinds: str) -> Callable[[], None]:
         def strike() -> None:
@@ -120,7 +122,7 @@ def test_frozen_replica_relay_and_environment_are_replaced(tmp_path: Path, proce
     def freeze(kind: str) -> Callable[[], None]:
         return lambda: processes_of(kind)[0].send_signal(signal.SIGSTOP)
 
-    # Without the environment nothing ends, so the run lasts until the silence of all three has been noticed.
+    # Without the environment no sample ends, so the run lasts until the silence of all three is detected.
     sink = Blows({4: freeze("RolloutActor"), 8: freeze("RelayActor"), 12: freeze("EnvironmentActor")})
     finished = run(spec(steps=40), tmp_path, sink, patience=Patience(silent_s=8.0))
     adds_up(finished, sink, steps=40)
@@ -132,7 +134,7 @@ def test_frozen_replica_relay_and_environment_are_replaced(tmp_path: Path, proce
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["RolloutActor", "EnvironmentActor"])
 def test_starved_part_is_waited_for(kind: str, tmp_path: Path, processes_of: ProcessesOf) -> None:
-    """It lacks a core for five times as long as it may be silent; without it no sample ends."""
+    """The part lacks a core for five times the silence limit; without it no sample ends."""
     patience = Patience(silent_s=6.0)
     with ExitStack() as starvation:
 

@@ -1,5 +1,5 @@
-"""A real job on hosts that come and go: one that comes late takes the replica that waits, and what is lost with it is
-replaced where there is room again. The hosts are nodes of one Ray on this machine."""
+"""A real job on hosts that join and leave: a late host gets the waiting replica, and after its loss the replica starts
+on the next host. The hosts are nodes of one Ray on this machine."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ from engine.spec.job import JobSpec
 ROOT = Path(__file__).resolve().parents[4]
 WITHIN_S = 240.0
 MOST_STEPS = 2_000
-# Of the trainer, data and the environment, a relay and one replica: a second finds no room.
+# For the trainer, data and the environment, a relay and one replica; a second replica does not fit.
 FIRST_HOST_CPUS = TRAINER_CPUS + 3 * SERVICE_CPUS + ROLLOUT_CPUS
 CORES = 1.0
 PROMPTS, GROUP = 4, 4
@@ -36,7 +36,7 @@ SPEC = JobSpec.model_validate(
 
 
 class Changing(MemorySink):
-    """Adds a host, takes it away once its replica has worked, and adds another one."""
+    """Adds a host, removes it once its replica has worked, and adds another one."""
 
     def __init__(self, cluster: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Changing(MemorySink):
         self._steps: list[int] = []
 
     def requests(self) -> list[ControlRequest]:
-        """Once all that was to be seen was seen."""
+        """Pauses the job once all phases were seen."""
         return [ControlRequest(id="enough", kind="pause")] if "again" in self._seen_at else []
 
     def record(self, body: FactBody) -> None:
@@ -63,7 +63,7 @@ class Changing(MemorySink):
     def _on_step(self) -> None:
         lost = [body for body in self.bodies if isinstance(body, FaultDetected)]
         if "late" not in self._seen_at:
-            assert 1 not in self._worked, "it has no host yet"
+            assert 1 not in self._worked, "replica 1 has no host yet"
             self._reach("late")
             self._late = self._cluster.add_node(num_cpus=CORES)
         elif "gone" not in self._seen_at:
@@ -80,18 +80,18 @@ class Changing(MemorySink):
     def check(self, finished: RunFinished) -> None:
         assert finished.outcome == "paused", finished.message
         assert list(self._seen_at) == ["late", "gone", "another", "again"]
-        assert self._steps == list(range(1, self._steps[-1] + 1)), "each step once, and none again"
+        assert self._steps == list(range(1, self._steps[-1] + 1)), "each step is trained once"
         assert finished.ledger["failed"] == 0 and finished.ledger["trained"] == self._steps[-1] * PROMPTS * GROUP
         lost = {body.component for body in self.bodies if isinstance(body, FaultDetected)}
-        assert lost == {"rollout/1", "relay/1"}, "what stayed went on"
+        assert lost == {"rollout/1", "relay/1"}, "parts on the first host are not disturbed"
 
-    def _reach(self, what: str) -> None:
-        self._seen_at[what] = self._steps[-1]
+    def _reach(self, phase: str) -> None:
+        self._seen_at[phase] = self._steps[-1]
         self._worked.clear()
 
 
 def run_on_hosts_that_change(folder: Path) -> None:
-    """In a process of its own: this Ray is not that of other tests."""
+    """Runs in a process of its own, with a Ray of its own."""
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ.pop("RAY_ADDRESS", None)
     import ray
@@ -113,7 +113,7 @@ def run_on_hosts_that_change(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_host_that_comes_late_one_that_goes_and_another_one(tmp_path: Path) -> None:
+def test_late_host_gets_a_replica_that_survives_its_loss(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=run_on_hosts_that_change, args=(tmp_path,))
     process.start()
     process.join(WITHIN_S)

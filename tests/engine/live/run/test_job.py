@@ -1,7 +1,7 @@
-"""A real job on a real Ray: it trains, survives a killed replica, obeys a cancel, and goes on from a checkpoint.
+"""A real job on a real Ray: it trains, survives a killed replica, obeys a cancel, and resumes from a checkpoint.
 
-Every job starts processes that load torch, for seconds each: what needs but one replica has but one, and tests that
-only look at a run that went well look at the same one.
+Every job starts processes that load torch for seconds each: most jobs have one replica, and tests that only inspect a
+successful run share one.
 """
 
 import shutil
@@ -55,14 +55,14 @@ def spec(*, steps: int = 3, **fields: Any) -> JobSpec:
             "algorithm": {"group_size": 4},
             "rollout": {"replicas": 2, "max_batch": 16, "max_new_tokens": 40},
             "evaluation": {"prompts": 8},
-            "schedule": {"max_staleness": 1_000},  # whatever a busy machine makes late, nothing is dropped for its age
+            "schedule": {"max_staleness": 1_000},  # a busy machine delays samples; none is dropped as stale
             **fields,
         }
     )
 
 
 class WatchingSink(MemorySink):
-    """Does something when a step has been trained."""
+    """Calls `then` when a step has been trained."""
 
     def __init__(self, at_step: int = -1, then: Callable[[], None] = lambda: None) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def nothing_is_left(processes_of: ProcessesOf) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A run of four steps that went well."""
+    """A successful run of four steps."""
 
     finished: RunFinished
     sink: WatchingSink
@@ -130,7 +130,7 @@ def sync(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.mark.proof
 @pytest.mark.long_except("laminar")
 @pytest.mark.parametrize("schedule", ["laminar", "sync"])
-def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest.FixtureRequest) -> None:
+def test_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest.FixtureRequest) -> None:
     trained: Trained = request.getfixturevalue(schedule)
     sink, finished = trained.sink, trained.finished
     assert finished.outcome == "succeeded", finished.message
@@ -154,15 +154,15 @@ def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pyte
     assert drawn <= ever, "a chart of the job's page draws a series that no step has"
     if schedule == "sync":
         assert metrics["staleness/max"] == 0
-    told = sink.of(TrajectoriesSampled)[0].trajectories
-    assert told[0].response
-    num_told = Counter(each.prompt_ordinal for each in told if each.end == "trained")
-    assert told[0].group_size in num_told.values(), "no group is told whole"
+    samples = sink.of(TrajectoriesSampled)[0].trajectories
+    assert samples[0].response
+    num_samples = Counter(each.prompt_ordinal for each in samples if each.end == "trained")
+    assert samples[0].group_size in num_samples.values(), "no group is reported whole"
     assert trained.was_cleaned_up
 
 
 @pytest.mark.long
-def test_a_step_of_a_job_is_trained_again_to_the_bit(
+def test_recorded_step_of_a_job_replays_bit_for_bit(
     sync: Trained, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert replay_step([str(sync.recorded)]) == 0
@@ -170,18 +170,18 @@ def test_a_step_of_a_job_is_trained_again_to_the_bit(
 
 
 def test_logs_of_each_part_are_reported_before_the_end(laminar: Trained) -> None:
-    told = laminar.sink.of(LogLines)
-    assert {"trainer", "data", "environment", "relay-0", "rollout-0", "rollout-1"} <= {body.component for body in told}
-    first = next(line.message for body in told if body.component == "rollout-1" for line in body.lines)
+    logs = laminar.sink.of(LogLines)
+    assert {"trainer", "data", "environment", "relay-0", "rollout-0", "rollout-1"} <= {body.component for body in logs}
+    first = next(line.message for body in logs if body.component == "rollout-1" for line in body.lines)
     assert first.startswith("part=rollout/1 incarnation=0 host=")
     assert isinstance(laminar.sink.bodies[-1], RunFinished)
     observed = laminar.sink.of(ReplicasObserved)
-    assert observed, "nobody looked at the replicas"
+    assert observed, "no replica was observed"
     assert all(span.end_s <= 0 for body in observed for replica in body.replicas for span in replica.spans)
 
 
 @pytest.mark.long
-def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of: ProcessesOf) -> None:
+def test_run_in_which_nothing_moves_fails(tmp_path: Path, processes_of: ProcessesOf) -> None:
     sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
     finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, patience=Patience(nothing_moves_s=3.0))
     assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
@@ -190,16 +190,16 @@ def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of
 
 
 @pytest.mark.proof
-def test_a_cancel_stops_everything_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    asked: list[ControlRequest] = []
+def test_cancel_stops_everything_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    pending: list[ControlRequest] = []
 
     def cancel() -> None:
-        asked.append(ControlRequest(id="r1", kind="cancel"))
+        pending.append(ControlRequest(id="r1", kind="cancel"))
 
     def requests() -> list[ControlRequest]:
-        taken = list(asked)
-        asked.clear()
-        return taken
+        batch = list(pending)
+        pending.clear()
+        return batch
 
     sink = WatchingSink(2, cancel)
     finished = run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, requests)
@@ -211,7 +211,7 @@ def test_a_cancel_stops_everything_at_once(tmp_path: Path, processes_of: Process
 
 
 @pytest.mark.long
-def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
+def test_fenced_attempt_stops_and_records_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
     fenced: list[StaleFence] = []
 
     def requests() -> list[ControlRequest]:
@@ -227,7 +227,7 @@ def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_
 
 
 @pytest.mark.long
-def test_a_resumed_attempt_goes_on_where_its_checkpoint_was(laminar: Trained, tmp_path: Path) -> None:
+def test_resumed_attempt_continues_from_its_checkpoint(laminar: Trained, tmp_path: Path) -> None:
     second = WatchingSink()
     finished = run(spec(steps=4), tmp_path, second, resume_from=laminar.first_checkpoint)
     assert finished.outcome == "succeeded", finished.message
@@ -242,7 +242,7 @@ def test_a_resumed_attempt_goes_on_where_its_checkpoint_was(laminar: Trained, tm
     assert len(ended_before) == 8 and not ended_before & trained_after
 
 
-def test_a_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
+def test_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
     torn = tmp_path / "torn"
     shutil.copytree(laminar.first_checkpoint.removeprefix("file://"), torn)
     progress = torn / "progress" / "progress.json"
@@ -252,8 +252,8 @@ def test_a_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_found_by_the_rank_that_loads_it(laminar: Trained, tmp_path: Path) -> None:
-    """The driver sees nothing wrong with it: every part has its size."""
+def test_damaged_checkpoint_is_detected_by_the_loading_rank(laminar: Trained, tmp_path: Path) -> None:
+    """The driver cannot see the damage: every part has its size."""
     damaged = tmp_path / "damaged"
     shutil.copytree(laminar.first_checkpoint.removeprefix("file://"), damaged)
     moments = damaged / "optimizer.safetensors"
@@ -265,14 +265,14 @@ def test_a_damaged_checkpoint_is_found_by_the_rank_that_loads_it(laminar: Traine
 
 
 @pytest.mark.long
-def test_a_model_that_is_not_there_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_missing_model_fails_as_config(tmp_path: Path) -> None:
     finished = run(spec(model={"source": "no/such/folder"}, rollout=ALONE), tmp_path, WatchingSink())
     assert (finished.outcome, finished.failure_class) == ("failed", "config")
     assert "model.source" in finished.message
 
 
 @pytest.mark.long
-def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_job_beyond_its_max_runtime_is_stopped(tmp_path: Path) -> None:
     sink = WatchingSink()
     finished = run(spec(training={"steps": 100_000}, rollout=ALONE, max_runtime_s=40), tmp_path, sink)
     assert (finished.outcome, finished.failure_class) == ("failed", "timeout")

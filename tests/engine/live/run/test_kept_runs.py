@@ -1,4 +1,4 @@
-"""Two real runs that are kept, and one of them beside its simulation: the trace is the one that they ran on."""
+"""Two recorded real runs, and one of them next to its simulation on the same trace."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +21,7 @@ NUM_TURNS = 3
 
 @pytest.fixture(scope="module")
 def folder(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `bench schedules --keep` leaves it; the Ray is the tests'."""
+    """The output of `bench schedules --keep`, on the tests' Ray."""
     kept: Path = tmp_path_factory.mktemp("kept") / "runs"
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -39,7 +39,7 @@ def run(folder: Path) -> KeptRun:
     return tailed
 
 
-def said(trajectory: Trajectory, *, is_own: bool) -> list[tuple[int, float | None]]:
+def parts_of(trajectory: Trajectory, *, is_own: bool) -> list[tuple[int, float | None]]:
     assert trajectory.content is not None
     return [(each.num_tokens, each.seconds) for each in trajectory.content.utterances if each.is_own == is_own]
 
@@ -49,11 +49,13 @@ def test_trace_has_tokens_and_waits_of_every_sample(run: KeptRun) -> None:
     trace, environment, num = trace_of(run, overhead_s=0.0), environment_of(run.spec), 0
     for each in ended(run.recordings):
         work = trace.work(run.spec.training.seed, each.key)
-        assert [tokens for tokens, _ in said(each, is_own=True)] == list(work.turns) and len(work.turns) == NUM_TURNS
-        assert [tokens for tokens, _ in said(each, is_own=False)] == [call.tokens for call in work.calls]
+        assert [tokens for tokens, _ in parts_of(each, is_own=True)] == list(work.turns) and len(
+            work.turns
+        ) == NUM_TURNS
+        assert [tokens for tokens, _ in parts_of(each, is_own=False)] == [call.tokens for call in work.calls]
         assert work.num_tokens - work.prompt == each.num_tokens
-        for turn, (_, seconds) in enumerate(said(each, is_own=False)):
-            # A thread that sleeps never wakes before its time: what was told is longer than what was drawn.
+        for turn, (_, seconds) in enumerate(parts_of(each, is_own=False)):
+            # A sleeping thread never wakes early: the reported wait is longer than the drawn one.
             assert seconds is not None and seconds >= wait_s(environment, each.key, turn) > 0
             assert work.calls[turn].takes_s == wait_s(environment, each.key, turn)
         num += 1
@@ -61,15 +63,15 @@ def test_trace_has_tokens_and_waits_of_every_sample(run: KeptRun) -> None:
 
 
 @pytest.mark.long
-def test_it_stands_in_a_scorecard_beside_its_simulation(folder: Path, run: KeptRun) -> None:
+def test_scorecard_compares_a_run_with_its_simulation(folder: Path, run: KeptRun) -> None:
     using = calibrated(folder / "constant-laminar-1")
-    found = scores(folder, using)
-    assert {score.name for score in found} == {run.spec.name}
-    assert all(score.measured.num == 1 for score in found)
-    by_figure = {score.figure: score for score in found}
+    card = scores(folder, using)
+    assert {score.name for score in card} == {run.spec.name}
+    assert all(score.measured.num == 1 for score in card)
+    by_figure = {score.figure: score for score in card}
     assert by_figure["trajectories_per_s"].measured.median > 0 and by_figure["trajectories_per_s"].predicted.median > 0
-    written = document(folder, using, found, command="a test")
-    assert run.spec.name in written and "4 are needed" in written, "so short a run has too few stretches"
+    text = document(folder, using, card, command="a test")
+    assert run.spec.name in text and "4 are needed" in text, "so short a run has too few stretches"
     assert using.num_turns >= run.spec.training.steps * run.trajectories_per_step * (NUM_TURNS - 1)
     [handover] = [each for each in using.fit.constants if each.constant.name == "handover_rate"]
     assert not handover.why_not and handover.num_observations == run.spec.training.steps

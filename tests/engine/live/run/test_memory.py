@@ -1,4 +1,4 @@
-"""A part that runs out of memory ends the run as a failure of its own class, with the arithmetic; none replaces it."""
+"""A part out of memory ends the run with a failure class of its own and the arithmetic, and is not replaced."""
 
 import resource
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from engine.spec.job import JobSpec
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
 
-# Enough for everything that is small: what meets the limit is a tensor of a pass, and not a thread of Ray's.
+# Enough for small allocations: a tensor of a pass hits the limit, not a thread of Ray's.
 ROOM = 64 * 2**20
 
 
 class Tightened(MemorySink):
-    """Once the run is ready, its trainer gets hardly more address space than it has."""
+    """Once the run is ready, limits its trainer to little more address space than it uses."""
 
     def __init__(self, processes_of: Callable[[str], list[Any]]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Tightened(MemorySink):
 def test_trainer_out_of_memory_ends_the_run_with_arithmetic(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
-    # One pass over 2,048 answers of some 25 tokens, of which autograd keeps 13 kB each: 600 MB.
+    # One pass over 2,048 answers of some 25 tokens; autograd keeps 13 kB for each token: 600 MB.
     spec = JobSpec.model_validate(
         {
             "name": "tight",

@@ -1,4 +1,4 @@
-"""What a job asks of its model is checked before any device is held, by a process of its own."""
+"""A process of its own checks a job's model before any device is held."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ VLLM = {"engine": "vllm"}
 
 
 @pytest.mark.parametrize(
-    ("variant", "parts", "told"),
+    ("variant", "parts", "reason"),
     [
         ("olmo2", {}, r"rollout\.engine must be vllm for this model, got torch: .*model_type"),
         ("llama-biases", {}, r"rollout\.engine must be vllm for this model, got torch: .*attention_bias"),
@@ -35,10 +35,10 @@ VLLM = {"engine": "vllm"}
         ),
     ],
 )
-def test_what_only_the_decoder_does_is_refused_of_others(
-    tmp_path: Path, variant: str, parts: dict[str, Any], told: str
+def test_settings_only_the_decoder_supports_are_refused(
+    tmp_path: Path, variant: str, parts: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         refuse_model(spec(whole(tmp_path, variant), **parts))
 
 
@@ -51,7 +51,7 @@ def test_what_only_the_decoder_does_is_refused_of_others(
         ("qwen3-windows", {"trainer": {"backend": "deepspeed"}}),
     ],
 )
-def test_what_is_done_is_let_through(tmp_path: Path, variant: str, parts: dict[str, Any]) -> None:
+def test_supported_settings_are_accepted(tmp_path: Path, variant: str, parts: dict[str, Any]) -> None:
     refuse_model(spec(whole(tmp_path, variant), **parts))
 
 
@@ -60,7 +60,7 @@ def never() -> None:
 
 
 @pytest.mark.long
-def test_a_process_of_its_own_tells_why(tmp_path: Path) -> None:
+def test_check_in_a_process_reports_the_reason(tmp_path: Path) -> None:
     folder = whole(tmp_path, "glm4")
     check_model(spec(folder, rollout=VLLM), interrupted=never)
     (folder / "model.safetensors").unlink()
@@ -69,14 +69,14 @@ def test_a_process_of_its_own_tells_why(tmp_path: Path) -> None:
         check_model(spec(folder, rollout=VLLM), interrupted=never)
 
 
-def test_a_built_in_model_is_not_asked_about(tmp_path: Path) -> None:
+def test_built_in_model_is_not_checked(tmp_path: Path) -> None:
     check_model(spec(Path("demo")), interrupted=never)
 
 
 def test_device_counts_that_do_not_divide_heads_are_refused(tmp_path: Path) -> None:
     three: dict[str, Any] = {"rollout": VLLM, "resources": {"devices_per_replica": 3}}
-    told = r"resources\.devices_per_replica must divide the model's 4 heads; got 3, accepted: 1, 2, 4"
-    with pytest.raises(ValueError, match=told):
+    reason = r"resources\.devices_per_replica must divide the model's 4 heads; got 3, accepted: 1, 2, 4"
+    with pytest.raises(ValueError, match=reason):
         check_model(JobSpec.model_validate({"name": "x", **three}), interrupted=lambda: None)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         refuse_model(spec(whole(tmp_path, "llama"), **three))

@@ -1,4 +1,4 @@
-"""A job of the control plane starts from a model of the cluster's, and from nothing else on its disks."""
+"""A job of the control plane starts from a model of the cluster, and from no other file on its disks."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ def spec(source: str) -> JobSpec:
     return JobSpec(name="x", model=ModelSpec(source=source))
 
 
-def test_a_built_in_model_stays_a_name(tmp_path: Path) -> None:
+def test_built_in_model_stays_a_name(tmp_path: Path) -> None:
     assert confined(spec("demo"), tmp_path).model.source == "demo"
 
 
-def test_a_name_leads_to_its_folder_among_the_models(tmp_path: Path) -> None:
+def test_name_resolves_to_its_folder_among_the_models(tmp_path: Path) -> None:
     (tmp_path / "qwen-small").mkdir()
     assert confined(spec("qwen-small"), tmp_path).model.source == str(tmp_path / "qwen-small")
     taught = AlgorithmSpec(teacher=TeacherSpec(source="qwen-small", coefficient=0.5))
-    led = confined(JobSpec(name="x", algorithm=taught), tmp_path)
-    assert led.algorithm.teacher == TeacherSpec(source=str(tmp_path / "qwen-small"), coefficient=0.5)
-    assert led.model.source == "demo"
+    resolved = confined(JobSpec(name="x", algorithm=taught), tmp_path)
+    assert resolved.algorithm.teacher == TeacherSpec(source=str(tmp_path / "qwen-small"), coefficient=0.5)
+    assert resolved.model.source == "demo"
 
 
 @pytest.mark.parametrize("source", ["absent", "/etc", "..", "../secret", "inner/model", "."])
-def test_nothing_else_is_reached(tmp_path: Path, source: str) -> None:
+def test_path_outside_the_models_is_refused(tmp_path: Path, source: str) -> None:
     models = tmp_path / "models"
     (models / "inner" / "model").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
@@ -36,7 +36,7 @@ def test_nothing_else_is_reached(tmp_path: Path, source: str) -> None:
         confined(JobSpec(name="x", algorithm=AlgorithmSpec(teacher=TeacherSpec(source=source))), models)
 
 
-def test_a_link_out_of_the_models_is_not_followed(tmp_path: Path) -> None:
+def test_link_out_of_the_models_is_refused(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     (tmp_path / "secret").mkdir()

@@ -1,4 +1,4 @@
-"""A node finds what keeps a job from its store and its control plane, and leaves nothing behind."""
+"""A node's check reports obstacles to its store and its control plane, and leaves no file behind."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture
 def jobs(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shared folder's, as the control plane left it; the bucket is there."""
+    """The shared folder's jobs, as the control plane leaves it; the bucket exists."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAMINAR_STORE_DIR", str(tmp_path))
@@ -37,7 +37,7 @@ def jobs(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=[401])
 def control_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Answers a driver without a token as it should, unless a test wants another answer."""
+    """A control plane that answers 401 without a token, or with the status that a test sets."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -57,11 +57,11 @@ def control_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _troubles(report: NodeReport) -> set[str]:
-    """Whether there is a sandbox is this machine's business; its own tests say so."""
+    """The failed checks, without the sandbox's, which depends on this machine and has tests of its own."""
     return {part for part in ("folder", "bucket", "control") if getattr(report, part)}
 
 
-def test_a_node_that_is_well_says_so_and_keeps_nothing(jobs: Path, control_url: str, s3: S3Server) -> None:
+def test_healthy_node_reports_no_trouble_and_keeps_no_file(jobs: Path, control_url: str, s3: S3Server) -> None:
     report = look_around("n1", "10.0.0.1", control_url, "abc")
     assert _troubles(report) == set(), report
     assert report.spec == spec_version() and {"ray", "torch"} <= set(report.versions)
@@ -89,7 +89,7 @@ def test_node_reports_its_models_and_data_sets(jobs: Path, control_url: str) -> 
     assert str(store) not in report.model_dump_json()
 
 
-def test_what_lies_on_a_node_is_told_within_bounds(tmp_path: Path) -> None:
+def test_list_of_found_assets_is_bounded(tmp_path: Path) -> None:
     for number in range(MOST_TOLD + 50):
         (tmp_path / f"{number:04}.jsonl").touch()
     (tmp_path / "0000-odd\nname").touch()
@@ -98,18 +98,18 @@ def test_what_lies_on_a_node_is_told_within_bounds(tmp_path: Path) -> None:
     assert found_data(tmp_path / "nowhere") == found_models(tmp_path / "nowhere") == []
 
 
-def test_a_folder_that_is_not_the_control_plane_s_is_found(jobs: Path, control_url: str) -> None:
+def test_folder_of_another_control_plane_is_reported(jobs: Path, control_url: str) -> None:
     report = look_around("n1", "10.0.0.1", control_url, "another")
     assert _troubles(report) == {"folder"} and "another folder" in report.folder
 
 
-def test_a_bucket_that_is_not_there_is_found(jobs: Path, control_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bucket_is_reported(jobs: Path, control_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_STORE_URL", "s3://nowhere/here")
     assert _troubles(look_around("n1", "10.0.0.1", control_url, "abc")) == {"bucket"}
 
 
 @pytest.mark.parametrize("control_url", [301, 404], indirect=True)
-def test_a_control_plane_that_does_not_answer_itself_is_found(jobs: Path, control_url: str) -> None:
+def test_wrong_answer_of_the_control_plane_is_reported(jobs: Path, control_url: str) -> None:
     report = look_around("n1", "10.0.0.1", control_url, "abc")
     assert _troubles(report) == {"control"}
-    assert report.control.endswith("answers 404") or "leads to https://elsewhere" in report.control
+    assert report.control.endswith("answers 404") or "a redirect to https://elsewhere" in report.control

@@ -1,4 +1,4 @@
-"""Pause, resume and resize of a real job on a real Ray: nothing is lost, and devices are really given back."""
+"""Pause, resume and resize of a real job on a real Ray: no sample is lost, and devices are released."""
 
 import time
 from collections.abc import Callable
@@ -38,14 +38,14 @@ def spec(*, steps: int = STEPS, **fields: Any) -> JobSpec:
             "algorithm": {"group_size": 4},
             "rollout": {"replicas": 2, "max_batch": 16, "max_new_tokens": 40},
             "evaluation": {"prompts": 8},
-            "schedule": {"max_staleness": 1_000},  # whatever a busy machine makes late, nothing is dropped for its age
+            "schedule": {"max_staleness": 1_000},  # a busy machine delays samples; none is dropped as stale
             **fields,
         }
     )
 
 
 class RequestingSink(MemorySink):
-    """Somebody outside who asks for something once a fact has been seen."""
+    """Sends requests after certain facts, as a user would."""
 
     def __init__(self, at_steps: dict[int, ControlRequest] | None = None) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class RequestingSink(MemorySink):
         for look in self.seen:
             look(body)
 
-    def ask(self, request: ControlRequest) -> None:
+    def send(self, request: ControlRequest) -> None:
         self._sent.append(request)
 
     def requests(self) -> list[ControlRequest]:
@@ -79,14 +79,13 @@ def run(job: JobSpec, folder: Path, sink: RequestingSink, **plan: Any) -> RunFin
 @pytest.mark.long
 def test_paused_job_resumes_and_its_ledger_is_exact(tmp_path: Path) -> None:
     first = RequestingSink({5: ControlRequest(id="p1", kind="pause")})
-    asked_at: list[float] = []
-    first.seen.append(lambda body: asked_at.append(time.monotonic()) if isinstance(body, StepTrained) else None)
+
     paused = run(spec(), tmp_path / "first", first)
     assert paused.outcome == "paused", paused.message
     last = first.of(StepTrained)[-1].step
-    assert 5 <= last <= 7, "the step in progress may end, and no other begins"
+    assert 5 <= last <= 7, "the step in progress may end, and no other starts"
     (saved,) = first.of(CheckpointSaved)
-    assert saved.step == last, "nothing that was trained is lost"
+    assert saved.step == last, "every trained step is saved"
     assert [body.request_id for body in first.of(RequestAcknowledged)] == ["p1"]
     assert not first.of(FaultDetected)
 
@@ -103,20 +102,20 @@ def test_paused_job_resumes_and_its_ledger_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
+def test_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
     sink = RequestingSink()
-    sink.ask(ControlRequest(id="p0", kind="pause"))
+    sink.send(ControlRequest(id="p0", kind="pause"))
     finished = run(spec(rollout=ALONE), tmp_path, sink)
     assert finished.outcome == "paused" and not sink.of(StepTrained) and not sink.of(CheckpointSaved)
     assert sink.of(RequestAcknowledged)[0].request_id == "p0"
 
 
 @pytest.mark.long
-def test_a_cancel_wins_over_a_pause(tmp_path: Path) -> None:
+def test_cancel_wins_over_a_pause(tmp_path: Path) -> None:
     sink = RequestingSink({2: ControlRequest(id="p", kind="pause")})
     sink.seen.append(
         lambda body: (
-            sink.ask(ControlRequest(id="c", kind="cancel"))
+            sink.send(ControlRequest(id="c", kind="cancel"))
             if isinstance(body, StepTrained) and body.step == 2
             else None
         )
@@ -129,10 +128,10 @@ def cpus_free() -> float:
 
 
 @pytest.mark.long
-def test_replicas_leave_and_come_back_while_training_goes_on(
+def test_replicas_leave_and_return_while_training_continues(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
-    steps = 150  # they last until a replica has left, and another has loaded torch
+    steps = 150  # enough time for a replica to leave and another to load torch
     job = spec(steps=steps, placement={"min_replicas": 1})
     sink = RequestingSink()
     seen: dict[str, Any] = {}
@@ -140,13 +139,13 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
     def look(body: FactBody) -> None:
         if isinstance(body, StepTrained) and "before" not in seen and len(processes_of("RolloutActor")) == 2:
             seen["before"] = body.step
-            sink.ask(ControlRequest(id="r1", kind="resize", replicas=1))
+            sink.send(ControlRequest(id="r1", kind="resize", replicas=1))
         if isinstance(body, ReplicasResized) and body.replicas == 1:
             deadline = time.monotonic() + 60
             while len(processes_of("RolloutActor")) > 1 and time.monotonic() < deadline:
                 time.sleep(0.05)
             seen["smaller"] = len(processes_of("RolloutActor"))
-            sink.ask(ControlRequest(id="r2", kind="resize", replicas=2))
+            sink.send(ControlRequest(id="r2", kind="resize", replicas=2))
         if isinstance(body, ReplicasResized) and body.replicas == 2:
             seen["larger"] = body
 
@@ -162,9 +161,7 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
 
 
 @pytest.mark.long
-def test_a_job_begins_with_the_replicas_that_it_was_granted(
-    tmp_path: Path, processes_of: Callable[[str], list[Any]]
-) -> None:
+def test_job_starts_with_its_granted_replicas(tmp_path: Path, processes_of: Callable[[str], list[Any]]) -> None:
     sink = RequestingSink()
     counted: list[int] = []
     sink.seen.append(

@@ -1,10 +1,10 @@
-"""What Ray is asked for: one bundle a part on the planned host, accelerators only for what computes on them."""
+"""Requests to Ray: one bundle for each part on its planned host, accelerators only for parts that use them."""
 
 from typing import Any
 
 import pytest
 
-from engine.live.run.placement import Bundle, Placement, refuse_what_needs_gpus, reserved, takes_gpus, wanted
+from engine.live.run.placement import Bundle, Placement, refuse_offload, reserved, takes_gpus, wanted
 from engine.pipeline.messages.addresses import DATA, TRAINER, environment_address
 from engine.policy.placement import SERVICE_CPUS, HostView, JobNeeds, NoRoom, plan_places
 from engine.spec.control import PoolTerms
@@ -17,22 +17,22 @@ def spec(*, steps: int, **changes: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "x", "training": {"steps": steps}, "rollout": settings} | changes)
 
 
-def bundles(asked: JobSpec, *, has_gpus: bool, hosts: int = 3) -> tuple[Bundle, ...]:
+def bundles(job: JobSpec, *, has_gpus: bool, hosts: int = 3) -> tuple[Bundle, ...]:
     gpus = 4.0 if has_gpus else 0.0
     cluster = [
         HostView(id=f"{number}", name=f"{number}", cpus=8.0, gpus=gpus, free_cpus=8.0, free_gpus=gpus)
         for number in range(hosts)
     ]
-    needs = JobNeeds.of_spec(asked, has_gpus=has_gpus)
-    return reserved(plan_places(cluster, needs, num_replicas=asked.rollout.replicas), needs)
+    needs = JobNeeds.of_spec(job, has_gpus=has_gpus)
+    return reserved(plan_places(cluster, needs, num_replicas=job.rollout.replicas), needs)
 
 
-def test_a_job_is_given_as_many_accelerators_as_it_reserves() -> None:
+def test_job_gets_as_many_accelerators_as_it_reserves() -> None:
     for steps in (0, 9):
         for backend, devices in (("torch", 1), ("torch", 4), ("deepspeed", 1), ("deepspeed", 4)):
-            asked = spec(steps=steps, resources={"trainer_devices": devices}, trainer={"backend": backend})
-            each = [bundle.resources.get("GPU", 0.0) for bundle in bundles(asked, has_gpus=True)]
-            assert sum(each) == asked.num_devices and max(each) == 1, asked
+            job = spec(steps=steps, resources={"trainer_devices": devices}, trainer={"backend": backend})
+            each = [bundle.resources.get("GPU", 0.0) for bundle in bundles(job, has_gpus=True)]
+            assert sum(each) == job.num_devices and max(each) == 1, job
 
 
 def test_cpu_pool_requests_no_gpu_and_gpu_pool_requires_one() -> None:
@@ -45,26 +45,28 @@ def test_cpu_pool_requests_no_gpu_and_gpu_pool_requires_one() -> None:
         plan_places(without, JobNeeds.of_spec(spec(steps=9), has_gpus=True), num_replicas=3)
 
 
-def test_hosts_are_asked_for_by_no_less_than_any_plan_takes() -> None:
+def test_request_for_hosts_covers_any_plan() -> None:
     for evaluates in (0, 9):
-        asked = spec(steps=evaluates, environment={"workers": 3}, resources={"trainer_devices": 2})
+        job = spec(steps=evaluates, environment={"workers": 3}, resources={"trainer_devices": 2})
         for has_gpus in (True, False):
-            needed = bundles(asked, has_gpus=has_gpus)
-            asking = wanted(JobNeeds.of_spec(asked, has_gpus=has_gpus))
+            needed = bundles(job, has_gpus=has_gpus)
+            request = wanted(JobNeeds.of_spec(job, has_gpus=has_gpus))
             for kind in ("CPU", "GPU"):
-                sums = [sum(each.get(kind, 0.0) for each in those) for those in ([b.resources for b in needed], asking)]
+                sums = [
+                    sum(each.get(kind, 0.0) for each in group) for group in ([b.resources for b in needed], request)
+                ]
                 assert sums[0] <= sums[1] + 1e-9, (kind, sums)
                 assert kind == "CPU" or sums[0] == sums[1]
 
 
 def test_evaluation_weights_need_one_process_and_no_accelerator() -> None:
-    asked = spec(steps=0, resources={"trainer_devices": 4}, trainer={"backend": "deepspeed"})
+    job = spec(steps=0, resources={"trainer_devices": 4}, trainer={"backend": "deepspeed"})
     for has_gpus in (True, False):
-        trainer = [bundle for bundle in bundles(asked, has_gpus=has_gpus) if bundle.part == TRAINER]
+        trainer = [bundle for bundle in bundles(job, has_gpus=has_gpus) if bundle.part == TRAINER]
         assert [bundle.resources for bundle in trainer] == [{"CPU": SERVICE_CPUS}]
 
 
-def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:
+def test_device_without_accelerators_is_a_fraction_of_a_core() -> None:
     evaluates, trains = (bundles(spec(steps=steps), has_gpus=False) for steps in (0, 9))
     assert all("GPU" not in bundle.resources for bundle in (*evaluates, *trains))
     cores = [sum(bundle.resources["CPU"] for bundle in each) for each in (evaluates, trains)]
@@ -72,38 +74,40 @@ def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:
 
 
 def test_each_replica_and_each_hosts_relay_has_a_bundle() -> None:
-    asked = bundles(spec(steps=9, rollout={"replicas": 8}, resources={"trainer_devices": 4}), has_gpus=True)
-    kinds = [bundle.part.kind for bundle in asked]
+    placed = bundles(spec(steps=9, rollout={"replicas": 8}, resources={"trainer_devices": 4}), has_gpus=True)
+    kinds = [bundle.part.kind for bundle in placed]
     assert [kinds.count(kind) for kind in ("trainer", "rollout", "relay", "data")] == [4, 8, 2, 1]
-    on = {kind: {bundle.host for bundle in asked if bundle.part.kind == kind} for kind in set(kinds)}
+    on = {kind: {bundle.host for bundle in placed if bundle.part.kind == kind} for kind in set(kinds)}
     assert on["relay"] == on["rollout"] and len(on["trainer"]) == 1
-    assert next(bundle for bundle in asked if bundle.part == DATA).resources == {"CPU": 2 * SERVICE_CPUS}
+    assert next(bundle for bundle in placed if bundle.part == DATA).resources == {"CPU": 2 * SERVICE_CPUS}
 
 
-def test_elastic_replicas_are_reserved_nowhere() -> None:
-    asked = spec(steps=9, placement={"min_replicas": 1})
-    assert sum(bundle.part.kind == "rollout" for bundle in bundles(asked, has_gpus=True)) == 1
+def test_elastic_replicas_are_not_reserved() -> None:
+    job = spec(steps=9, placement={"min_replicas": 1})
+    assert sum(bundle.part.kind == "rollout" for bundle in bundles(job, has_gpus=True)) == 1
 
 
 def test_moments_on_a_cpu_device_are_not_offloaded() -> None:
     with pytest.raises(ValueError, match=r"^optimizer\.offload has no effect .* leave it at False\.$"):
-        refuse_what_needs_gpus(spec(steps=9, optimizer={"offload": True}))
-    refuse_what_needs_gpus(spec(steps=9))
-    refuse_what_needs_gpus(spec(steps=0, optimizer={"offload": True}))  # of a job that trained
+        refuse_offload(spec(steps=9, optimizer={"offload": True}))
+    refuse_offload(spec(steps=9))
+    refuse_offload(spec(steps=0, optimizer={"offload": True}))  # an evaluation has no optimizer
 
 
 def test_environment_workers_rotate_over_rollout_hosts() -> None:
-    asked = spec(steps=9, rollout={"replicas": 8}, environment={"workers": 5})
-    placed = bundles(asked, has_gpus=True)
+    job = spec(steps=9, rollout={"replicas": 8}, environment={"workers": 5})
+    placed = bundles(job, has_gpus=True)
     relays = [bundle.host for bundle in placed if bundle.part.kind == "relay"]
     workers = {bundle.part: bundle.host for bundle in placed if bundle.part.kind == "environment"}
-    assert list(workers) == [environment_address(worker) for worker in range(1, 5)], "the first is beside data"
+    assert list(workers) == [environment_address(worker) for worker in range(1, 5)], (
+        "the first worker shares data's bundle"
+    )
     assert len(relays) == 2 and sorted(workers.values()) == sorted(relays * 2)
 
 
-@pytest.mark.parametrize(("name", "asked"), [("reasoning_gym", {SANDBOX_LABEL: "!none"}), ("running_sums", {})])
+@pytest.mark.parametrize(("name", "label"), [("reasoning_gym", {SANDBOX_LABEL: "!none"}), ("running_sums", {})])
 def test_worker_of_a_lost_host_moves_to_a_host_with_a_sandbox(
-    name: str, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name: str, label: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = spec(steps=9, environment={"name": name, "workers": 2})
     host = HostView(id="gone", name="gone", cpus=8.0, free_cpus=8.0)
@@ -115,4 +119,4 @@ def test_worker_of_a_lost_host_moves_to_a_host_with_a_sandbox(
         group=group, bundles=reserved(places, needs), needs=needs, places=places, hosts=(host,), pool=pool
     )
     monkeypatch.setattr("engine.live.run.placement.read_hosts", lambda _: ())
-    assert placement.options(environment_address(1))["label_selector"] == {"zone": "a"} | asked
+    assert placement.options(environment_address(1))["label_selector"] == {"zone": "a"} | label

@@ -1,4 +1,4 @@
-"""A node one of whose disks is full for a while, for real: what a run writes, /tmp and shared memory."""
+"""A node with a really full disk for a while: the run's own files, /tmp or shared memory."""
 
 import json
 import os
@@ -19,10 +19,10 @@ NAMESPACE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user"
 def test_run_resumes_when_disk_has_room_and_trains_each_once(small: str) -> None:
     tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
     if tried.returncode != 0:
-        pytest.skip("this machine lets nobody mount, not even in a name space")
+        pytest.skip("this machine does not allow mounts, even in a name space")
     if any(Path(small) in Path(used).resolve().parents for used in (PROJECT, sys.prefix)):
         pytest.skip(f"this checkout lies below {small}, which would hide it")
-    out = Path("/var/tmp", f"laminar-small-disk-{os.getpid()}")  # not below /tmp, which is one of the small ones
+    out = Path("/var/tmp", f"laminar-small-disk-{os.getpid()}")  # not below /tmp, which one case makes small
     out.mkdir()
     try:
         folder = small if small.startswith("/") else str(out / "small")
@@ -32,9 +32,9 @@ def test_run_resumes_when_disk_has_room_and_trains_each_once(small: str) -> None
             [*NAMESPACE, *command], cwd=PROJECT, capture_output=True, text=True, timeout=ENDS_WITHIN_S + 60
         )
         assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
-        said = json.loads(done.stdout.splitlines()[-1])
+        summary = json.loads(done.stdout.splitlines()[-1])
         num_samples = STEPS * SPEC["training"]["prompts_per_step"] * SPEC["algorithm"]["group_size"]  # type: ignore[index]
-        assert said["steps"] == STEPS
-        assert said["ledger"]["trained"] == num_samples and said["ledger"]["open"] == 0
+        assert summary["steps"] == STEPS
+        assert summary["ledger"]["trained"] == num_samples and summary["ledger"]["open"] == 0
     finally:
         subprocess.run(["rm", "-rf", str(out)], check=True)

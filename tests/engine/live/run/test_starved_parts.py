@@ -1,4 +1,4 @@
-"""The brains are told of silent parts that wait for a core, by this host or by an actor of another one."""
+"""Silent parts that wait for a core are reported, from this host or by an actor of another one."""
 
 from typing import Any
 
@@ -16,22 +16,22 @@ SILENT, OTHER = rollout_address(0), relay_address(1)
 LATER_S = SILENT_AFTER_S + 1.0
 
 
-def nobody(part: Address) -> Any:
-    raise AssertionError(f"{part} is asked")
+def no_actor(part: Address) -> Any:
+    raise AssertionError(f"{part} was called")
 
 
 def listening(process: str, **options: Any) -> StarvedParts:
-    """To a part in this process, which was heard at 0."""
-    parts = StarvedParts(options.get("actor", nobody))
-    parts.hear(SILENT, 0.0)
+    """Watches a part of this process that answered last at 0."""
+    parts = StarvedParts(options.get("actor", no_actor))
+    parts.note_answer(SILENT, 0.0)
     parts.introduce(SILENT, 3, ProcessNamed(process=process))
     return parts
 
 
-def test_starved_process_of_this_host_is_told_of() -> None:
+def test_starved_process_of_this_host_is_reported() -> None:
     with running(SPIN) as pid, starved(pid):
         parts = listening(process_of(pid))
-        assert list(parts.news(SILENT_AFTER_S)) == [], "it is not silent yet"
+        assert list(parts.news(SILENT_AFTER_S)) == [], "the part is not silent yet"
         news: list[PartStarved] = []
         for _ in range(1_000_000):
             if sum(each.waited_s for each in news) > 0.2:
@@ -40,26 +40,26 @@ def test_starved_process_of_this_host_is_told_of() -> None:
     assert {(each.part, each.incarnation) for each in news} == {(SILENT, 3)} and news[-1].waited_s > 0
 
 
-def test_stopped_process_is_not_told_of() -> None:
+def test_stopped_process_is_not_reported() -> None:
     with running(SPIN) as pid, stopped(pid):
         parts = listening(process_of(pid))
         assert [list(parts.news(LATER_S)) for _ in range(50)] == [[]] * 50
 
 
-def test_part_that_is_heard_or_ended_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starved_parts, "look_at", nobody)
+def test_part_that_answers_or_ended_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starved_parts, "look_at", no_actor)
     parts = listening(process_of(1))
-    parts.hear(SILENT, LATER_S)
+    parts.note_answer(SILENT, LATER_S)
     assert list(parts.news(LATER_S)) == []
     parts.forget(SILENT)
     assert list(parts.news(99.0)) == []
 
 
 class FarHost:
-    """Another machine, and the answers of an actor there: each comes with the next call."""
+    """Another machine, with an actor whose answers arrive at the next call."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.inspected: list[str] = []
         self.at = 0.0
         self.look_at = self
 
@@ -68,7 +68,7 @@ class FarHost:
         return self
 
     def remote(self, process: str) -> ProcessSeen:
-        self.asked.append(process)
+        self.inspected.append(process)
         self.at += 1.0
         return ProcessSeen(at=self.at, threads={1: ThreadTimes(state="R", ran_ns=0, waited_ns=0, num_turns=1)})
 
@@ -79,14 +79,14 @@ class FarHost:
         return answer
 
 
-def test_other_host_is_asked_through_an_actor_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_host_is_inspected_by_an_actor_there(monkeypatch: pytest.MonkeyPatch) -> None:
     host = FarHost()
     monkeypatch.setattr(starved_parts, "ray", host)
     parts = listening("far/7/1", actor=host)
-    assert list(parts.news(LATER_S)) == [], "nobody there answers"
+    assert list(parts.news(LATER_S)) == [], "no actor there answers"
     parts.introduce(OTHER, 0, ProcessNamed(process="far/8/1"))
-    parts.hear(OTHER, LATER_S)
-    told = [[each.waited_s for each in parts.news(LATER_S)] for _ in range(4)]
-    assert told == [[], [], [1.0], [1.0]] and set(host.asked) == {"far/7/1"}
-    parts.hear(SILENT, LATER_S)
+    parts.note_answer(OTHER, LATER_S)
+    waits = [[each.waited_s for each in parts.news(LATER_S)] for _ in range(4)]
+    assert waits == [[], [], [1.0], [1.0]] and set(host.inspected) == {"far/7/1"}
+    parts.note_answer(SILENT, LATER_S)
     assert list(parts.news(LATER_S)) == []

@@ -1,4 +1,4 @@
-"""Every template trains, as it is but shorter, on the real engine."""
+"""Every job template trains on the real engine, with fewer steps."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def shorter(spec: JobSpec) -> JobSpec:
 
 
 @pytest.mark.parametrize("name", templates())
-def test_a_template_runs_for_two_steps(name: str, tmp_path: Path) -> None:
+def test_template_runs_for_two_steps(name: str, tmp_path: Path) -> None:
     spec, sink = shorter(templates()[name]), MemorySink()
     finished = Attempt(AttemptPlan(spec=spec, checkpoints=tmp_path), sink, list).run(lambda: None)
     assert finished.outcome == "succeeded", finished.message

@@ -1,4 +1,4 @@
-"""A job on a model of true size: 28 layers, a vocabulary of 151,936, bfloat16, on two cores and 20 GB."""
+"""A job on a model of real size: 28 layers, a vocabulary of 151,936, bfloat16, on two cores and 20 GB."""
 
 import json
 import os
@@ -28,7 +28,7 @@ SPEC = {
 @pytest.mark.ray
 def test_two_steps_of_a_model_of_true_shape_fit_a_small_machine(tmp_path: Path) -> None:
     make_random(tmp_path / "model", KNOWN_CONFIGS["Qwen3-0.6B"])
-    kept_from_it = b"\1" * max(available_bytes() - MOST_BYTES, 0)  # so that a larger machine is as small
+    kept_from_it = b"\1" * max(available_bytes() - MOST_BYTES, 0)  # makes a larger machine as small
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps({**SPEC, "model": {"source": str(tmp_path / "model")}}))
     out = tmp_path / "out"

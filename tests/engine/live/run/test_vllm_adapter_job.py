@@ -1,5 +1,5 @@
-"""A job that trains an adapter and whose replicas are vLLM, on a real Ray: it learns, with versions side by side in
-each, and goes on when one is killed."""
+"""A job with an adapter and vLLM replicas on a real Ray: it learns, with several versions on each replica, and
+continues when one is killed."""
 
 import signal
 from collections.abc import Callable
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("own_ra
 
 STEPS, PROMPTS, GROUP = 40, 8, 8
 LEAST_GAIN = 0.15
-"""Of the held-out reward. Its standard error over so many prompts is 0.04 before and after."""
+"""Of the evaluation reward, whose standard error over so many prompts is 0.04 before and after."""
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
-"""Jobs whose replicas are vLLM, on a real Ray: they learn, and go on when replicas, or workers of one, are killed.
+"""Jobs with vLLM replicas on a real Ray: they learn, and continue when replicas, or workers of one, are killed.
 
-Every process of a replica imports vLLM for about 12 s of a core, so each job shows as much as it can.
+Every process of a replica imports vLLM for about 12 s of a core, so each job tests as much as it can.
 """
 
 import math
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("own_ra
 
 STEPS, PROMPTS, GROUP = 30, 8, 8
 LEAST_GAIN = 0.15
-"""Of the held-out reward. Its standard error over so many prompts is 0.04 before and after."""
+"""Of the evaluation reward, whose standard error over so many prompts is 0.04 before and after."""
 
 TO_END_S = 60.0
 
@@ -57,7 +57,7 @@ def job(*, steps: int = STEPS, **fields: Any) -> JobSpec:
             "algorithm": {"group_size": GROUP},
             "rollout": ROLLOUT,
             "evaluation": {"prompts": 128},
-            "schedule": {"max_staleness": 1_000},  # whatever a busy machine makes late, nothing is dropped for its age
+            "schedule": {"max_staleness": 1_000},  # a busy machine delays samples; none is dropped as stale
             **fields,
         }
     )
@@ -85,7 +85,7 @@ def learned(sink: Blows) -> bool:
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
 def test_job_learns_on_vllm_despite_killed_replicas(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    """The first one's samples move to the other; when that is gone too, all wait for those in their places."""
+    """The first replica's samples move to the second; when that is killed too, all wait for the replacements."""
     begun: list[Any] = []
 
     def kill() -> None:
@@ -102,7 +102,7 @@ def test_job_learns_on_vllm_despite_killed_replicas(tmp_path: Path, processes_of
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
 def test_two_device_replica_learns_and_ends_with_a_killed_worker(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    """Its samples go on where they were, on the one in its place; of workers and what they shared nothing is left."""
+    """Its samples resume on its replacement; neither workers nor their shared memory stay."""
     shared: set[int] = set()
 
     def kill() -> None:
@@ -117,13 +117,13 @@ def test_two_device_replica_learns_and_ends_with_a_killed_worker(tmp_path: Path,
     (fault,) = sink.of(FaultDetected)
     assert fault.component == "rollout/0" and " ended, exit code " in fault.message, fault
     assert learned(sink)
-    _, staying = psutil.wait_procs(processes_of(WORKER), timeout=TO_END_S)  # they see that their replica has gone
+    _, staying = psutil.wait_procs(processes_of(WORKER), timeout=TO_END_S)  # they notice the end of their replica
     assert not staying
     assert shared and not shared & {entry.inode() for entry in os.scandir(SHARED_MEMORY)}
 
 
 def mixture_job(folder: Path, *, steps: int) -> JobSpec:
-    """Random weights earn nothing; what they learn is to be undecided."""
+    """Random weights earn no reward; they learn a higher entropy."""
     make_random(folder / "model", {**KNOWN_CONFIGS["Qwen3-30B-A3B"], **SMALL_MIXTURE})
     mixture: dict[str, Any] = {
         "model": {"source": str(folder / "model")},
@@ -153,7 +153,7 @@ def test_moe_job_samples_from_the_trainers_weights(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm_python")
 def test_moe_job_learns_past_a_killed_replica(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    """Every version is probed, on the replica in place of the killed one as well."""
+    """Every version is probed, on the killed replica's replacement too."""
     sink = Blows({2: lambda: processes_of("RolloutActor")[0].send_signal(signal.SIGKILL)})
     run(mixture_job(tmp_path, steps=5), tmp_path / "run", sink)
     (fault,) = sink.of(FaultDetected)
