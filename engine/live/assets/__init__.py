@@ -1,1 +1,1 @@
-"""The data sets and models of a job on the nodes that need them: fetched once, verified, shared by all processes."""
+"""A job's data sets and models on the nodes that need them: fetched once, verified, shared by all processes."""

@@ -1,8 +1,8 @@
-"""What a job's spec names, and where that is on this node.
+"""Resolves the assets that a job's spec names to paths on this node.
 
 Invariants:
-- every process that reads an asset asks here first: the first on its node fetches it, the others find it;
-- what an operator put into the shared folder is read there, and only if it is still what was registered, by its size.
+- every process resolves an asset here before reading it: the first on a node fetches it, the others use that copy;
+- assets that an operator put into the shared folder are read there, if their size is still the registered one.
 """
 
 from collections.abc import Callable
@@ -27,12 +27,12 @@ class JobAssets:
     cache: NodeCache
 
     def placed(self, spec: JobSpec, *, check: Callable[[], None] = still_here) -> JobSpec:
-        """The spec with paths in place of names, once all of it is here. `check` raises what ends this. Raises
+        """Fetches all assets and returns the spec with paths for names. `check` may raise to end the fetch. Raises
         `ValueError`, `ConnectionError`, `NotGiven`."""
         return saying(spec, {each.pointer: str(self._path(each, check)) for each in self.ordered.assets})
 
     def ensure(self, kind: Literal["data", "model"]) -> None:
-        """On this node, at the same path."""
+        """Fetches the assets of this kind to this node, to the same paths."""
         for each in self.ordered.assets:
             if each.kind == kind:
                 self._path(each, still_here)
@@ -47,24 +47,24 @@ class JobAssets:
 
         with at_work("fetch"):
             folder = self.cache.hold(asset.sha256, num_bytes=asset.num_bytes, fill=fill, waiting=check)
-        return _what_is_named(asset, folder)
+        return _path_within(asset, folder)
 
     def _in_shared_folder(self, asset: OrderedAsset, place: str) -> Path:
         home = self.store / ("models" if asset.kind == "model" else "data")
         path = home / place
         if path.resolve().parent != home.resolve() or not path.exists():
-            raise ValueError(f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} is not there on this node")
+            raise ValueError(f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} is missing on this node")
         files = [each for each in path.iterdir() if not each.name.startswith(".")] if path.is_dir() else [path]
         num_bytes = sum(each.stat().st_size for each in files)
         if num_bytes != asset.num_bytes:
             raise ValueError(
-                f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} has {num_bytes} bytes and had "
-                f"{asset.num_bytes} when it was registered: register it again, and name its new version"
+                f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} has {num_bytes} bytes, but had "
+                f"{asset.num_bytes} when it was registered; register it again, and use its new version"
             )
-        return _what_is_named(asset, path)
+        return _path_within(asset, path)
 
 
-def _what_is_named(asset: OrderedAsset, path: Path) -> Path:
-    """A data set of one file is that file; whatever else is a folder."""
+def _path_within(asset: OrderedAsset, path: Path) -> Path:
+    """A data set of one file is that file; any other asset is the folder."""
     within = sorted(path.iterdir()) if asset.kind == "data" and path.is_dir() else []
     return within[0] if len(within) == 1 else path

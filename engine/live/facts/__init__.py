@@ -1,1 +1,1 @@
-"""The way from the parts' reports to the facts that cross the border."""
+"""Turns the parts' reports into the facts that the engine sends to the control plane."""

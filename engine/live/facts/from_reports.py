@@ -1,8 +1,8 @@
-"""Facts that may cross the border, out of the parts' reports and the announcements of the driver's brain.
+"""Builds facts from the parts' reports and the announcements of the driver's brain.
 
 Invariants:
-- no NaN and no infinity leaves the engine; how many were left out is itself a metric;
-- text that a model wrote is made printable, and shortened to what a fact may hold.
+- no NaN and no infinity leaves the engine; the number of dropped values is a metric;
+- text that a model wrote is made printable, and shortened to the limit of a fact.
 """
 
 import math
@@ -55,11 +55,11 @@ MAX_SAMPLES: Final = 32
 LONGEST_TOOL: Final = 190  # and an ellipsis
 LONGEST_PART: Final = 50
 LONGEST_TEXT: Final = 190
-MAX_SAMPLES_BYTES: Final = 256 * 1024  # a fact that is alone larger than a batch may be would end its run
+MAX_SAMPLES_BYTES: Final = 256 * 1024  # a fact larger than a whole batch may be would end its run
 MAX_REPLICAS: Final = 64
 MAX_SPANS_OF_ALL: Final = 5_000  # 300 kB; with more, each replica's newest are kept
 NONFINITE: Final = "train/nonfinite_metrics"
-# What facts refuse: control characters but for tab and newline, and halves of surrogate pairs.
+# Facts refuse control characters except tab and newline, and halves of surrogate pairs.
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -95,7 +95,7 @@ def step_trained(
 def trajectories_sampled(
     step: int, to_read: Sequence[ReadTrajectory], *, spell: Spell = no_texts
 ) -> list[TrajectoriesSampled]:
-    """Several facts where one would be too large to ship, or hold more than one may."""
+    """Splits samples over several facts by the limits of size and number."""
     batches: list[list[TrajectorySample]] = [[]]
     num_bytes = 0
     for sample in (_sample(read, spell) for read in to_read):
@@ -133,22 +133,22 @@ def _sample(read: ReadTrajectory, spell: Spell) -> TrajectorySample:
     )
 
 
-def _turn(said: Utterance, response: str) -> Turn:
+def _turn(utterance: Utterance, response: str) -> Turn:
     return Turn(
-        author="model" if said.is_own else "environment",
-        text=printable(response[said.start : said.start + said.num_letters]),
-        first_token=said.first_token,
-        num_tokens=said.num_tokens,
-        tool=printable(said.tool, LONGEST_TOOL),
-        arguments=printable(said.arguments),
-        seconds=None if said.seconds is None else round(max(0.0, said.seconds), 3),
-        error=printable(said.error),
+        author="model" if utterance.is_own else "environment",
+        text=printable(response[utterance.start : utterance.start + utterance.num_letters]),
+        first_token=utterance.first_token,
+        num_tokens=utterance.num_tokens,
+        tool=printable(utterance.tool, LONGEST_TOOL),
+        arguments=printable(utterance.arguments),
+        seconds=None if utterance.seconds is None else round(max(0.0, utterance.seconds), 3),
+        error=printable(utterance.error),
     )
 
 
 def _parts(named: Iterable[tuple[str, float]]) -> dict[str, float]:
-    told = ((printable(name, LONGEST_PART), value) for name, value in named if math.isfinite(value))
-    return dict(islice(told, MAX_PARTS))
+    finite_parts = ((printable(name, LONGEST_PART), value) for name, value in named if math.isfinite(value))
+    return dict(islice(finite_parts, MAX_PARTS))
 
 
 def _outcome(trajectory: Trajectory) -> Outcome:
@@ -171,40 +171,40 @@ def _trace(read: ReadTrajectory, content: TrajectoryContent, spell: Spell) -> To
         versions=versions[: len(ids)],
         written=written,
         texts=[printable(text, LONGEST_TEXT) for text in spell(ids)],
-        trainer_logprobs=_rounded(_at_their_places(read.logprobs, written)),
+        trainer_logprobs=_rounded(_align(read.logprobs, written)),
     )
 
 
 def _rounded(logprobs: Iterable[float]) -> list[float]:
-    """Six digits behind the point are more than the trainer's own arithmetic has, and half the bytes."""
+    """Six decimals are more precise than the trainer's arithmetic, and half the bytes."""
     return [round(each, 6) if math.isfinite(each) else 0.0 for each in logprobs]
 
 
-def _at_their_places(logprobs: Sequence[float], written: Sequence[bool]) -> list[float]:
-    """Of tokens that the model wrote, among those that it did not; nothing where not all are known."""
+def _align(logprobs: Sequence[float], written: Sequence[bool]) -> list[float]:
+    """Spreads the log-probs of the model's own tokens over all tokens; empty if some are unknown."""
     if len(logprobs) < sum(written):
         return []
     own = iter(logprobs)
     return [next(own) if is_own else 0.0 for is_own in written]
 
 
-def log_lines(said: Iterable[LinesSaid]) -> list[LogLines]:
-    """In the order of each component's own lines."""
+def log_lines(batches: Iterable[LinesSaid]) -> list[LogLines]:
+    """Facts for each component, with its lines in order."""
     by_component: dict[str, list[LinesSaid]] = {}
-    for each in said:
+    for each in batches:
         by_component.setdefault(each.component, []).append(each)
-    told = []
+    facts = []
     for component, parts in by_component.items():
         lines = [line for part in parts for line in part.lines]
         num_dropped = sum(part.num_dropped for part in parts)
         for at in range(0, max(1, len(lines)), MAX_LINES):
-            told.append(LogLines(component=component, lines=lines[at : at + MAX_LINES], num_dropped=num_dropped))
+            facts.append(LogLines(component=component, lines=lines[at : at + MAX_LINES], num_dropped=num_dropped))
             num_dropped = 0
-    return told
+    return facts
 
 
 def replicas_observed(observed: Sequence[ReplicaObserved], *, num_replicas: int) -> ReplicasObserved:
-    """`num_replicas`: that there are."""
+    """`num_replicas`: of the whole job."""
     replicas = observed[:MAX_REPLICAS]
     most_spans = min(MAX_SPANS, MAX_SPANS_OF_ALL // max(1, len(replicas)))
     return ReplicasObserved(replicas=[_replica(each, most_spans) for each in replicas], num_replicas=num_replicas)

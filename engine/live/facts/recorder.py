@@ -1,8 +1,8 @@
-"""The recorder of facts, out of the parts' reports and the announcements of the driver's brain. It decides nothing.
+"""Records facts from the parts' reports and the announcements of the driver's brain. It decides nothing.
 
 Invariants:
-- a report that repeats the one before (data repeats it after a recovery) is one fact;
-- the parts' log lines are told before the fact that ends a part or the run, and before the latter what replicas did.
+- a report that repeats the previous one (data repeats it after a recovery) is one fact;
+- log lines precede the fact that ends a part or the run, and the replicas' last activity precedes the latter.
 """
 
 import logging
@@ -37,9 +37,9 @@ from engine.sinks.lines import LinesSaid
 from engine.sinks.port import EventSink
 from engine.spec.facts import MAX_SPANS, CheckpointSaved
 
-# A page draws a replica's time by the second; ten facts a minute are cheap to ship and to keep.
-TELL_EVERY_S: Final = 5.0
-TELL_AT_LINES: Final = 400  # while nothing is observed yet, or when a part talks much
+# A page draws a replica's time by the second; twelve facts a minute are cheap to ship and to store.
+RECORD_EVERY_S: Final = 5.0
+FLUSH_AT_LINES: Final = 400  # before the first observation, or when a part logs a lot
 
 log = logging.getLogger(__name__)
 
@@ -53,32 +53,32 @@ class Recorder:
         spell: Spell = no_texts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spell`: the texts of tokens."""
+        """`spell`: returns the texts of tokens."""
         self._sink, self._spell, self._clock = sink, spell, clock
         self._loads: dict[int, ReplicaReported] = {}
         self._observed: dict[int, ReplicaObserved] = {}
-        """All that a replica did since it was told."""
-        self._heard_at: dict[int, float] = {}
-        """By this clock, as no other host's says when that was."""
-        self._heard: set[int] = set()
-        """Since the fact about replicas before."""
-        self._last_told = -1
+        """A replica's activity since its last fact."""
+        self._received_at: dict[int, float] = {}
+        """By this clock: other hosts' clocks differ."""
+        self._received: set[int] = set()
+        """Replicas with a report since the last fact about replicas."""
+        self._last_recorded = -1
         self._seconds: dict[str, float] = {}
         self._taken: list[WeightsTaken] = []
-        """By relays, since the step before."""
-        self._told_at = float("-inf")
+        """By relays, since the previous step."""
+        self._recorded_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
         self._counted: AnswersCounted | None = None
-        self._said: list[LinesSaid] = []
+        self._lines: list[LinesSaid] = []
         self.step = start_step
         self.checkpoint: CheckpointReported | None = None
-        """The last that was told: since the parts report in order, so was every step before it."""
+        """The last reported one: the parts report in order, so every step before it was reported too."""
         self.ledger: dict[str, int] = {}
-        self._told_ends: dict[str, int] | None = dict.fromkeys(ENDS, 0) if start_step == 0 else None
-        """By the step before. None: it began with a checkpoint, whose counts are not this attempt's."""
+        self._last_ends: dict[str, int] | None = dict.fromkeys(ENDS, 0) if start_step == 0 else None
+        """At the previous step. None: the attempt started from a checkpoint, whose counts are not its own."""
 
     def announce(self, announced: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> None:
-        log.info("%s step=%d", _words(announced), self.step)
+        log.info("%s step=%d", _describe(announced), self.step)
         self._sink.record(facts.announced(announced))
 
     def on_load(self, load: ReplicaReported) -> None:
@@ -87,10 +87,10 @@ class Recorder:
     def forget_load(self, replica: int) -> None:
         self._loads.pop(replica, None)
 
-    def on_lines(self, said: LinesSaid) -> None:
-        self._said.append(said)
-        if sum(len(each.lines) for each in self._said) >= TELL_AT_LINES:
-            self.tell_lines()
+    def on_lines(self, lines: LinesSaid) -> None:
+        self._lines.append(lines)
+        if sum(len(each.lines) for each in self._lines) >= FLUSH_AT_LINES:
+            self.flush_lines()
 
     def on_report(self, report: ToDriver) -> None:
         match report:
@@ -107,15 +107,15 @@ class Recorder:
             case FaultReported():
                 log.warning("fault component=%s message=%s action=%s", report.component, report.message, report.action)
                 self._sink.record(facts.fault_detected(report))
-                self.tell_lines()
+                self.flush_lines()
             case LedgerReported():
                 self.ledger = report.counts
             case SamplesEnded():
-                self._tell_samples(report.step, report.to_read)
+                self._record_samples(report.step, report.to_read)
             case WeightsTaken():
                 self._taken.append(report)
             case PartFinished() | RunBroken():
-                self.tell_lines()
+                self.flush_lines()
 
     def _on_evaluated(self, report: EvaluationReported) -> None:
         if report in self._evaluated:
@@ -146,65 +146,65 @@ class Recorder:
         self.step = report.step
         metrics = {**self._rollout_metrics(), **self._weights_metrics(), **self._sample_metrics()}
         self._sink.record(facts.step_trained(report, metrics, ledger=self.ledger))
-        self._tell_samples(report.step, report.to_read)
+        self._record_samples(report.step, report.to_read)
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
 
-    def _tell_samples(self, step: int, to_read: Sequence[ReadTrajectory]) -> None:
+    def _record_samples(self, step: int, to_read: Sequence[ReadTrajectory]) -> None:
         for sampled in facts.trajectories_sampled(step, to_read, spell=self._spell):
             self._sink.record(sampled)
 
     def _on_observed(self, observed: ReplicaObserved) -> None:
-        """Gathered until every replica has said something, so that a fact is a picture of all."""
+        """Gathers reports for RECORD_EVERY_S, so that a fact shows all replicas."""
         for span in observed.spans:
             self._seconds[span.doing] = self._seconds.get(span.doing, 0.0) + span.ended_at - span.started_at
         known = self._observed.get(observed.replica)
         if known is not None and known.incarnation == observed.incarnation:
             observed = replace(observed, spans=_joined(known, observed))
         self._observed[observed.replica] = observed
-        self._heard_at[observed.replica] = self._clock()
-        self._heard.add(observed.replica)
-        if observed.observed_at - self._told_at >= TELL_EVERY_S:
-            self._told_at = observed.observed_at
-            self._tell_replicas()
-            self.tell_lines()
+        self._received_at[observed.replica] = self._clock()
+        self._received.add(observed.replica)
+        if observed.observed_at - self._recorded_at >= RECORD_EVERY_S:
+            self._recorded_at = observed.observed_at
+            self._record_replicas()
+            self.flush_lines()
 
-    def _tell_replicas(self) -> None:
-        """Of more than a fact may hold each has its turn, with all that it did since the one before."""
-        heard = sorted(self._heard)
-        in_turn = sorted(heard, key=lambda replica: replica <= self._last_told)
-        told = in_turn[: facts.MAX_REPLICAS]
-        num_replicas = max(len(self._loads), len(heard))
-        observed = [self._as_of_now(self._observed[each]) for each in sorted(told)]
+    def _record_replicas(self) -> None:
+        """Replicas beyond the limit of one fact take turns, each with all its activity since its last turn."""
+        received = sorted(self._received)
+        in_turn = sorted(received, key=lambda replica: replica <= self._last_recorded)
+        batch = in_turn[: facts.MAX_REPLICAS]
+        num_replicas = max(len(self._loads), len(received))
+        observed = [self._as_of_now(self._observed[each]) for each in sorted(batch)]
         self._sink.record(facts.replicas_observed(observed, num_replicas=num_replicas))
         self._observed = {each: self._observed[each] for each in in_turn[facts.MAX_REPLICAS :]}
-        self._heard, self._last_told = set(), told[-1]
+        self._received, self._last_recorded = set(), batch[-1]
 
     def _as_of_now(self, observed: ReplicaObserved) -> ReplicaObserved:
-        """A fact tells how long ago its spans were."""
-        age_s = self._clock() - self._heard_at[observed.replica]
+        """A fact states how long ago its spans were."""
+        age_s = self._clock() - self._received_at[observed.replica]
         return replace(observed, observed_at=observed.observed_at + age_s)
 
-    def tell_rest(self) -> None:
-        """What was gathered and not told yet: nobody will hear of it after the end."""
+    def flush(self) -> None:
+        """Records all gathered reports. Called before the last fact."""
         while self._observed:
-            self._heard = set(self._observed)
-            self._tell_replicas()
-        self.tell_lines()
+            self._received = set(self._observed)
+            self._record_replicas()
+        self.flush_lines()
 
-    def tell_lines(self) -> None:
-        """One fact a component, so that many parts that say little cost little."""
-        said, self._said = self._said, []
-        for fact in facts.log_lines(said):
+    def flush_lines(self) -> None:
+        """One fact for each component, so that many quiet parts cost little."""
+        lines, self._lines = self._lines, []
+        for fact in facts.log_lines(lines):
             self._sink.record(fact)
 
     def _activity(self) -> dict[str, float]:
-        """Of the replicas' time since the step before, the fraction by what they did."""
+        """The fractions of the replicas' time since the previous step, by activity."""
         seconds, self._seconds = self._seconds, {}
         whole = sum(seconds.values())
         return {f"rollout/time_{doing}": spent / whole for doing, spent in seconds.items()} if whole > 0 else {}
 
     def _weights_metrics(self) -> dict[str, float]:
-        """Among relays: what the trainer's copy costs is `trainer/handover_s`."""
+        """Traffic among relays; the cost of the trainer's copy is `trainer/handover_s`."""
         taken, self._taken = self._taken, []
         travelled = [each for each in taken if each.by != "copy"]
         if not travelled:
@@ -216,13 +216,13 @@ class Recorder:
         }
 
     def _sample_metrics(self) -> dict[str, float]:
-        """Ends of samples since the step before, by data's last word. A trainer that begins again takes some back."""
+        """Ends of samples since the previous step, by data's last report. A restarted trainer takes some back."""
         if not self.ledger:
             return {}
-        before, self._told_ends = self._told_ends, {end: self.ledger.get(end, 0) for end in ENDS}
+        before, self._last_ends = self._last_ends, {end: self.ledger.get(end, 0) for end in ENDS}
         if before is None:
             return {}
-        return {f"samples/{end}": float(max(0, num - before[end])) for end, num in self._told_ends.items()}
+        return {f"samples/{end}": float(max(0, num - before[end])) for end, num in self._last_ends.items()}
 
     def _rollout_metrics(self) -> dict[str, float]:
         loads = list(self._loads.values())
@@ -238,7 +238,7 @@ class Recorder:
 
 
 def _joined(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan, ...]:
-    """Both by the clock of the same process."""
+    """The spans of both, which have the clock of the same process."""
     last, first = before.spans[-1:], now.spans[:1]
     if last and first and last[0].doing == first[0].doing:
         middle = ActivitySpan(doing=last[0].doing, started_at=last[0].started_at, ended_at=first[0].ended_at)
@@ -246,8 +246,8 @@ def _joined(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan
     return (*before.spans, *now.spans)[-MAX_SPANS:]
 
 
-def _words(announced: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> str:
-    """As who reads a job's log would say it."""
+def _describe(announced: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> str:
+    """The text for the job's log."""
     match announced:
         case EnterPhase(phase=phase):
             return f"phase={phase}"

@@ -1,7 +1,7 @@
-"""The texts of tokens that a person reads, by the job's own tokenizer, in the driver: rollouts would spell out millions
-of tokens of which a few thousand are told.
+"""The texts of tokens for people, by the job's own tokenizer. Made in the driver: rollouts would decode millions of
+tokens, of which a few thousand are reported.
 
-Invariant: without a tokenizer that can be read nothing is told, and the run goes on.
+Invariant: without a readable tokenizer there are no texts, and the run continues.
 """
 
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.models.tokenizer import Tokenizer
 
 Spell = Callable[[Sequence[int]], list[str]]
-"""A text for each token, or nothing at all."""
+"""Returns a text for each token, or an empty list."""
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ def no_texts(ids: Sequence[int]) -> list[str]:
 
 
 def texts_of_tokens(folder: Path) -> Spell:
-    """`folder`: of the model."""
+    """`folder`: the model's."""
     try:
         tokenizer = Tokenizer.from_folder(folder)
-    except Exception as error:  # noqa: BLE001 - whatever the library raises of a file that it cannot read
-        log.warning("tokens are told without their texts: %s", error)
+    except Exception as error:  # noqa: BLE001 - the library raises many types for an unreadable file
+        log.warning("tokens are reported without texts, cannot read the tokenizer: %s", error)
         return no_texts
     known: dict[int, str] = {}
 

@@ -1,1 +1,1 @@
-"""Keys and values on their way from replica to replica: after the tokens of a sample, never instead of them."""
+"""Transfers keys and values between replicas, after a sample's tokens and never instead of them."""

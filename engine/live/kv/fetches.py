@@ -1,11 +1,11 @@
-"""Keys and values fetched by the host of samples that were handed over, beside its loop.
+"""Fetches keys and values of handed-over samples on the host replica, in parallel with its loop.
 
-    loop: fetch ─▶ worker: call the source ─▶ arrived, for each sample whose pages are whole ─▶ … ─▶ ended
+    loop: fetch ─▶ worker: call the source ─▶ arrived, for each sample with complete pages ─▶ … ─▶ ended
 
 Invariants:
-- of a sample all pages arrive or none;
-- a fetch ends, whatever becomes of the source or the link: after it nobody waits for pages any more;
-- pages are mapped where both see the same shared memory, and nothing but marks comes over the link.
+- all pages of a sample arrive, or none;
+- a fetch always ends, whatever happens to the source or the link; after that no sample waits for pages;
+- if both replicas see the same shared memory, pages are mapped, and the link carries only marks.
 """
 
 import logging
@@ -19,7 +19,7 @@ import numpy as np
 from engine.inference.port import KvPages
 from engine.live.body.loop import BodyCall
 from engine.live.kv.offers import Offered
-from engine.live.kv.wire import Deadline, Head, announced, ask, take, thank
+from engine.live.kv.wire import Deadline, Head, acknowledge, read_head, request, take
 from engine.live.weights.link import call
 from engine.live.weights.segments import SharedBytes, map_shared, own_memory
 from engine.pipeline.messages.message import Message
@@ -27,13 +27,13 @@ from engine.signs import at_work, signs_beside
 
 log = logging.getLogger(__name__)
 
-# A source that stalls holds up one of them; more would only share the same link.
+# A stalled source blocks one worker; more workers would only share the same link.
 WORKERS: Final = 2
 
 
 class Fetches:
     def __init__(self, *, token: bytes, on_loop: Callable[[BodyCall], None]) -> None:
-        """`on_loop` calls a body that knows what to do `on_pages` and when they have `on_pages_ended`."""
+        """`on_loop` calls a body that has `on_pages` and `on_pages_ended`."""
         self._token, self._on_loop = token, on_loop
         self._memory = own_memory()
         signs = [signs_beside() for _ in range(WORKERS)]
@@ -48,28 +48,28 @@ class Fetches:
         try:
             for sample, pages in pages_of(offered, self._token, memory=self._memory):
                 self._on_loop(partial(_arrived, offered.name, sample, pages))
-        except Exception as error:  # noqa: BLE001 - whatever it was: the tokens are here, and are read again
-            log.warning("keys and values are computed again: %s: %s", type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - after any error the pages are recomputed from the tokens
+            log.warning("cannot fetch keys and values, they are recomputed: %s: %s", type(error).__name__, error)
         finally:
             self._on_loop(lambda body: body.on_pages_ended(offered.name))
 
 
 def pages_of(offered: Offered, token: bytes, *, memory: str) -> Iterator[tuple[int, KvPages]]:
-    """`memory`: the shared memory that is seen here."""
+    """`memory`: the shared memory that this process sees."""
     with call(offered.reach, token) as link:
-        ask(link, offered.name, memory)
-        while (head := announced(link)) is not None:
-            room = _room(head, memory)
+        request(link, offered.name, memory)
+        while (head := read_head(link)) is not None:
+            room = _allocate(head, memory)
             deadline = Deadline(head.num_bytes)
             num_filled = 0
             while num_filled < head.num_bytes:
                 with at_work("receive"):
                     num_filled += take(link, room[num_filled:], deadline, is_shared=head.shared is not None)
             yield head.sample, head.pages(room)
-        thank(link)
+        acknowledge(link)
 
 
-def _room(head: Head, memory: str) -> memoryview:
+def _allocate(head: Head, memory: str) -> memoryview:
     if head.shared is not None:
         return map_shared(SharedBytes(name=head.shared, num_bytes=head.num_bytes, memory=memory))
     return np.empty(head.num_bytes, dtype=np.uint8).data

@@ -1,12 +1,12 @@
 """Keys and values that a replica offers to the hosts of its samples, in shared memory.
 
     loop   open ─▶ tokens posted ─▶ (take ─▶ layer, layer, …) of each sample ─▶ close
-    link        └─▶ whoever comes ─▶ what is filled so far, while the rest still is ─▶ the memory is given back
+    link        └─▶ the host calls ─▶ filled bytes are sent while others are still filled ─▶ the memory is freed
 
 Invariants:
-- the host has the tokens before a byte of this: whatever fails here costs it time, and nothing else;
-- memory is given back when all was fetched, when the link breaks, and when nobody came within COME_WITHIN_S;
-- an offer is made to one host, which knows its name, and is gone once it came.
+- the host has the tokens before any byte of the pages: a failure here costs it time, and nothing else;
+- memory is freed when all was fetched, when the link breaks, and when no host called within COME_WITHIN_S;
+- an offer is for one host, which knows its name, and can be fetched once.
 """
 
 import logging
@@ -19,33 +19,33 @@ from threading import Condition
 from typing import Final
 
 from engine.inference.port import KvPages
-from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, Head, announce, asked, await_thanks, give, mark
+from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, Head, announce, await_acknowledgement, give, mark, read_request
 from engine.live.process.links import Links
 from engine.live.weights.link import STALLED_S, Listener
 from engine.live.weights.offered_bytes import Reach
-from engine.live.weights.segments import Segment, let_go_of
+from engine.live.weights.segments import Segment, release_pages
 from engine.signs import at_work
 from engine.weights.chunks import chunk_spans
 
 log = logging.getLogger(__name__)
 
-# The host may be in the middle of a long step when the tokens come; until it asks, memory is held.
+# The host may be in a long step when the tokens arrive; the memory is held until it calls.
 COME_WITHIN_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """The payload of samples that were handed over: where keys and values are to be had."""
+    """The payload of handed-over samples: where their keys and values can be fetched."""
 
     reach: Reach
     name: bytes
     samples: tuple[int, ...]
-    """Those that may have some."""
+    """The samples that may have pages."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Put:
-    """Pages of one sample, which are put in."""
+    """Pages of one sample, which are being filled."""
 
     sample: int
     pages: KvPages
@@ -59,17 +59,17 @@ class _Put:
 
 
 class Offer:
-    """What is offered of one group: filled by the loop's thread, given by a link's."""
+    """The offer of one group: the loop's thread fills it, a link's thread sends it."""
 
     def __init__(self, owner: str, offered: Offered | None) -> None:
         self._owner = owner
         self.offered = offered
-        """None: there is nothing to come for."""
+        """None: there are no pages to fetch."""
         self._changed = Condition()
         self._puts: list[_Put] = []
         self._is_closed = self._is_over = False
 
-    # ── the loop's ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
 
     def room(self, sample: int) -> "Room":
         return Room(self, sample)
@@ -79,10 +79,10 @@ class Offer:
             with at_work("move"):
                 segment = Segment.create(self._owner, num_bytes)
         except OSError as error:
-            log.warning("sample=%d moves without its cache: %s", sample, error)
+            log.warning("sample=%d moves without its KV cache: %s", sample, error)
             return None
         with self._changed:
-            if self._is_over:  # whoever came is gone
+            if self._is_over:  # the host's link has ended
                 segment.remove()
                 return None
             self._puts.append(_Put(sample=sample, pages=pages, segment=segment))
@@ -90,7 +90,7 @@ class Offer:
         return segment
 
     def fill(self, num_bytes: int) -> None:
-        """Of the sample that was begun last, so many are there."""
+        """Reports the filled bytes of the sample that was begun last."""
         with self._changed:
             self._puts[-1].num_filled = num_bytes
             self._changed.notify_all()
@@ -100,49 +100,49 @@ class Offer:
             self._is_closed = True
             self._changed.notify_all()
 
-    # ── a link's, or nobody's ─────────────────────────────────────────────────────────────────────────────────────
+    # ── on a link's thread ────────────────────────────────────────────────────────────────────────────────────────
 
     def serve(self, link: socket.socket, memory: str) -> None:
         index = 0
-        while (put := self._put(index)) is not None:
+        while (put := self._wait_for_put(index)) is not None:
             shared = put.segment.shared if put.segment.shared.memory == memory else None
             announce(link, Head.of(put.sample, put.pages, num_bytes=put.num_bytes, shared=shared))
             sent = 0
             while sent < put.num_bytes:
-                upto = self._filled(put, beyond=sent)
+                upto = self._wait_for_bytes(put, beyond=sent)
                 for start, end in chunk_spans(upto - sent, PIECE_BYTES):
                     piece = put.segment.buffer[sent + start : sent + end]
                     give(link, piece) if shared is None else mark(link, len(piece))
                 sent = upto
             index += 1
         announce(link, None)
-        await_thanks(link)
+        await_acknowledgement(link)
 
     def give_back(self) -> None:
-        """What is mapped elsewhere stays."""
+        """Frees the memory; other processes keep what they have mapped."""
         with self._changed:
             self._is_over = True
         for put in self._puts:
             put.segment.remove()
-            let_go_of(put.segment.buffer)
+            release_pages(put.segment.buffer)
 
-    def _put(self, index: int) -> _Put | None:
-        """None: there are no more."""
+    def _wait_for_put(self, index: int) -> _Put | None:
+        """None: there are no more samples."""
         self._wait(lambda: len(self._puts) > index or self._is_closed)
         return self._puts[index] if len(self._puts) > index else None
 
-    def _filled(self, put: _Put, *, beyond: int) -> int:
+    def _wait_for_bytes(self, put: _Put, *, beyond: int) -> int:
         self._wait(lambda: put.num_filled > beyond)
         return put.num_filled
 
     def _wait(self, until: Callable[[], bool]) -> None:
         with self._changed:
             if not self._changed.wait_for(until, STALLED_S):
-                raise TimeoutError("the engine does not get on with its pages")
+                raise TimeoutError(f"the engine filled no pages for {STALLED_S:g} s")
 
 
 class Room:
-    """Of one sample, as an engine wants it."""
+    """The memory for one sample, as a `KvRoom` of the engine."""
 
     def __init__(self, offer: Offer, sample: int) -> None:
         self._offer, self._sample = offer, sample
@@ -157,7 +157,7 @@ class Room:
 
 class Offers:
     def __init__(self, *, owner: str, links: Links) -> None:
-        """`owner` is part of the memory's name, for whoever looks into the folder."""
+        """`owner` is part of the memory's name, so that people can attribute it."""
         self._owner, self._links = owner, links
         self._listener: Listener | None = None
         self._open: dict[bytes, tuple[Offer, float]] = {}
@@ -165,7 +165,7 @@ class Offers:
     def open(self, samples: tuple[int, ...]) -> Offer:
         if not samples:
             return Offer(self._owner, None)
-        if self._listener is None:  # most replicas move nothing for a long time
+        if self._listener is None:  # most replicas move no sample for a long time
             self._listener = Listener(self._links.address(), self._links.token, self._serve)
         offered = Offered(reach=self._listener.reach, name=secrets.token_bytes(NAME_BYTES), samples=samples)
         offer = Offer(self._owner, offered)
@@ -175,16 +175,16 @@ class Offers:
     def expire(self, now: float) -> None:
         for name, (_, since) in list(self._open.items()):
             overdue = self._open.pop(name, None) if now - since > COME_WITHIN_S else None
-            if overdue is not None:  # else somebody came just now
+            if overdue is not None:  # else the host has just called
                 overdue[0].give_back()
 
     def _serve(self, link: socket.socket) -> None:
-        name, memory = asked(link)
-        opened = self._open.pop(name, None)
-        if opened is None:
-            log.info("keys and values were asked for that are not offered (any more)")
+        name, memory = read_request(link)
+        entry = self._open.pop(name, None)
+        if entry is None:
+            log.info("refused a request for keys and values that are not offered, or no longer")
             return
-        offer, _ = opened
+        offer, _ = entry
         try:
             offer.serve(link, memory)
         finally:

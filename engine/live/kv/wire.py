@@ -1,14 +1,14 @@
-"""What is said on a link about keys and values, between the replica that has them and the one that comes for them.
+"""The protocol for keys and values on a link, between the source replica and the host that fetches them.
 
     host     name of the offer · the shared memory that it sees
     source   head of a sample's pages · piece · piece · … · head of the next · … · an empty head
     host     a byte: done
 
-Where memory is shared, a piece is a mark of how much more is there.
+With shared memory, a piece is only a mark: the number of further bytes that are filled.
 
 Invariants:
-- whatever came over the network is what was sent, by its checksum: what is not is refused, and never used in part;
-- no pickle, and no length that is believed beyond what a head announced.
+- bytes from the network are used only if their checksum is right, and never in part;
+- no pickle, and no length beyond the one that a head announced.
 """
 
 import json
@@ -25,18 +25,18 @@ from engine.live.weights.link import STALLED_S, send_all
 from engine.live.weights.segments import SharedBytes
 
 NAME_BYTES: Final = 16
-# Its frame costs nothing beside it, and it is under way while the next one is made.
+# Large enough that its frame costs nothing, and sent while the next piece is filled.
 PIECE_BYTES: Final = 8 * 2**20
-# A link of a gigabit. On a slower one the tokens are sooner read again.
+# A gigabit link. On a slower one, reading the tokens again is faster.
 SLOWEST_BYTES_PER_S: Final = 100e6
-_WORDS: Final = struct.Struct("!II")
+_TEXT: Final = struct.Struct("!II")
 _PIECE: Final = struct.Struct("!QI")
-_MAX_WORDS_BYTES: Final = 2**16
+_MAX_TEXT_BYTES: Final = 2**16
 _DONE: Final = b"."
 
 
 class TornPages(ConnectionError):
-    """Keys and values came as they were not sent."""
+    """Keys and values arrived with a wrong checksum or length."""
 
     def __init__(self) -> None:
         super().__init__(type(self).__doc__)
@@ -44,7 +44,7 @@ class TornPages(ConnectionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Of the pages of one sample."""
+    """The head of one sample's pages."""
 
     sample: int
     layout: str
@@ -53,7 +53,7 @@ class Head:
     mixed: bool
     num_bytes: int
     shared: str | None
-    """The name of the memory that they lie in, which both map; None: their bytes follow."""
+    """The name of their shared memory, which both map; None: their bytes follow."""
 
     @classmethod
     def of(cls, sample: int, pages: KvPages, *, num_bytes: int, shared: SharedBytes | None) -> Self:
@@ -74,7 +74,7 @@ class Head:
 
 
 class Deadline:
-    """For so many bytes, however they drip."""
+    """A deadline for so many bytes in total, which trickling bytes do not extend."""
 
     def __init__(self, num_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -84,11 +84,11 @@ class Deadline:
         while room:
             left_s = self._at - self._clock()
             if left_s <= 0:
-                raise TimeoutError("keys and values took longer than their tokens would")
+                raise TimeoutError("keys and values took longer than recomputing them would")
             link.settimeout(min(left_s, STALLED_S))
             received = link.recv_into(room)
             if not received:
-                raise ConnectionError("the link ended before all was there")
+                raise ConnectionError("the link ended before all bytes had arrived")
             room = room[received:]
 
     def received(self, link: socket.socket, num_bytes: int) -> bytes:
@@ -97,40 +97,40 @@ class Deadline:
         return bytes(room)
 
 
-# ── the host's words ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── from the host ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ask(link: socket.socket, name: bytes, memory: str) -> None:
-    _say(link, {"name": name.hex(), "memory": memory})
+def request(link: socket.socket, name: bytes, memory: str) -> None:
+    _send(link, {"name": name.hex(), "memory": memory})
 
 
-def asked(link: socket.socket) -> tuple[bytes, str]:
+def read_request(link: socket.socket) -> tuple[bytes, str]:
     """The offer's name, and the shared memory that the host sees."""
-    said = _heard(link, Deadline(0))
-    return bytes.fromhex(str(said["name"])), str(said["memory"])
+    fields = _receive(link, Deadline(0))
+    return bytes.fromhex(str(fields["name"])), str(fields["memory"])
 
 
-def thank(link: socket.socket) -> None:
+def acknowledge(link: socket.socket) -> None:
     link.sendall(_DONE)
 
 
-def await_thanks(link: socket.socket) -> None:
-    """As soon as the host has all, or is gone."""
+def await_acknowledgement(link: socket.socket) -> None:
+    """Returns once the host has all pages, or is gone."""
     link.settimeout(STALLED_S)
     link.recv(len(_DONE))
 
 
-# ── the source's ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── from the source ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def announce(link: socket.socket, head: Head | None) -> None:
-    """None: there are no more."""
-    _say(link, {} if head is None else asdict(head))
+    """None: there are no more samples."""
+    _send(link, {} if head is None else asdict(head))
 
 
-def announced(link: socket.socket) -> Head | None:
-    said = _heard(link, Deadline(0))
-    return Head(**said) if said else None
+def read_head(link: socket.socket) -> Head | None:
+    fields = _receive(link, Deadline(0))
+    return Head(**fields) if fields else None
 
 
 def give(link: socket.socket, piece: memoryview) -> None:
@@ -138,12 +138,12 @@ def give(link: socket.socket, piece: memoryview) -> None:
 
 
 def mark(link: socket.socket, num_bytes: int) -> None:
-    """So many more bytes are there, in the memory that both see."""
+    """Reports so many more filled bytes in the shared memory."""
     link.sendall(_PIECE.pack(num_bytes, 0))
 
 
 def take(link: socket.socket, room: memoryview, deadline: Deadline, *, is_shared: bool) -> int:
-    """The length of the next piece, which lies at the beginning of `room` now."""
+    """Receives the next piece into the beginning of `room`; returns its length."""
     num_bytes, checksum = _PIECE.unpack(deadline.received(link, _PIECE.size))
     if not 0 < num_bytes <= len(room):
         raise TornPages
@@ -154,14 +154,14 @@ def take(link: socket.socket, room: memoryview, deadline: Deadline, *, is_shared
     return int(num_bytes)
 
 
-def _say(link: socket.socket, said: object) -> None:
-    content = json.dumps(said).encode()
-    link.sendall(_WORDS.pack(len(content), zlib.crc32(content)) + content)
+def _send(link: socket.socket, document: object) -> None:
+    content = json.dumps(document).encode()
+    link.sendall(_TEXT.pack(len(content), zlib.crc32(content)) + content)
 
 
-def _heard(link: socket.socket, deadline: Deadline) -> Any:
-    length, checksum = _WORDS.unpack(deadline.received(link, _WORDS.size))
-    if length > _MAX_WORDS_BYTES:
+def _receive(link: socket.socket, deadline: Deadline) -> Any:
+    length, checksum = _TEXT.unpack(deadline.received(link, _TEXT.size))
+    if length > _MAX_TEXT_BYTES:
         raise TornPages
     content = deadline.received(link, length)
     if zlib.crc32(content) != checksum:

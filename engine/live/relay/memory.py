@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from engine.live.weights.segments import Segment, let_go_of
+from engine.live.weights.segments import Segment, release_pages
 from engine.signs import signs_beside
 
 
@@ -70,4 +70,4 @@ class RelayMemory:
 
 def _free(segment: Segment) -> None:
     segment.remove()
-    let_go_of(segment.buffer)
+    release_pages(segment.buffer)

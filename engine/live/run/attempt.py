@@ -101,7 +101,7 @@ class Attempt:
             log.warning("attempt failed", exc_info=error)
             finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
         if self._recorder is not None:
-            self._recorder.tell_rest()
+            self._recorder.flush()
         self._sink.record(finished)
         log.info("finished outcome=%s message=%s ledger=%s", finished.outcome, finished.message, finished.ledger)
         return finished

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from engine.live.process.links import Links
 from engine.live.weights.handover import Handover
 from engine.live.weights.offered_bytes import OfferedPart
-from engine.live.weights.segments import SharedBytes, let_go_of, map_to_write, own_memory
+from engine.live.weights.segments import SharedBytes, map_to_write, own_memory, release_pages
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.training.port import SharedTrainer
@@ -66,7 +66,7 @@ class RankShare:
         with at_work("map"):
             memory = ready.result()
         sums = self._published.write(memory, spans)
-        self._maker.submit(let_go_of, memory)
+        self._maker.submit(release_pages, memory)
         return sums
 
     # ── for the rank that holds its host's memory ─────────────────────────────────────────────────────────────────

@@ -1,1 +1,1 @@
-"""Weights on their way between processes."""
+"""Transfers of weights between processes: shared memory, links, the trainer's handover."""

@@ -1,15 +1,15 @@
-"""The handover of weights by the trainer: one copy into shared memory of the hosts that train, and training goes on.
+"""The trainer's handover of weights: one copy into shared memory of the training hosts, then training continues.
 
     one process    snapshot(version, handover.allocate) ──▶ keep ────────┐
     ranks          reserve ──▶ every rank writes its part ──▶ keep_part ─┴▶ payload, for the offer ──▶ forget
                                       the stall                              the relay adopts the memory, or pulls it
 
 Invariants:
-- the copy and its sums are all that training waits for: no hash, no delta, no network, however many relays there are;
-- memory for the next copy is made ready on another thread, so that the copy finds its pages there;
-- an offered copy stays until it is forgotten; a relay that adopted it has it for as long as it likes;
-- memory that was given out and not kept is never offered: the next one has another name;
-- what dead processes left on this host is given back before this one takes any.
+- training waits only for the copy and its sums: for no hash, no delta, no network, however many relays there are;
+- another thread prepares the memory for the next copy, so that the copy finds populated pages;
+- an offered copy stays until it is forgotten; a relay that adopted it keeps it independently;
+- memory that was allocated but not kept is never offered: the next allocation has another name;
+- memory of dead processes on this host is freed before this process allocates any.
 """
 
 import logging
@@ -24,7 +24,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 
 from engine.live.weights.link import Listener, call, receive_into, send_all
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
-from engine.live.weights.segments import Segment, SharedBytes, let_go_of, map_shared, sweep
+from engine.live.weights.segments import Segment, SharedBytes, map_shared, release_pages, sweep
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 PULL_BYTES: Final = 4 * 2**20
 PULL_TRIES: Final = 3
-# epoch and version that are wanted, and the byte to begin with
+# requested epoch and version, and the first byte
 _WANTED: Final = struct.Struct("!qqQ")
-# length of the piece that follows and its hash, against accidents on the way; a length of 0 ends it
+# length and hash of the piece that follows; the hash detects accidental corruption; a length of 0 ends the stream
 _PIECE: Final = struct.Struct("!Q16s")
 
 Arrived = Callable[[int, int], None]
-"""These bytes of a version are in their places."""
+"""Called with each span of a version that is in place."""
 
 
 class Handover:
@@ -54,39 +54,39 @@ class Handover:
         self._given: Segment | None = None
         self._spare: Future[Segment] | None = None
         for name in sweep():
-            log.info("removed segment=%s, whose processes are dead", name)
+            log.info("removed segment=%s of dead processes", name)
         self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handover")
         self._listener = None if listen is None else Listener(listen, token, self._serve)
 
-    # ── a whole version, of one process ───────────────────────────────────────────────────────────────────────────
+    # ── a whole version, from one process ─────────────────────────────────────────────────────────────────────────
 
     def allocate(self, num_bytes: int) -> memoryview:
         """For `Trainer.snapshot`: writable and shared, valid until the version is forgotten."""
         return self._give(self._take_spare(num_bytes) or Segment.create(self._owner, num_bytes)).buffer
 
     def wait_until_ready(self) -> None:
-        """Until the memory for the next copy is there."""
+        """Waits until the memory for the next copy is allocated."""
         if self._spare is not None:
             self._spare.result()
 
     def keep(self, weights: WeightVersion) -> None:
-        """A snapshot that was not made in memory of `allocate` is copied there."""
+        """Keeps a snapshot; copies it first if it was not made in memory of `allocate`."""
         if self._given is None or weights.buffer.obj is not self._given.buffer.obj:
             copy_bytes(weights.buffer, self.allocate(len(weights.buffer)))
         num_bytes = len(weights.buffer)
         self.keep_part(weights.manifest.weights, Spans.joined([(0, num_bytes)]))
         self._spare = self._maker.submit(Segment.create, self._owner, num_bytes)
 
-    # ── a host's part, of several processes ───────────────────────────────────────────────────────────────────────
+    # ── a host's part, from several processes ─────────────────────────────────────────────────────────────────────
 
     def reserve(self, num_bytes: int) -> SharedBytes:
-        """A name by which every process of this host writes its bytes there (`map_to_write`)."""
+        """Reserves a name under which every process of this host writes its bytes (`map_to_write`)."""
         return self._give(Segment.reserve(self._owner, num_bytes)).shared
 
     def keep_part(self, version: WeightsId, spans: Spans) -> None:
-        """What was given out last is filled now, with these bytes of the version."""
+        """Keeps the last allocated memory, which is filled now with these bytes of the version."""
         segment, self._given = self._given, None
-        assert segment is not None and segment.shared.num_bytes == spans.num_bytes, "other memory than was asked for"
+        assert segment is not None and segment.shared.num_bytes == spans.num_bytes, "other memory was allocated"
         self.forget(version)
         self._kept[version] = (segment, spans)
 
@@ -107,7 +107,7 @@ class Handover:
         if version in self._kept:
             segment, _ = self._kept.pop(version)
             segment.remove()
-            self._maker.submit(let_go_of, segment.buffer)  # before the next version is copied, so at its cost else
+            self._maker.submit(release_pages, segment.buffer)  # else the next copy would pay for it
 
     def close(self) -> None:
         if self._listener is not None:
@@ -120,7 +120,7 @@ class Handover:
         self._kept, self._given = {}, None
 
     def give_up(self) -> None:
-        """What was given out last, if it was not kept: nobody will fill it now."""
+        """Frees the last allocated memory if it was not kept."""
         if self._given is not None:
             self._given.remove()
         self._given = None
@@ -131,13 +131,13 @@ class Handover:
         return segment
 
     def _take_spare(self, num_bytes: int | None) -> Segment | None:
-        making, self._spare = self._spare, None
-        if making is None:
+        future, self._spare = self._spare, None
+        if future is None:
             return None
         try:
-            spare = making.result()
-        except OSError as error:  # the host's memory is full; the caller will see whether it still is
-            log.warning("no spare segment: %s", error)
+            spare = future.result()
+        except OSError as error:  # the host's memory was full; the caller tries again
+            log.warning("cannot allocate a spare segment: %s", error)
             return None
         if num_bytes in (None, spare.shared.num_bytes):
             return spare
@@ -145,7 +145,7 @@ class Handover:
         return None
 
     def _serve(self, link: socket.socket) -> None:
-        """One pull."""
+        """Serves one pull."""
         wanted = bytearray(_WANTED.size)
         if not receive_into(link, memoryview(wanted)):
             return
@@ -160,7 +160,7 @@ class Handover:
 
 
 def pull(part: OfferedPart, token: bytes, weights: WeightsId, version: memoryview, arrived: Arrived) -> None:
-    """Put a host's bytes into their places in `version`, another time from where it broke off. Raises `TornWeights`."""
+    """Pulls a host's bytes into their places in `version`; retries resume. Raises `TornWeights`."""
     filled, num_bytes = 0, part.spans.num_bytes
     for _ in range(PULL_TRIES if part.reach is not None else 0):
         assert part.reach is not None
@@ -172,30 +172,30 @@ def pull(part: OfferedPart, token: bytes, weights: WeightsId, version: memoryvie
                 filled = piece
         if filled == num_bytes:
             return
-    raise TornWeights(f"weights={weights}: only {filled} of {num_bytes} bytes came from a host of the trainer")
+    raise TornWeights(f"weights={weights}: only {filled} of {num_bytes} bytes arrived from a host of the trainer")
 
 
 def _pieces(link: socket.socket, spans: Spans, version: memoryview, filled: int) -> Iterator[int]:
-    """How many bytes are there, after each piece that was right."""
+    """Yields the number of bytes in place, after each valid piece."""
     header = bytearray(_PIECE.size)
     while receive_into(link, memoryview(header)):
         num_bytes, digest = _PIECE.unpack(header)
         if not num_bytes or num_bytes > spans.num_bytes - filled:
             return
-        found = xxh3_128()
+        hasher = xxh3_128()
         with at_work("pull"):
             for start, end in spans.scattered(filled, filled + num_bytes):
                 if not receive_into(link, version[start:end]):
                     return
-                found.update(version[start:end])
-        if found.digest() != digest:
+                hasher.update(version[start:end])
+        if hasher.digest() != digest:
             return
         filled += num_bytes
         yield filled
 
 
 def copy_part(part: OfferedPart, version: memoryview, arrived: Arrived) -> None:
-    """Put the bytes of a process of this host into their places in `version`."""
+    """Copies the bytes of a process of this host into their places in `version`."""
     memory = map_shared(part.shared)
     for (start, end), place in zip(part.spans.of_version, part.spans.places, strict=False):
         for first, last in chunk_spans(end - start, PULL_BYTES):

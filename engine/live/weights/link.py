@@ -1,14 +1,14 @@
-"""Bytes of weights between processes: our own TCP links, which carry chunks and nothing else.
+"""TCP links between processes, for chunks of weights.
 
     sender: bounded queue ─ one thread ─▶ socket ─▶ receiver: one thread ─ straight into the arriving version's memory
     frame = header (buffer, index, length, hash) │ raw chunk
 
 Invariants:
-- both ends prove that they know the job's token before a byte of weights moves: a stranger can neither inject nor read;
-- a chunk goes from the memory that holds it into the memory that wants it, without a copy in between on our side;
-- nothing waits for a peer forever: a queue that is full drops, a peer that takes nothing for STALLED_S is given up.
-  Whoever misses a chunk asks for it again;
-- the bytes are not trusted: their hashes are taken where they arrive, piece by piece while they are in the caches.
+- both ends prove that they know the job's token before any weights are sent: a stranger can neither inject nor read;
+- a chunk is sent from its memory and received into its final memory, without an intermediate copy on our side;
+- no wait for a peer is unbounded: a full queue drops frames, a peer that reads nothing for STALLED_S is disconnected.
+  The receiver requests missing chunks again;
+- received bytes are not trusted: the receiver hashes them, piece by piece while they are in the CPU caches.
 """
 
 import hmac
@@ -45,14 +45,14 @@ SOCKET_BYTES: Final = 4 * 2**20
 
 class Sink(Protocol):
     def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
-        """The memory for this chunk; None: it is not wanted (any more). Nobody else writes there until this link says
-        that the chunk has arrived or broken."""
+        """The memory for this chunk; None: it is not wanted, or no longer. No other link writes there until this one
+        calls `arrived` or `broken`."""
 
     def arrived(self, link: socket.socket, buffer_id: BufferId, index: int, digest: str, *, is_torn: bool) -> None:
-        """`is_torn`: its hash is this and not the one that came with it."""
+        """`digest`: the hash of the received bytes; `is_torn`: the sender's hash differs."""
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
-        """The link ended in the middle of this chunk."""
+        """The link ended within this chunk."""
 
 
 class Stranger(ConnectionError):
@@ -108,32 +108,32 @@ def call(reach: Reach, token: bytes) -> socket.socket:
 
 
 def receive_chunks(link: socket.socket, sink: Sink) -> None:
-    """Until the other end closes or breaks the link."""
+    """Receives chunks until the link is closed or breaks."""
     link.settimeout(None)  # a link may be idle for as long as a training step takes
     header = bytearray(_FRAME.size)
     while receive_into(link, memoryview(header)):
-        magic, epoch, version, base_epoch, base_version, index, num_bytes, told = _FRAME.unpack(header)
+        magic, epoch, version, base_epoch, base_version, index, num_bytes, expected = _FRAME.unpack(header)
         if magic != _MAGIC:
-            raise OSError("what came is no frame")
+            raise OSError("received bytes are not a frame")
         base = None if base_epoch < 0 else WeightsId(base_epoch, base_version)
         buffer_id = BufferId(weights=WeightsId(epoch, version), base=base)
         room = sink.room(link, buffer_id, index, num_bytes)
         if room is None:
             _drain(link, num_bytes)
             continue
-        found = xxh3_128()
+        hasher = xxh3_128()
         try:
-            is_whole = receive_into(link, room, found.update)
+            is_whole = receive_into(link, room, hasher.update)
         except OSError:
             is_whole = False
         if not is_whole:
             sink.broken(link, buffer_id, index)
             return
-        sink.arrived(link, buffer_id, index, found.hexdigest(), is_torn=found.digest() != told)
+        sink.arrived(link, buffer_id, index, hasher.hexdigest(), is_torn=hasher.digest() != expected)
 
 
 class Sender:
-    """A sender to one receiver."""
+    """Sends chunks to one receiver."""
 
     def __init__(self, reach: Reach, token: bytes) -> None:
         self.reach = reach
@@ -157,7 +157,7 @@ class Sender:
             self._queue.put_nowait((header, chunk))
 
     def close(self) -> None:
-        """Ends it; queued chunks are not sent any more."""
+        """Ends the sender; queued chunks are dropped."""
         self._clear()
         with suppress(Full):
             self._queue.put_nowait(None)
@@ -176,7 +176,7 @@ class Sender:
                 self._clear()
                 _close(link)
                 link = None
-            del frame  # a view of weights: it would keep their memory until the next chunk
+            del frame  # a view of weights, which would pin their memory until the next chunk
         _close(link)
 
     def _clear(self) -> None:
@@ -186,7 +186,7 @@ class Sender:
 
 
 class Senders:
-    """The senders, one for each host that asked for something."""
+    """One sender for each host that requested chunks."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -194,7 +194,7 @@ class Senders:
 
     def to(self, host: int, reach: Reach) -> Sender:
         sender = self._by_host.get(host)
-        if sender is None or sender.reach != reach:  # it was started again, on another port
+        if sender is None or sender.reach != reach:  # the host's relay was restarted, on another port
             if sender is not None:
                 sender.close()
             sender = self._by_host[host] = Sender(reach, self._token)
@@ -204,7 +204,7 @@ class Senders:
 def receive_into(
     link: socket.socket, room: memoryview, seen: Callable[[memoryview], object] = lambda piece: None
 ) -> bool:
-    """False: the link was closed before `room` was full. `seen`: told of each piece that came."""
+    """False: the link was closed before `room` was full. `seen`: called with each received piece."""
     filled = 0
     while filled < len(room):
         received = link.recv_into(room[filled:])
@@ -216,7 +216,7 @@ def receive_into(
 
 
 def send_all(link: socket.socket, header: bytes, chunk: memoryview) -> None:
-    """One call for both, so that a small header is no packet of its own."""
+    """Sends both in one call, so that a small header is not a packet of its own."""
     sent = link.sendmsg([header, chunk])
     if sent < len(header):
         link.sendall(header[sent:])
@@ -232,12 +232,12 @@ def _prepare(link: socket.socket) -> None:
 
 
 def _prove(link: socket.socket, token: bytes, *, own: bytes, other: bytes) -> None:
-    """Each end sends a nonce and proves that it can sign both; a proof is of no use to anybody else or again."""
+    """Each end sends a nonce and proves that it can sign both; a proof cannot be reused or relayed."""
     own_nonce = secrets.token_bytes(_NONCE_BYTES)
     link.sendall(own_nonce)
-    other_nonce = _received(link, _NONCE_BYTES)
+    other_nonce = _receive(link, _NONCE_BYTES)
     link.sendall(_proof(token, own, own_nonce, other_nonce))
-    if not hmac.compare_digest(_received(link, _PROOF_BYTES), _proof(token, other, other_nonce, own_nonce)):
+    if not hmac.compare_digest(_receive(link, _PROOF_BYTES), _proof(token, other, other_nonce, own_nonce)):
         raise Stranger
 
 
@@ -245,7 +245,7 @@ def _proof(token: bytes, whose: bytes, own_nonce: bytes, other_nonce: bytes) -> 
     return hmac.digest(token, whose + own_nonce + other_nonce, "sha256")
 
 
-def _received(link: socket.socket, num_bytes: int) -> bytes:
+def _receive(link: socket.socket, num_bytes: int) -> bytes:
     room = bytearray(num_bytes)
     if not receive_into(link, memoryview(room)):
         raise Stranger

@@ -1,16 +1,16 @@
-"""Shared memory of one host: files in memory that processes map, each held by those who need it.
+"""Shared memory of one host: files in memory that processes map, each held by the processes that need it.
 
     writer: create ─ copy ─ hand the name over        reader: map (nothing is copied)
                                 └──▶ another holder: adopt (a second name for the same memory)
-    several writers: one reserves a name, each takes the memory of its own part there, and writes it
-    who wants files: lend a folder, which is gone afterwards
+    several writers: one reserves a name, each allocates the memory of its own part there, and writes it
+    files: lend a folder, which is removed afterwards
 
 Invariants:
-- memory is taken before it is written: a full host refuses there, and never kills a process in mid-copy;
-- who has a name can write only for as long as it is held: another segment never gets the same one;
-- a holder has a shared lock on its file for as long as it lives; the kernel drops it with the process, however that
-  ends, so whatever nobody has locked belongs to nobody, and `sweep` removes it;
-- a segment that is removed stays readable for those who have mapped it.
+- memory is allocated before it is written: a full host fails there, and never kills a process during a copy;
+- a process can write by a name only while the segment is held: another segment never gets the same name;
+- a holder has a shared lock on its file; the kernel releases it when the process ends in any way, so an unlocked file
+  has no owner, and `sweep` removes it;
+- a removed segment stays readable for processes that have mapped it.
 """
 
 import fcntl
@@ -42,11 +42,11 @@ class SharedBytes:
     name: str
     num_bytes: int
     memory: str
-    """The shared memory that it lies in: processes that agree on this see the same files."""
+    """Identifies the shared memory: processes with the same value see the same files."""
 
 
 def own_memory() -> str:
-    """Containers of one machine have a folder each, unless they share it on purpose."""
+    """Identifies the shared memory that this process sees. Containers have one each, unless they share it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
     return f"{machine}/{FOLDER.stat().st_dev}"
@@ -63,18 +63,18 @@ class Segment:
         is_taken: bool = True,
         is_own: bool = True,
     ) -> None:
-        """`is_taken`: the memory is there, and its pages shall be found now. `is_own`: this process made the file."""
+        """`is_taken`: the memory is allocated; populate its pages now. `is_own`: this process created the file."""
         self._path, self._descriptor = path, descriptor
         self.is_own = is_own
         mapped = mmap.mmap(descriptor, max(1, num_bytes), flags=mmap.MAP_SHARED)
         if is_taken:
-            _find_pages(mapped, 0, len(mapped))
+            _populate_pages(mapped, 0, len(mapped))
         self.buffer = memoryview(mapped)[:num_bytes]
         self.shared = SharedBytes(name=path.name, num_bytes=num_bytes, memory=memory)
 
     @classmethod
     def create(cls, owner: str, num_bytes: int) -> Self:
-        """`owner` is part of the name, for whoever looks into the folder."""
+        """`owner` is part of the name, so that people can attribute the memory."""
         path, descriptor = _locked_file(owner)
         try:
             _take_memory(descriptor, [(0, max(1, num_bytes))])
@@ -86,14 +86,14 @@ class Segment:
 
     @classmethod
     def reserve(cls, owner: str, num_bytes: int) -> Self:
-        """A name, and no memory yet: those who write take it."""
+        """Reserves a name without memory: the writers allocate it."""
         path, descriptor = _locked_file(owner)
         os.ftruncate(descriptor, max(1, num_bytes))
         return cls(path, descriptor, num_bytes, memory=own_memory(), is_taken=False)
 
     @classmethod
     def adopt(cls, owner: str, shared: SharedBytes) -> Self:
-        """Hold what another process made, under a name of one's own: it outlives the other."""
+        """Holds another process's segment under a second name, so that it outlives that process."""
         with _opened(shared, os.O_RDWR) as (source, descriptor):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             path = _new_path(owner)
@@ -108,15 +108,15 @@ class Segment:
         return self._descriptor < 0
 
     def remove(self) -> None:
-        """Readers keep what they have mapped."""
+        """Removes the file; readers keep what they have mapped."""
         self._path.unlink(missing_ok=True)
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-def _find_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_POPULATE_WRITE) -> None:
-    """So that a copy does not have to. Piece by piece: no other thread of the process runs meanwhile."""
+def _populate_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_POPULATE_WRITE) -> None:
+    """Populates pages ahead of a copy. Piece by piece: each call blocks the other threads of the process."""
     with suppress(OSError):  # an older kernel
         for start, end in chunk_spans(last - first, PIECE_BYTES):
             with at_work("map"):
@@ -133,20 +133,20 @@ def _take_memory(descriptor: int, parts: Iterable[tuple[int, int]]) -> None:
 
 
 def map_to_write(shared: SharedBytes, parts: Iterable[tuple[int, int]]) -> memoryview:
-    """What another process of this host reserved, of which this one will write these parts, and no other."""
+    """Maps memory that another process of this host reserved; this process writes only these parts."""
     last = max(1, shared.num_bytes)
     pages = [(start - start % mmap.PAGESIZE, min(end + -end % mmap.PAGESIZE, last)) for start, end in parts]
     with _opened(shared, os.O_RDWR) as (_, descriptor):
         _take_memory(descriptor, pages)
         mapped = mmap.mmap(descriptor, last, flags=mmap.MAP_SHARED)
     for start, end in pages:
-        _find_pages(mapped, start, end)
+        _populate_pages(mapped, start, end)
     return memoryview(mapped)[: shared.num_bytes]
 
 
-def let_go_of(memory: memoryview) -> None:
-    """For a thread beside: unmapping takes half as long as the copy did, and has the interpreter's lock all the while,
-    unless the pages are gone before. What others have mapped stays as it is."""
+def release_pages(memory: memoryview) -> None:
+    """Releases this process's pages, on a background thread: else unmapping takes half as long as the copy did, under
+    the interpreter's lock. Other processes' mappings stay."""
     mapped = memory.obj
     assert isinstance(mapped, mmap.mmap)
     for start, end in chunk_spans(len(mapped), PIECE_BYTES):
@@ -156,29 +156,29 @@ def let_go_of(memory: memoryview) -> None:
 def map_shared(shared: SharedBytes) -> memoryview:
     with _opened(shared, os.O_RDONLY) as (_, descriptor):
         mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)
-    _find_pages(mapped, 0, len(mapped), _MADV_POPULATE_READ)
+    _populate_pages(mapped, 0, len(mapped), _MADV_POPULATE_READ)
     return memoryview(mapped)[: shared.num_bytes]
 
 
 def hold_open(shared: SharedBytes) -> OpenFile:
-    """Others can have it from here for as long as this is held, though its writer removes it."""
+    """Holds the file open: other processes can open it through this one even after its writer removes it."""
     with _opened(shared, os.O_RDONLY) as (_, descriptor):
         return OpenFile(os.dup(descriptor))
 
 
 def sweep() -> list[str]:
-    """Remove what processes left behind that are dead; their names."""
+    """Removes files of dead processes; returns their names."""
     removed = []
     for path in FOLDER.glob(f"{PREFIX}*"):
         try:
             descriptor = os.open(path, os.O_RDONLY)
-        except OSError:  # gone by now, or another user's
+        except OSError:  # already gone, or another user's
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(path)
             removed.append(path.name)
-        except BlockingIOError:  # somebody holds it
+        except BlockingIOError:  # a process holds it
             pass
         finally:
             os.close(descriptor)
@@ -187,7 +187,7 @@ def sweep() -> list[str]:
 
 @contextmanager
 def lent_folder(owner: str) -> Iterator[Path]:
-    """Empty. Held and swept as segments are."""
+    """An empty folder, held and swept like segments."""
     path, descriptor = _locked_folder(owner)
     try:
         yield path
@@ -212,7 +212,7 @@ def _locked_file(owner: str) -> tuple[Path, int]:
         path = _new_path(owner)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.fstat(descriptor).st_nlink:  # a sweep may have come between the two calls
+        if os.fstat(descriptor).st_nlink:  # a sweep may have run between the two calls
             return path, descriptor
         os.close(descriptor)
 
@@ -221,7 +221,7 @@ def _locked_folder(owner: str) -> tuple[Path, int]:
     while True:
         path = _new_path(owner)
         path.mkdir(mode=0o700)
-        with suppress(FileNotFoundError):  # as above, or earlier
+        with suppress(FileNotFoundError):  # a sweep, as above
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if path.is_dir():
@@ -233,7 +233,7 @@ def _locked_folder(owner: str) -> tuple[Path, int]:
 def _opened(shared: SharedBytes, flags: int) -> Iterator[tuple[Path, int]]:
     path = FOLDER / shared.name
     if not shared.name.startswith(PREFIX) or path.parent != FOLDER:
-        raise TornWeights(f"{shared.name!r} is no name of weights")
+        raise TornWeights(f"{shared.name!r} is not a name of weights")
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Fetching from a real server that lies, stumbles and redirects: what arrives is what the manifest says, or nothing."""
+"""Fetching from a real server that lies, fails and redirects: content that matches the manifest arrives, or nothing."""
 
 import hashlib
 import threading
@@ -35,22 +35,22 @@ PARTS = {sha256_of(part): part for content in CONTENTS.values() for part in part
 
 class Server:
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         """Path and token."""
         self.answer: Callable[[int, str], tuple[int, bytes, str] | None] = lambda number, path: None
-        """Of the so-manieth request: status, body and Location in place of the true ones."""
+        """Request number and path → status, body and Location; None: the true answer."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                outer.asked.append((self.path, self.headers.get("Authorization", "")))
-                told = outer.answer(len(outer.asked), self.path) or (200, outer.true_answer(self.path), "")
-                self.send_response(told[0])
-                if told[2]:
-                    self.send_header("Location", told[2])
-                self.send_header("Content-Length", str(len(told[1])))
+                outer.requests.append((self.path, self.headers.get("Authorization", "")))
+                answer = outer.answer(len(outer.requests), self.path) or (200, outer.true_answer(self.path), "")
+                self.send_response(answer[0])
+                if answer[2]:
+                    self.send_header("Location", answer[2])
+                self.send_header("Content-Length", str(len(answer[1])))
                 self.end_headers()
-                self.wfile.write(told[1])
+                self.wfile.write(answer[1])
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -89,7 +89,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_every_file_arrives_whole_whatever_stumbles_on_the_way(server: Server, tmp_path: Path) -> None:
+def test_every_file_arrives_whole_despite_failed_requests(server: Server, tmp_path: Path) -> None:
     broken: dict[int, tuple[int, bytes, str]] = {1: (503, b"", ""), 2: (200, b"another content", "")}
     server.answer = lambda number, path: broken.get(number)
     fill(server, tmp_path / "x")
@@ -102,13 +102,13 @@ def test_resumed_fetch_loads_only_missing_and_damaged_parts(server: Server, tmp_
     torn[5] ^= 1
     (tmp_path / "a.jsonl").write_bytes(torn)
     (tmp_path / "left-by-another").write_bytes(b"x")
-    server.asked.clear()
+    server.requests.clear()
     fill(server, tmp_path)
     assert contents_of(tmp_path) == CONTENTS
-    assert [path.rpartition("/")[2] for path, _ in server.asked] == [MANIFEST.files[0].parts[0]]
+    assert [path.rpartition("/")[2] for path, _ in server.requests] == [MANIFEST.files[0].parts[0]]
 
 
-def test_the_token_goes_to_the_control_plane_and_to_no_link(server: Server, tmp_path: Path) -> None:
+def test_token_goes_to_the_control_plane_and_to_no_link(server: Server, tmp_path: Path) -> None:
     bucket = Server()
 
     def elsewhere(number: int, path: str) -> tuple[int, bytes, str]:
@@ -118,32 +118,32 @@ def test_the_token_goes_to_the_control_plane_and_to_no_link(server: Server, tmp_
     bucket.answer = lambda number, path: (200, PARTS[path.partition("?")[0].rpartition("/")[2]], "")
     fill(server, tmp_path)
     assert contents_of(tmp_path) == CONTENTS
-    assert {token for _, token in server.asked} == {"Bearer secret"} and {token for _, token in bucket.asked} == {""}
+    assert [{token for _, token in each.requests} for each in (server, bucket)] == [{"Bearer secret"}, {""}]
     bucket.close()
 
 
-def test_a_link_never_leads_into_this_machines_own_files(server: Server, tmp_path: Path) -> None:
+def test_redirect_to_a_local_file_is_refused(server: Server, tmp_path: Path) -> None:
     server.answer = lambda number, path: (302, b"", "file:///etc/passwd")
     with pytest.raises(ConnectionError):
         fill(server, tmp_path)
 
 
-def test_what_never_becomes_what_it_should_be_is_no_asset(server: Server, tmp_path: Path) -> None:
+def test_content_that_never_matches_its_hash_is_refused(server: Server, tmp_path: Path) -> None:
     server.answer = lambda number, path: (200, b"another content", "")
-    with pytest.raises(ConnectionError, match="not what its hash says"):
+    with pytest.raises(ConnectionError, match="does not match its hash"):
         fill(server, tmp_path)
     with pytest.raises(ConnectionError):
         source(server).manifest("asset_x", MANIFEST.sha256)
 
 
-def test_a_manifest_is_believed_by_its_hash_only(server: Server) -> None:
+def test_manifest_is_accepted_by_its_hash_only(server: Server) -> None:
     assert source(server).manifest("asset_x", MANIFEST.sha256) == MANIFEST
     with pytest.raises(ConnectionError):
         source(server).manifest("asset_x", "0" * 64)
 
 
-def test_an_attempt_that_is_over_is_told_at_once(server: Server, tmp_path: Path) -> None:
+def test_refusal_of_an_ended_attempt_is_not_retried(server: Server, tmp_path: Path) -> None:
     server.answer = lambda number, path: (401, b"", "")
     with pytest.raises(NotGiven):
         source(server).manifest("asset_x", MANIFEST.sha256)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1

@@ -1,4 +1,4 @@
-"""A real job on a real Ray, of a model and of questions that somebody uploaded, through a store that speaks S3."""
+"""A real job on a real Ray, with an uploaded model and uploaded questions, through an S3 store."""
 
 import json
 from collections.abc import Iterator
@@ -101,8 +101,8 @@ def test_job_trains_uploaded_model_on_uploaded_questions(
     finished = Attempt(plan, sink, list).run(lambda: None)
     assert finished.outcome == "succeeded", finished.message
     assert [body.step for body in sink.bodies if isinstance(body, StepTrained)] == [1, 2]
-    asked = {row["prompt"] for row in QUESTIONS}
+    prompts = {row["prompt"] for row in QUESTIONS}
     sampled = [each for body in sink.bodies if isinstance(body, TrajectoriesSampled) for each in body.trajectories]
-    assert sampled and all(sample.prompt in asked for sample in sampled)
+    assert sampled and all(sample.prompt in prompts for sample in sampled)
     whole = {each.sha256 for each in order.assets.assets}
-    assert {path.name for path in cache.iterdir() if path.is_dir()} == whole, "fetched once, and nothing half"
+    assert {path.name for path in cache.iterdir() if path.is_dir()} == whole, "each is fetched once and whole"

@@ -1,4 +1,4 @@
-"""What a spec names, on a node that mounts the shared folder: read where it lies, if it is what was registered."""
+"""A spec's assets on a node that mounts the shared folder: read in place, if they have their registered size."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_registered_assets_named_by_job_are_linked_not_copied(store: Path) -> None:
+def test_assets_in_the_shared_folder_are_read_in_place(store: Path) -> None:
     placed = assets(store, data="sums.jsonl", model="tiny").placed(SPEC)
     assert placed.environment.params["data"] == str(store / "data" / "sums.jsonl")
     assert placed.model.source == str(store / "models" / "tiny")
@@ -47,15 +47,15 @@ def test_registered_assets_named_by_job_are_linked_not_copied(store: Path) -> No
 
 
 @pytest.mark.parametrize("place", ["../secret", "link", "nothing", "sums.jsonl/../../secret"])
-def test_a_place_leads_nowhere_else(store: Path, place: str) -> None:
+def test_place_outside_the_shared_folder_is_refused(store: Path, place: str) -> None:
     (store / "secret").write_bytes(ROWS)
     (store / "data" / "link").symlink_to(store / "secret")
-    with pytest.raises(ValueError, match=r"environment\.params\.data: data/.* is not there") as told:
+    with pytest.raises(ValueError, match=r"environment\.params\.data: data/.* is missing") as refusal:
         assets(store, data=place).placed(SPEC)
-    assert str(store) not in str(told.value), "a customer is told no path of ours"
+    assert str(store) not in str(refusal.value), "the error shows a path of the site"
 
 
 def test_asset_changed_since_registration_is_refused(store: Path) -> None:
     (store / "data" / "sums.jsonl").write_bytes(ROWS * 2)
-    with pytest.raises(ValueError, match="had 31 when it was registered: register it again"):
+    with pytest.raises(ValueError, match="had 31 when it was registered; register it again"):
         assets(store, data="sums.jsonl").placed(SPEC)

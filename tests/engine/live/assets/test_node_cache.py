@@ -1,4 +1,4 @@
-"""A node's cache: fetched once, held by the kernel's locks, bounded, and never emptied under anybody."""
+"""A node's cache: assets are fetched once, locked by the kernel, bounded, and never evicted while in use."""
 
 import os
 import signal
@@ -22,17 +22,17 @@ def _forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_cache, "_held", {})
 
 
-def filling(content: bytes = b"1234", *, told: list[str] | None = None) -> Callable[[Path], None]:
+def filling(content: bytes = b"1234", *, calls: list[str] | None = None) -> Callable[[Path], None]:
     def fill(folder: Path) -> None:
-        if told is not None:
-            told.append(folder.name)
+        if calls is not None:
+            calls.append(folder.name)
         (folder / "file").write_bytes(content)
 
     return fill
 
 
 def let_go() -> None:
-    """As the end of the process that held them."""
+    """Releases all locks, as the end of the process would."""
     for handle in node_cache._held.values():
         os.close(handle)
     node_cache._held.clear()
@@ -43,7 +43,7 @@ def hold(cache: NodeCache, sha256: str, fill: Callable[[Path], None] | None = No
 
 
 def in_another_process(root: Path, sha256: str, then: str) -> "subprocess.Popen[str]":
-    """Holds it, says so, and does what `then` says."""
+    """Holds the asset, prints that, and runs `then`, during the fetch if it prints."""
     script = (
         "import sys, time; from pathlib import Path; from engine.live.assets.node_cache import NodeCache\n"
         "def fill(folder):\n    (folder / 'file').write_bytes(b'12')\n"
@@ -59,41 +59,41 @@ WAITS = "print('filling', flush=True); time.sleep(600)"
 STAYS = "time.sleep(600)"
 
 
-def test_of_many_who_want_it_at_once_one_fetches_it(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_processes_share_one_fetch(tmp_path: Path) -> None:
+    calls: list[str] = []
     others = [in_another_process(tmp_path, A, STAYS)]
     assert others[0].stdout is not None and others[0].stdout.readline() == "held\n"
     cache = NodeCache(root=tmp_path, max_bytes=8)
-    threads = [threading.Thread(target=hold, args=(cache, A, filling(told=told))) for _ in range(4)]
+    threads = [threading.Thread(target=hold, args=(cache, A, filling(calls=calls))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == [] and (tmp_path / A / "file").read_bytes() == b"1234"
+    assert calls == [] and (tmp_path / A / "file").read_bytes() == b"1234"
     others[0].kill()
     others[0].wait()
 
 
-def test_who_is_killed_while_fetching_is_followed_by_who_waited(tmp_path: Path) -> None:
+def test_waiting_process_takes_over_a_killed_fetch(tmp_path: Path) -> None:
     doomed = in_another_process(tmp_path, A, WAITS)
     assert doomed.stdout is not None and doomed.stdout.readline() == "filling\n"
     looked = threading.Event()
-    told: list[str] = []
-    found: list[Path] = []
+    calls: list[str] = []
+    folders: list[Path] = []
     waiter = threading.Thread(
-        target=lambda: found.append(
-            NodeCache(root=tmp_path).hold(A, num_bytes=4, fill=filling(told=told), waiting=looked.set)
+        target=lambda: folders.append(
+            NodeCache(root=tmp_path).hold(A, num_bytes=4, fill=filling(calls=calls), waiting=looked.set)
         )
     )
     waiter.start()
-    assert looked.wait(60), "it does not wait for who is at it"
+    assert looked.wait(60), "the waiter does not wait for the fetch"
     doomed.send_signal(signal.SIGKILL)
     doomed.wait()
     waiter.join(60)
-    assert found == [tmp_path / A] and told == [f"{A}.coming"] and not (tmp_path / f"{A}.coming").exists()
+    assert folders == [tmp_path / A] and calls == [f"{A}.coming"] and not (tmp_path / f"{A}.coming").exists()
 
 
-def test_beyond_the_bound_goes_what_was_used_longest_ago(tmp_path: Path) -> None:
+def test_least_recently_used_asset_is_evicted_at_the_limit(tmp_path: Path) -> None:
     cache = NodeCache(root=tmp_path, max_bytes=8)
     for at, sha256 in enumerate((A, B)):
         hold(cache, sha256)
@@ -120,10 +120,10 @@ def test_asset_in_use_is_not_evicted_and_refusal_gives_sizes(tmp_path: Path) -> 
 
 
 def test_asset_larger_than_free_disk_is_refused_before_fetch(tmp_path: Path) -> None:
-    told: list[str] = []
+    calls: list[str] = []
     with pytest.raises(NoRoom, match="the disk has"):
-        NodeCache(root=tmp_path, max_bytes=2**62).hold(A, num_bytes=2**61, fill=filling(told=told))
-    assert told == []
+        NodeCache(root=tmp_path, max_bytes=2**62).hold(A, num_bytes=2**61, fill=filling(calls=calls))
+    assert calls == []
 
 
 def test_disk_full_in_fetch_is_reported_and_parts_are_kept(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_disk_full_in_fetch_is_reported_and_parts_are_kept(tmp_path: Path) -> No
         hold(NodeCache(root=tmp_path), A, full)
     kept: list[bytes] = []
 
-    def goes_on(folder: Path) -> None:
+    def resume(folder: Path) -> None:
         kept.append((folder / "file").read_bytes())
 
-    assert hold(NodeCache(root=tmp_path), A, goes_on) == tmp_path / A and kept == [b"12"]
+    assert hold(NodeCache(root=tmp_path), A, resume) == tmp_path / A and kept == [b"12"]

@@ -1,4 +1,4 @@
-"""What leaves the engine is finite, printable and of the shape that the control plane accepts."""
+"""Facts of a run are finite, printable and of the shape that the control plane accepts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,17 +39,17 @@ def report(step: int = 1, **metrics: float) -> StepReported:
     return StepReported(step=step, metrics={"reward/mean": 0.5, **metrics}, to_read=())
 
 
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
+def test_nonfinite_metrics_are_dropped_and_counted() -> None:
     assert finite({"a": 1.0, "b": float("nan"), "c": float("inf")}) == {"a": 1.0, "train/nonfinite_metrics": 2.0}
     assert step_trained(report(loss=float("nan")), {}, ledger={}).metrics["train/nonfinite_metrics"] == 1.0
 
 
-def test_text_by_a_model_is_made_printable_and_short() -> None:
+def test_model_text_is_made_printable_and_shortened() -> None:
     assert printable("a\x00b\x1b[0m\ud800\ttab\nline") == "a\ufffdb\ufffd[0m\ufffd\ttab\nline"
     assert len(printable("x" * 50_000)) < 20_010
 
 
-def test_a_hostile_response_becomes_a_fact() -> None:
+def test_hostile_response_becomes_a_fact() -> None:
     content = TrajectoryContent(
         prompt_ids=Ints.of([1]),
         response_ids=Ints.of([2]),
@@ -118,7 +118,7 @@ def test_step_reports_relay_traffic_since_the_previous_step() -> None:
         recorder.on_report(report(step))
     first, second = (body.metrics for body in sink.bodies if isinstance(body, StepTrained))
     assert (first["weights/bytes"], first["weights/slowest_relay_s"], first["weights/by_delta"]) == (1_010.0, 0.5, 0.5)
-    assert "weights/bytes" not in second, "nothing has travelled since"
+    assert "weights/bytes" not in second, "no weights were sent since"
 
 
 def ends(*, trained: int, failed: int = 0) -> LedgerReported:
@@ -126,21 +126,21 @@ def ends(*, trained: int, failed: int = 0) -> LedgerReported:
 
 
 def of_samples(sink: MemorySink) -> list[dict[str, float]]:
-    told = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
-    return [{name: value for name, value in each.items() if name.startswith("samples/")} for each in told]
+    steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
+    return [{name: value for name, value in each.items() if name.startswith("samples/")} for each in steps]
 
 
-def test_a_step_says_where_samples_ended_since_the_one_before() -> None:
+def test_step_reports_sample_ends_since_the_previous_step() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=0)
     recorder.on_report(report(1))
     for step, ended in enumerate((ends(trained=32), ends(trained=64, failed=8), ends(trained=40, failed=8)), start=2):
         recorder.on_report(ended)
         recorder.on_report(report(step))
-    unheard, *heard = of_samples(sink)
-    assert unheard == {}, "data has not said anything yet"
-    assert [(each["samples/trained"], each["samples/failed"]) for each in heard] == [(32, 0), (32, 8), (0, 0)]
-    assert set(heard[0]) == {f"samples/{end}" for end in ("trained", "filtered", "dropped_stale", "failed")}
+    before, *after = of_samples(sink)
+    assert before == {}, "data has not reported yet"
+    assert [(each["samples/trained"], each["samples/failed"]) for each in after] == [(32, 0), (32, 8), (0, 0)]
+    assert set(after[0]) == {f"samples/{end}" for end in ("trained", "filtered", "dropped_stale", "failed")}
 
 
 def test_resumed_attempt_counts_only_its_own_samples() -> None:
@@ -161,7 +161,7 @@ def test_step_reports_sample_counts_from_datas_last_report() -> None:
     recorder.on_report(ends(trained=32, failed=8))
     recorder.on_report(report(2))
     first, second = (body.ledger for body in sink.bodies if isinstance(body, StepTrained))
-    assert first == {}, "data has not said anything yet"
+    assert first == {}, "data has not reported yet"
     assert second == {"trained": 32, "filtered": 0, "dropped_stale": 0, "failed": 8, "open": 5}
 
 
@@ -172,13 +172,13 @@ def test_dropped_sample_is_reported_with_end_and_reason() -> None:
     silent = Trajectory(key=key, weights=WeightsId(0, 2), reward=0.0, num_tokens=0, failure=late)
     read = ReadTrajectory(trajectory=silent, staleness=0, advantage=0.0, group_size=4, end="failed", reason="too late")
     Recorder(sink, start_step=0).on_report(SamplesEnded(step=3, to_read=(read,)))
-    [told] = [body for body in sink.bodies if isinstance(body, TrajectoriesSampled)]
-    [sample] = told.trajectories
-    assert (told.step, sample.end, sample.reason, sample.outcome) == (3, "failed", "too late", "timeout")
+    [fact] = [body for body in sink.bodies if isinstance(body, TrajectoriesSampled)]
+    [sample] = fact.trajectories
+    assert (fact.step, sample.end, sample.reason, sample.outcome) == (3, "failed", "too late", "timeout")
     assert (sample.response, sample.trace, sample.group_size) == ("", None, 4)
 
 
-def test_what_the_driver_announces_becomes_a_fact() -> None:
+def test_announcements_of_the_driver_become_facts() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=0)
     recorder.announce(EnterPhase(phase="training"))

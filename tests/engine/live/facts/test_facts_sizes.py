@@ -1,4 +1,4 @@
-"""No fact is larger than the control plane takes, whatever models write and replicas do: a refused one ends the run."""
+"""No fact exceeds the control plane's limit, whatever models write and replicas do: a refused fact ends the run."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ from engine.spec.facts import (
 )
 
 MOST_BYTES = 900_000
-"""The control plane takes bodies of 1 MiB; the rest is for what stands around a fact."""
+"""The control plane accepts bodies of 1 MiB; the rest is for the envelope of a fact."""
 
 
 def size(fact: FactBody) -> int:
@@ -77,9 +77,9 @@ def read(ordinal: int, *, failure: Failure | None = None, cut: bool = False, tru
 
 
 def test_long_trajectories_are_split_over_several_facts() -> None:
-    told = trajectories_sampled(1, tuple(read(each) for each in range(8)))
-    assert len(told) > 1 and max(map(size, told)) < MOST_BYTES
-    assert [sample.prompt_ordinal for fact in told for sample in fact.trajectories] == list(range(8))
+    facts = trajectories_sampled(1, tuple(read(each) for each in range(8)))
+    assert len(facts) > 1 and max(map(size, facts)) < MOST_BYTES
+    assert [sample.prompt_ordinal for fact in facts for sample in fact.trajectories] == list(range(8))
 
 
 def idle(replica: int, *, spans: tuple[ActivitySpan, ...], observed_at: float) -> ReplicaObserved:
@@ -118,16 +118,16 @@ def test_replicas_beyond_one_fact_take_turns_and_lose_no_spans() -> None:
     for second in range(1, 32):
         for replica in range(num):
             span = ActivitySpan(doing="idle" if second % 2 else "decode", started_at=second - 1.0, ended_at=second)
-            if replica < 149 or second < 3:  # the last one falls silent
+            if replica < 149 or second < 3:  # the last one stops reporting
                 recorder.on_report(idle(replica, spans=(span,), observed_at=float(second)))
     first, *facts = [body for body in sink.bodies if isinstance(body, ReplicasObserved)]
     assert len(first.replicas) == 1 and facts[0].num_replicas == 150
     assert {state.replica for fact in facts[:3] for state in fact.replicas} >= set(range(149))
-    told = dict.fromkeys(range(150), 0.0)
+    seconds = dict.fromkeys(range(150), 0.0)
     for state in (state for fact in (first, *facts) for state in fact.replicas):
-        told[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
-    # All 31 seconds, but for those that wait for a turn that comes in one of three facts of five seconds each.
-    assert all(15 <= told[replica] <= 31 for replica in range(149)) and told[149] <= 2
+        seconds[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
+    # All 31 seconds, except those since the last turn, which comes in one of three facts of five seconds each.
+    assert all(15 <= seconds[replica] <= 31 for replica in range(149)) and seconds[149] <= 2
 
 
 def test_last_replica_spans_precede_the_end_with_their_times() -> None:
@@ -139,21 +139,21 @@ def test_last_replica_spans_precede_the_end_with_their_times() -> None:
             span = ActivitySpan(doing="decode", started_at=second - 1.0, ended_at=float(second))
             recorder.on_report(idle(replica, spans=(span,), observed_at=float(second)))
     now[0] += 2.5
-    recorder.tell_rest()
-    told = dict.fromkeys(range(70), 0.0)
+    recorder.flush()
+    seconds = dict.fromkeys(range(70), 0.0)
     facts = [body for body in sink.bodies if isinstance(body, ReplicasObserved)]
     for state in (state for fact in facts for state in fact.replicas):
-        told[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
-    assert set(told.values()) == {8.0}
+        seconds[state.replica] += sum(span.end_s - span.start_s for span in state.spans)
+    assert set(seconds.values()) == {8.0}
     assert {state.spans[-1].end_s for fact in facts[-2:] for state in fact.replicas} == {-2.5}
-    recorder.tell_rest()
+    recorder.flush()
     assert len([body for body in sink.bodies if isinstance(body, ReplicasObserved)]) == len(facts)
 
 
 def trained_on(step: int, *, num_groups: int, group_size: int) -> tuple[BatchReady, BatchTrained]:
-    """The longest texts and traces, each letter of four bytes and a token of its own, over many turns."""
-    said = Utterance(is_own=True, start=0, num_letters=66, first_token=0, num_tokens=66, tool="t", arguments="𝄞" * 999)
-    turns = tuple(replace(said, start=66 * at, first_token=66 * at) for at in range(300))
+    """The longest texts and traces, each letter of four bytes and one token, over many turns."""
+    turn = Utterance(is_own=True, start=0, num_letters=66, first_token=0, num_tokens=66, tool="t", arguments="𝄞" * 999)
+    turns = tuple(replace(turn, start=66 * at, first_token=66 * at) for at in range(300))
     groups = []
     for ordinal in range(num_groups):
         first = read(ordinal).trajectory
@@ -168,8 +168,8 @@ def trained_on(step: int, *, num_groups: int, group_size: int) -> tuple[BatchRea
 
 @pytest.mark.long
 def test_facts_stay_within_their_byte_rate() -> None:
-    """Two steps a second of large groups, samples that end otherwise, a hundred metrics, and 70 replicas that change
-    all the time. Lines of logs have a rate of their own."""
+    """Two steps a second of large groups, samples with other ends, a hundred metrics, and 70 replicas that change
+    all the time. Log lines have a rate of their own."""
     sink, choice, seconds, steps_a_second = MemorySink(), Choice(), 60, 2
     recorder = Recorder(sink, start_step=0, spell=lambda ids: ["𝄞"] * len(ids))
     ended = EndedSamples(group_size=64, staleness=lambda trajectory: 1)
@@ -198,24 +198,24 @@ def lines(num: int, text: str = "x", *, component: str = "rollout-0", num_droppe
     return LinesSaid(component=component, lines=(line,) * num, num_dropped=num_dropped)
 
 
-def test_long_lines_are_told_in_several_facts_and_the_loss_once() -> None:
-    told = log_lines([lines(MAX_LINES, "𝄞" * LONGEST_LINE, num_dropped=3), lines(MAX_LINES, "𝄞", num_dropped=4)])
-    assert max(map(size, told)) < MOST_BYTES
-    assert [len(fact.lines) for fact in told] == [MAX_LINES] * 2
-    assert [fact.num_dropped for fact in told] == [7, 0]
+def test_long_lines_are_split_and_dropped_lines_count_once() -> None:
+    facts = log_lines([lines(MAX_LINES, "𝄞" * LONGEST_LINE, num_dropped=3), lines(MAX_LINES, "𝄞", num_dropped=4)])
+    assert max(map(size, facts)) < MOST_BYTES
+    assert [len(fact.lines) for fact in facts] == [MAX_LINES] * 2
+    assert [fact.num_dropped for fact in facts] == [7, 0]
     assert [fact.num_dropped for fact in log_lines([lines(0, num_dropped=9)])] == [9]
 
 
-def test_the_outcome_of_a_trajectory_is_told() -> None:
+def test_outcome_of_a_trajectory_is_reported() -> None:
     late, broken = Failure(kind="timeout", reason="no answer"), Failure(kind="error", reason="took longer than 5 s")
     failed = (read(3, failure=late), read(4, failure=broken))
     reads = (read(0), read(1, cut=True), read(2, cut=True, trusted=False), *failed)
-    told = trajectories_sampled(1, reads)
-    outcomes = [sample.outcome for fact in told for sample in fact.trajectories]
+    facts = trajectories_sampled(1, reads)
+    outcomes = [sample.outcome for fact in facts for sample in fact.trajectories]
     assert outcomes == ["rewarded", "cut", "untrusted", "timeout", "error"]
 
 
-def test_lines_are_told_before_a_broken_run_ends() -> None:
+def test_lines_are_recorded_before_a_broken_run_ends() -> None:
     sink = MemorySink()
     recorder = Recorder(sink, start_step=0)
     recorder.on_lines(lines(2))
@@ -223,5 +223,5 @@ def test_lines_are_told_before_a_broken_run_ends() -> None:
     recorder.on_lines(lines(3))
     assert sink.bodies == []
     recorder.on_report(RunBroken(failure_class="user_code", message="it broke"))
-    told = [(body.component, len(body.lines)) for body in sink.bodies if isinstance(body, LogLines)]
-    assert told == [("rollout-0", 5), ("trainer", 1)]
+    counts = [(body.component, len(body.lines)) for body in sink.bodies if isinstance(body, LogLines)]
+    assert counts == [("rollout-0", 5), ("trainer", 1)]

@@ -1,4 +1,4 @@
-"""Keys and values between two replicas: whole and right, or not at all; and no memory is left, whoever vanishes."""
+"""Keys and values between two replicas arrive complete and right, or not at all, and no memory stays behind."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from engine.inference.port import KvPages
 from engine.live.body.loop import BodyCall
 from engine.live.kv.fetches import Fetches, pages_of
 from engine.live.kv.offers import COME_WITHIN_S, Offer, Offered, Offers
-from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, SLOWEST_BYTES_PER_S, Deadline, TornPages, announced, ask
+from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, SLOWEST_BYTES_PER_S, Deadline, TornPages, read_head, request
 from engine.live.process.links import Links
 from engine.live.weights.link import STALLED_S, call
 from engine.live.weights.offered_bytes import Reach
@@ -23,7 +23,7 @@ from engine.live.weights.segments import FOLDER, own_memory, sweep
 from tests.engine.live.weights.test_link import LyingWire, wait_until
 
 LAYERS = 3
-# More than a piece, and no whole number of them.
+# More than a piece, and not a multiple of one.
 LAYER_BYTES = PIECE_BYTES + 4_321
 PAGES = KvPages(layout="of a test", version=4, num_tokens=77, data=b"", mixed=True)
 ELSEWHERE = "of another host"
@@ -43,10 +43,10 @@ def fill(offer: Offer, sample: int, *, num_layers: int = LAYERS) -> None:
     memory = room.take(PAGES, LAYERS * LAYER_BYTES)
     if memory is None:
         return
-    said = content(sample)
+    pages = content(sample)
     for layer in range(num_layers):
         span = slice(layer * LAYER_BYTES, (layer + 1) * LAYER_BYTES)
-        memory[span] = said[span]
+        memory[span] = pages[span]
         room.filled(span.stop)
 
 
@@ -89,29 +89,29 @@ def test_sample_arrives_while_the_next_is_still_written(source: Source, memory: 
     [(sample, second)] = coming
     assert sample == 2 and bytes(second.data) == content(2)
     wait_until(lambda: not source.segments)
-    assert bytes(first.data) == content(0), "who has mapped it keeps it"
+    assert bytes(first.data) == content(0), "a mapped page stays"
 
 
 @pytest.mark.long
-def test_a_layer_is_on_its_way_before_the_next_is_there(source: Source) -> None:
+def test_layer_is_sent_before_the_next_is_filled(source: Source) -> None:
     offer, offered = source.offer(0)
     fill(offer, 0, num_layers=1)
     with call(offered.reach, source.links.token) as link:
-        ask(link, offered.name, ELSEWHERE)
-        assert announced(link) is not None
+        request(link, offered.name, ELSEWHERE)
+        assert read_head(link) is not None
         deadline = Deadline(LAYER_BYTES)
         came = deadline.received(link, LAYER_BYTES)
     assert len(came) == LAYER_BYTES
 
 
-def test_what_an_engine_did_not_put_in_does_not_come(source: Source) -> None:
+def test_samples_without_pages_are_left_out(source: Source) -> None:
     offer, offered = source.offer(0, 1)
     fill(offer, 1)
     offer.close()
     assert [sample for sample, _ in source.pages(offered)] == [1]
 
 
-def test_a_byte_changed_on_the_wire_is_never_seen(source: Source) -> None:
+def test_byte_changed_on_the_wire_is_refused(source: Source) -> None:
     offer, offered = source.offer(0, 1)
     wire = LyingWire(offered.reach, lies=1, of_answers=True)
     fill(offer, 0)
@@ -129,11 +129,11 @@ def test_vanished_host_leaves_no_memory_behind(source: Source) -> None:
     offer, offered = source.offer(0, 1)
     fill(offer, 0)
     with call(offered.reach, source.links.token) as link:
-        ask(link, offered.name, ELSEWHERE)
-        assert announced(link) is not None
+        request(link, offered.name, ELSEWHERE)
+        assert read_head(link) is not None
     wait_until(lambda: not source.segments)
     fill(offer, 1)
-    assert not source.segments, "nobody needs it any more"
+    assert not source.segments, "no host needs the second sample's memory"
 
 
 def test_unfetched_offer_expires_and_a_late_host_gets_nothing(source: Source) -> None:
@@ -161,7 +161,7 @@ def test_wrong_token_or_guessed_name_gets_nothing(source: Source) -> None:
         list(source.pages(offered))  # once
 
 
-def test_a_full_host_moves_samples_without_their_cache(source: Source) -> None:
+def test_full_host_moves_samples_without_their_cache(source: Source) -> None:
     offer, offered = source.offer(0, 1)
     assert offer.room(0).take(PAGES, 1 << 60) is None
     fill(offer, 1)
@@ -184,35 +184,35 @@ def test_page_timeout_grows_with_size_and_drops_do_not_renew_it(num_bytes: int) 
             deadline.received(near, 1)
 
 
-# ── fetched beside a loop ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── fetches in parallel with a loop ───────────────────────────────────────────────────────────────────────────────────
 
 
-class ToldBody:
+class RecordingBody:
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def on_pages(self, offer: bytes, sample: int, pages: KvPages) -> list[object]:
-        self.told.append((sample, bytes(pages.data)))
+        self.calls.append((sample, bytes(pages.data)))
         return []
 
     def on_pages_ended(self, offer: bytes) -> list[object]:
-        self.told.append("ended")
+        self.calls.append("ended")
         return []
 
 
 def fetched(token: bytes, offered: Offered, within: Callable[[], None] = lambda: None) -> list[object]:
-    body = ToldBody()
+    body = RecordingBody()
 
     def on_loop(what: BodyCall) -> None:
         what(body)
 
     Fetches(token=token, on_loop=on_loop).fetch(offered)
     within()
-    wait_until(lambda: "ended" in body.told)
-    return body.told
+    wait_until(lambda: "ended" in body.calls)
+    return body.calls
 
 
-def test_a_fetch_ends_when_the_source_is_not_there(source: Source) -> None:
+def test_fetch_ends_when_the_source_is_gone(source: Source) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     nowhere = Offered(reach=Reach(address="127.0.0.1", port=port), name=bytes(NAME_BYTES), samples=(0,))

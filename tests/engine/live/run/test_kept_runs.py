@@ -49,9 +49,7 @@ def test_trace_has_tokens_and_waits_of_every_sample(run: KeptRun) -> None:
     trace, environment, num = trace_of(run, overhead_s=0.0), environment_of(run.spec), 0
     for each in ended(run.recordings):
         work = trace.work(run.spec.training.seed, each.key)
-        assert [tokens for tokens, _ in parts_of(each, is_own=True)] == list(work.turns) and len(
-            work.turns
-        ) == NUM_TURNS
+        assert [num for num, _ in parts_of(each, is_own=True)] == list(work.turns) and len(work.turns) == NUM_TURNS
         assert [tokens for tokens, _ in parts_of(each, is_own=False)] == [call.tokens for call in work.calls]
         assert work.num_tokens - work.prompt == each.num_tokens
         for turn, (_, seconds) in enumerate(parts_of(each, is_own=False)):

@@ -52,9 +52,7 @@ def test_request_for_hosts_covers_any_plan() -> None:
             needed = bundles(job, has_gpus=has_gpus)
             request = wanted(JobNeeds.of_spec(job, has_gpus=has_gpus))
             for kind in ("CPU", "GPU"):
-                sums = [
-                    sum(each.get(kind, 0.0) for each in group) for group in ([b.resources for b in needed], request)
-                ]
+                sums = [sum(each.get(kind, 0.0) for each in all_) for all_ in ([b.resources for b in needed], request)]
                 assert sums[0] <= sums[1] + 1e-9, (kind, sums)
                 assert kind == "CPU" or sums[0] == sums[1]
 
@@ -87,7 +85,7 @@ def test_elastic_replicas_are_not_reserved() -> None:
     assert sum(bundle.part.kind == "rollout" for bundle in bundles(job, has_gpus=True)) == 1
 
 
-def test_moments_on_a_cpu_device_are_not_offloaded() -> None:
+def test_offload_in_a_pool_without_gpus_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^optimizer\.offload has no effect .* leave it at False\.$"):
         refuse_offload(spec(steps=9, optimizer={"offload": True}))
     refuse_offload(spec(steps=9))
@@ -99,9 +97,7 @@ def test_environment_workers_rotate_over_rollout_hosts() -> None:
     placed = bundles(job, has_gpus=True)
     relays = [bundle.host for bundle in placed if bundle.part.kind == "relay"]
     workers = {bundle.part: bundle.host for bundle in placed if bundle.part.kind == "environment"}
-    assert list(workers) == [environment_address(worker) for worker in range(1, 5)], (
-        "the first worker shares data's bundle"
-    )
+    assert list(workers) == [environment_address(worker) for worker in range(1, 5)], "the first is in data's bundle"
     assert len(relays) == 2 and sorted(workers.values()) == sorted(relays * 2)
 
 

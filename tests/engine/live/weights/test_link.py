@@ -1,4 +1,4 @@
-"""Bytes between relays: hashes catch what the wire does, strangers get nothing, memory is given back."""
+"""Bytes between relays: hashes detect corruption on the wire, strangers get nothing, memory is freed."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ WITHIN_S = 120.0
 def wait_until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + WITHIN_S
     while not holds():
-        assert time.monotonic() < give_up_at, "not within the time allowed"
+        assert time.monotonic() < give_up_at, "timed out"
 
 
 def weights(version: int, *, seed: int = 0) -> WeightVersion:
@@ -60,12 +60,12 @@ def weights(version: int, *, seed: int = 0) -> WeightVersion:
 
 
 class LyingWire:
-    """Between a sender and a listener; changes a byte of every stretch that it is told to, of what the caller sends or
-    of the answers. It may hold these up after some bytes."""
+    """A proxy between a sender and a listener that changes a byte of the first `lies` stretches, of the caller's bytes
+    or of the answers. It may hold these after `holds_at` bytes until `may_continue` is set."""
 
     def __init__(self, reach: Reach, *, lies: int = 0, of_answers: bool = False, holds_at: int = 2**62) -> None:
         self._behind, self.lies, self._of_answers, self._holds_at = reach, lies, of_answers, holds_at
-        self.goes_on = Event()
+        self.may_continue = Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.reach = Reach(address="127.0.0.1", port=self._socket.getsockname()[1])
         Thread(target=self._accept, daemon=True).start()
@@ -79,19 +79,19 @@ class LyingWire:
 
     def _pump(self, source: socket.socket, target: socket.socket, may_lie: bool) -> None:
         num_bytes = 0
-        while stretch := self._received(source):
+        while stretch := self._receive(source):
             num_bytes += len(stretch)
             if may_lie and num_bytes >= self._holds_at:
-                self.goes_on.wait(WITHIN_S)
+                self.may_continue.wait(WITHIN_S)
             if may_lie and self.lies and num_bytes > 2**18 and len(stretch) > 1_000:
                 self.lies -= 1
                 stretch = stretch[:500] + bytes([stretch[500] ^ 1]) + stretch[501:]
-            with suppress(OSError):  # it has hung up
+            with suppress(OSError):  # the target has closed the link
                 target.sendall(stretch)
         target.close()
 
-    def _received(self, source: socket.socket) -> bytes:
-        """Nothing, too, where the other pump has closed it."""
+    def _receive(self, source: socket.socket) -> bytes:
+        """Empty also if the other pump has closed the socket."""
         try:
             return source.recv(2**16)
         except OSError:
@@ -99,7 +99,7 @@ class LyingWire:
 
 
 class Pair:
-    """A master and a follower in this process, the follower behind a wire that may lie."""
+    """A master and a follower in this process, the follower behind a lying wire."""
 
     def __init__(self, *, lies: int) -> None:
         self._loops: dict[Address, Loop] = {}
@@ -140,7 +140,7 @@ class Pair:
         self._send(relay_address(to), WeightsOffered(manifest=manifest, pinned=False, payload=payload))
 
     def agree(self) -> bool:
-        """With whoever wants to lead."""
+        """Confirms a relay that wants to lead."""
         for wish in self.to_trainer:
             if isinstance(wish, MasterElected) and wish.incarnation is not None:
                 seen = ClaimSeen(claim=wish.claim, incarnation=wish.incarnation)
@@ -149,7 +149,7 @@ class Pair:
         return False
 
     def silence(self, host: int) -> None:
-        """It is as dead to everybody."""
+        """Cuts the host off, as if it were dead."""
         self._silent.append(relay_address(host))
 
     def seals(self, host: int) -> dict[WeightsId, str]:
@@ -196,7 +196,7 @@ def test_chunk_corrupted_on_the_wire_is_refetched(handover: Handover, lies: int)
 
 @pytest.fixture
 def far(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> tuple[WeightVersion, OfferedBytes, LyingWire]:
-    """A version on another host, of which two thirds come and then nothing."""
+    """A version on another host, whose transfer stops after two thirds."""
     monkeypatch.setattr(handover_module, "PULL_BYTES", CHUNK_BYTES)
     sent = weights(1)
     handover.keep(sent)
@@ -218,7 +218,7 @@ def test_chunks_are_forwarded_early_and_shown_once_complete(
         pair.offer(sent.manifest, offered)
         wait_until(lambda: pair.chunks(1) >= NUM_CHUNKS // 2)
         assert not pair.visible(0) and not pair.visible(1)
-        trainers_wire.goes_on.set()
+        trainers_wire.may_continue.set()
         wait_until(lambda: WeightsId(0, 1) in pair.visible(0) & pair.visible(1))
         assert pair.bytes_of(0, WeightsId(0, 1)) == pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
         assert pair.chunks(1) == NUM_CHUNKS
@@ -246,7 +246,7 @@ def test_relay_whose_head_dies_midway_shows_only_whole_versions(
         wait_until(lambda: WeightsId(0, 1) in pair.visible(1))
         assert pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
     finally:
-        trainers_wire.goes_on.set()
+        trainers_wire.may_continue.set()
         pair.close()
 
 
@@ -264,14 +264,14 @@ def test_master_on_another_host_pulls_from_trainer_over_a_link(
     arrived: list[tuple[int, int]] = []
     pull(replace(part, reach=wire.reach), TOKEN, WeightsId(0, 7), room, lambda *span: arrived.append(span))
     assert room == sent.buffer and wire.lies == 0
-    assert arrived == list(chunk_spans(NUM_BYTES, 2**20)), "each byte once, when it was right"
+    assert arrived == list(chunk_spans(NUM_BYTES, 2**20)), "each byte arrives once, when it is valid"
     with pytest.raises(TornWeights):
         pull(part, TOKEN, WeightsId(0, 8), room, lambda *span: None)
     with pytest.raises(TornWeights):
         pull(part, b"another token", WeightsId(0, 7), room, lambda *span: None)
 
 
-def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
+def test_stranger_without_the_token_can_neither_send_nor_read() -> None:
     served: list[bytes] = []
     listener = Listener("127.0.0.1", TOKEN, lambda link: served.append(link.recv(10)))
     with pytest.raises(OSError):
@@ -279,7 +279,7 @@ def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
     with socket.create_connection((listener.reach.address, listener.reach.port)) as plain:
         plain.sendall(b"injected" * 10)
         with suppress(ConnectionResetError):
-            while plain.recv(100):  # a nonce and a proof; then it hangs up
+            while plain.recv(100):  # a nonce and a proof; then the listener closes the link
                 pass
     with call(listener.reach, TOKEN) as link:
         link.sendall(b"welcome")
@@ -303,7 +303,7 @@ def test_handed_over_version_outlives_trainer_without_a_copy(handover: Handover)
     with pytest.raises(TornWeights, match="gone"):
         map_shared(shared)
     adopted.remove()
-    assert bytes(mapped) == b"x" * 1_000, "who has mapped it keeps it"
+    assert bytes(mapped) == b"x" * 1_000, "a mapped segment stays"
 
 
 def test_sweep_removes_memory_of_killed_processes_only() -> None:
