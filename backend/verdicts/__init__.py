@@ -1,1 +1,1 @@
-"""The verdict on a run: whether it is well, why not, and what to do about it."""
+"""The verdict on a run: how it is doing, why, and what to do."""

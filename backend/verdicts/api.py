@@ -13,9 +13,9 @@ router = Router(tags=["Telemetry"])
 
 
 @router.get(
-    "/jobs/{job_id}/verdict", auth=MAY_READ, response={200: VerdictOut} | problems(404), summary="Whether it is well"
+    "/jobs/{job_id}/verdict", auth=MAY_READ, response={200: VerdictOut} | problems(404), summary="Get a job's verdict"
 )
 def verdict(request: HttpRequest, job_id: PathId) -> VerdictOut:
-    """How the job is doing, by rules over its series: the first finding is the verdict, with the points that show it
-    and what to do. It is renewed within seconds of the job's news."""
+    """How the job is doing, judged by rules over its series. The first finding is the verdict; each comes with the
+    supporting points and what to do. Renewed within seconds of new steps or events."""
     return verdict_of(the_job(caller_of(request).team, job_id))

@@ -1,4 +1,4 @@
-"""The background task of verdicts. A lost tick costs a delay; two at once write once."""
+"""The periodic task that judges jobs. A lost tick only delays; of two at once, one writes."""
 
 from time import monotonic
 from typing import Final
@@ -8,7 +8,7 @@ from celery import shared_task
 from backend.clock import database_now
 from backend.verdicts.judging import judge_due
 
-AT_MOST_S: Final = 10.0  # jobs that are not reached are the first of the next tick
+AT_MOST_S: Final = 10.0  # jobs not reached come first in the next tick
 
 
 @shared_task(name="verdicts.judge")

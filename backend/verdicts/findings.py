@@ -1,5 +1,4 @@
-"""Findings as they are kept and told: with the points of the series that show them. Adding a field is fine, changing
-one is not."""
+"""Findings as stored and served, with the points of their series. Fields may be added, never changed."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,25 +8,25 @@ from pydantic import BaseModel, Field
 from backend.verdicts.rules.finding import Finding, Tone
 from backend.verdicts.rules.observed import Line, Observed
 
-MOST_POINTS: Final = 40  # of a line as wide as a word; a thousand pages may ask for it each second
+MOST_POINTS: Final = 40  # for a sparkline; a thousand pages may poll it each second
 
 
 class EvidenceSeries(BaseModel):
     series: str
-    points: list[tuple[int, float]] = Field(description="At most 40 of its [step, value], the newest last.")
+    points: list[tuple[int, float]] = Field(description="At most 40 [step, value] points, the newest last.")
 
 
 class Found(BaseModel):
     kind: str = Field(
         description="stalled, environment, untrusted, mismatch, collapsing, stuck, stale; solved, plateau, learning, "
-        "early; starved_trainer, starved_rollouts, retold. More may come."
+        "early; starved_trainer, starved_rollouts, retold. Expect new kinds."
     )
-    word: str = Field(description="The kind, for people.")
-    tone: Tone = Field(description="alarm: act; notice: time or money could be saved; good; plain.")
+    word: str = Field(description="Label of the kind.")
+    tone: Tone = Field(description="alarm: act now; notice: the run could be faster or cheaper; good; plain.")
     sentence: str
-    remedy: str = Field(description="What to do. Empty: nothing.")
+    remedy: str = Field(description="What to do. Empty if nothing is needed.")
     since_step: int | None
-    evidence: list[EvidenceSeries] = Field(description="The series that show it, the plainest first.")
+    evidence: list[EvidenceSeries] = Field(description="Series that support the finding, the clearest first.")
 
 
 def found_of(findings: Sequence[Finding], run: Observed) -> list[Found]:
@@ -52,7 +51,7 @@ def _line(run: Observed, name: str) -> Line:
 
 
 def _points(run: Observed, name: str) -> list[tuple[int, float]]:
-    """Evenly of the line, its two ends among them."""
+    """Evenly spaced points of the line, including both ends."""
     line = _line(run, name)
     num = min(len(line), MOST_POINTS)
     chosen = (line[round(at * (len(line) - 1) / max(1, num - 1))] for at in range(num))

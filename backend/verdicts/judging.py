@@ -1,12 +1,12 @@
-"""Judging jobs as their news come: the verdict is renewed, an alarm that begins or ends is an event.
+"""Judges jobs as their news arrive: renews the verdict and records an event when an alarm begins or ends.
 
-    news of a job ─▶ its cursor moves ─▶ within a tick: observed ─▶ rules ─▶ row, events ─NOTIFY─▶ pages, webhooks, mail
+    news of a job ─▶ its cursor moves ─▶ within a tick: observe ─▶ rules ─▶ row, events ─NOTIFY─▶ pages, webhooks, mail
 
 Invariants:
-- events and row are written in one transaction under the job's lock, and only onto the row that was judged from: of two
-  that judge at once one writes;
-- the lock is not held while series are read, so that facts are not kept waiting;
-- of a job that is over nobody is told anything new: its end is an event, and its last verdict stays on its page.
+- events and row are written in one transaction under the job's lock, and only if the row is unchanged since the read:
+  of two concurrent judges only one writes;
+- series are read without the lock, so that facts do not wait;
+- a job that has ended raises no alarm events: its end is an event itself, and its page keeps the last verdict.
 """
 
 import logging
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 ACTOR: Final = "verdict"
 RAISED: Final = "alarm_raised"
 ENDED: Final = "alarm_ended"
-LOOK_EVERY: Final = timedelta(seconds=30)  # at a job that says nothing: silence is told in minutes
+LOOK_EVERY: Final = timedelta(seconds=30)  # for a running job without news: stall limits are minutes
 AT_ONCE: Final = 500
 
 
 def judge_due(*, now: datetime, has_time: Callable[[], bool] = lambda: True) -> int:
-    """The number of jobs judged, those first that were judged longest ago; with no time left, the next tick goes on."""
+    """Returns the number of jobs judged, oldest verdict first. Out of time, it leaves the rest to the next tick."""
     num = 0
     for job_id in _due(now):
         if not has_time():
@@ -48,20 +48,20 @@ def judge_due(*, now: datetime, has_time: Callable[[], bool] = lambda: True) -> 
 
 
 def judge_job(job: Job, *, now: datetime) -> None:
-    """A job whose row was just read."""
+    """`job` must be freshly read from the database."""
     before = JobVerdict.objects.filter(job=job).first()
     run = observed_of(job, before, now=now)
     found = found_of(judge(run), run)
-    told = [each.model_dump(mode="json") for each in found]
+    stored = [each.model_dump(mode="json") for each in found]
     with transaction.atomic():
         locked = locked_job(job.pk)
         if _moment(JobVerdict.objects.filter(job=job).first()) != _moment(before):
-            return  # somebody else has judged it meanwhile
-        has_news = locked.cursor != job.cursor  # since its series were read: it is judged again
+            return  # another judge was faster
+        has_news = locked.cursor != job.cursor  # news since the read: judge again
         if not job.is_terminal:
-            _tell_alarms(locked, before.alarms if before else [], found, now=now)
-        if before is None or before.found != told:
-            next_cursor(locked)  # pages pull when it moves
+            _record_alarms(locked, before.alarms if before else [], found, now=now)
+        if before is None or before.found != stored:
+            next_cursor(locked)  # makes open pages reload
         JobVerdict.objects.update_or_create(
             job=locked,
             defaults={
@@ -70,7 +70,7 @@ def judge_job(job: Job, *, now: datetime) -> None:
                 "step": job.step,
                 "stepped_at": stepped_at(job, before, now=now),
                 "kind": found[0].kind,
-                "found": told,
+                "found": stored,
                 "alarms": [each.kind for each in found if each.tone == "alarm"],
                 "is_final": job.is_terminal,
             },
@@ -78,8 +78,8 @@ def judge_job(job: Job, *, now: datetime) -> None:
 
 
 def _due(now: datetime) -> list[str]:
-    """What runs and was never judged; what has news since; what runs and has been silent. Found by live attempts and by
-    verdicts that are not final, which are few however many jobs there were."""
+    """Running jobs never judged, those with news, and those silent for long. Queried via live attempts and non-final
+    verdicts, both few however many jobs there were."""
     live = JobAttempt.objects.filter(ended_at__isnull=True, job__steps__gt=0, job__started_at__isnull=False)
     new = live.filter(~Exists(JobVerdict.objects.filter(job=OuterRef("job"))))
     has_news = Q(cursor__lt=F("job__cursor"))
@@ -88,7 +88,7 @@ def _due(now: datetime) -> list[str]:
     return [*new.values_list("job_id", flat=True)[:AT_ONCE], *known.values_list("job_id", flat=True)[:AT_ONCE]]
 
 
-def _tell_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, now: datetime) -> None:
+def _record_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, now: datetime) -> None:
     active = {each.kind: each for each in found if each.tone == "alarm"}
     for kind, alarm in active.items():
         if kind not in before:

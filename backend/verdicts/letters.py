@@ -1,4 +1,4 @@
-"""Letters about alarms, to who submitted the job. To a program, and where no mail goes out, there is none."""
+"""Alarm mails to the user who submitted the job. None for a service account, or where the site sends no mail."""
 
 from django.conf import settings
 
@@ -8,7 +8,7 @@ from backend.verdicts.findings import Found
 
 
 def write_of(job: Job, alarm: Found) -> bool:
-    """True if it was taken. After the commit, and never a reason to fail."""
+    """True if the mail was queued. Runs after the commit; a failure never affects the verdict."""
     person = job.created_by
     if person.is_service or not person.is_active:
         return False

@@ -1,8 +1,8 @@
-"""The verdict on each job that trains, as it was last judged.
+"""The latest verdict on each training job.
 
 Invariants:
-- `alarms` of a job that goes on is what its events say: a kind is in it from its `alarm_raised` to its `alarm_ended`;
-- a job that is over is judged once more, and then never again.
+- a running job's `alarms` match its events: a kind is listed from its `alarm_raised` to its `alarm_ended`;
+- a job that has ended is judged once more, then never again.
 """
 
 from typing import ClassVar
@@ -16,10 +16,10 @@ from backend.jobs.models import Job
 
 class JobVerdict(models.Model):
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
-    cursor = models.PositiveBigIntegerField()  # of the job, when it was judged: without news there is nothing to judge
+    cursor = models.PositiveBigIntegerField()  # the job's when judged: unchanged means no news
     judged_at = models.DateTimeField()
     step = models.PositiveIntegerField()
-    stepped_at = models.DateTimeField()  # by our clock: when it was seen to come to this step, or not to be training
+    stepped_at = models.DateTimeField()  # database clock: first tick at this step, or not training
     kind = models.CharField(max_length=30)
     found = models.JSONField()  # `findings.Found`, the first is the verdict
     alarms = ArrayField(models.CharField(max_length=30), default=list)

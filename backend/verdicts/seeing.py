@@ -1,6 +1,6 @@
-"""What the rules are to know of a job, read from its tables.
+"""A job's input to the rules, read from its tables.
 
-Invariant: the cost is bounded however long the job ran: its last steps, and the whole in so many means.
+Invariant: the cost is bounded however long the job ran: its last steps, and the whole run as a fixed number of means.
 """
 
 from datetime import datetime
@@ -17,11 +17,11 @@ from engine.spec.facts import MAX_PARTS
 from engine.spec.job import JobSpec
 
 AWAITED: Final = "training"
-"""The phase in which steps are awaited."""
+"""The only phase in which missing steps count as silence."""
 
 
 def observed_of(job: Job, before: JobVerdict | None, *, now: datetime) -> Observed:
-    """`before`: as it was judged then."""
+    """`before`: the previous verdict, if any."""
     ends = ends_of_series(job, OF_THE_LAST_STEPS, num_last=RECENT)
     return Observed(
         recent={name: each.newest for name, each in ends.items()},
@@ -36,7 +36,7 @@ def observed_of(job: Job, before: JobVerdict | None, *, now: datetime) -> Observ
 
 
 def _parts_of(job: Job) -> list[str]:
-    """As many as an engine tells of one step: an environment whose parts are others at every step names no parts."""
+    """At most as many as the engine reports per step: part names that change at every step mean nothing."""
     return list(job.series.filter(name__startswith=PART).order_by("name").values_list("name", flat=True)[:MAX_PARTS])
 
 
@@ -45,6 +45,6 @@ def is_training(job: Job) -> bool:
 
 
 def stepped_at(job: Job, before: JobVerdict | None, *, now: datetime) -> datetime:
-    """By our own clock, as often as we look: an engine's may be wrong, and its facts may have waited in a spool."""
+    """By the database's clock, at the ticks: engine clocks may be wrong, and facts may have waited in a spool."""
     is_same = before is not None and before.step == job.step and is_training(job)
     return before.stepped_at if before is not None and is_same else now

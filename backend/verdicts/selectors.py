@@ -1,4 +1,4 @@
-"""Verdicts, for readers."""
+"""Read access to verdicts."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,17 +13,17 @@ from backend.verdicts.rules.finding import word_of
 
 
 class VerdictOut(BaseModel):
-    judged_at: datetime | None = Field(description="Null: not yet. A job that only evaluates, or waits, is not judged.")
-    step: int = Field(description="The step that it had come to.")
-    is_final: bool = Field(description="The job is over; this is not renewed.")
+    judged_at: datetime | None = Field(description="Null: not judged yet. Waiting jobs and evaluations are not judged.")
+    step: int = Field(description="The job's step when it was judged.")
+    is_final: bool = Field(description="The job has ended; this verdict no longer changes.")
     is_alarm: bool
     alarms: list[str] = Field(
-        description="Kinds that are alarms now. Each raised and ended one is an event of the job, `alarm_raised` and "
+        description="Kinds of the active alarms. Each start and end is an event of the job, `alarm_raised` and "
         "`alarm_ended`, and a webhook's `job.alarm_raised` and `job.alarm_ended`."
     )
     findings: list[Found] = Field(
-        description="What is said of the job, the most important first; empty before it is judged. While there is an "
-        "alarm, alarms alone."
+        description="Findings, the most important first; empty before the first verdict. While an alarm is active, "
+        "only alarms."
     )
 
     @classmethod
@@ -47,6 +47,6 @@ def verdict_of(job: Job) -> VerdictOut:
 
 
 def alarm_words(jobs: Sequence[Job]) -> dict[str, str]:
-    """By job's id, of those that are ill, in a word."""
+    """Word of the verdict by job id, for jobs with active alarms."""
     rows = JobVerdict.objects.filter(job__in=jobs).exclude(alarms=[]).values_list("job_id", "kind")
     return {job_id: word_of(kind) for job_id, kind in rows}

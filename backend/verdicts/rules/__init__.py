@@ -1,4 +1,4 @@
-"""The rules of the verdict: what was seen of a run in, what is said of it out. Pure: no clock, no table.
+"""The rules of the verdict: observations of a run in, findings out. Pure: no clock, no database.
 
-Thresholds stand beside their rule with their reason; tests/verdict holds them against recorded runs.
+Each threshold is next to its rule, with its reason; tests/verdict checks them against recorded runs.
 """

@@ -1,8 +1,8 @@
-"""Alarms: what makes a run not worth its devices until somebody acts.
+"""Alarms: what makes a run not worth its devices until a user acts.
 
 Invariants:
-- an alarm that is active ends at another value than it begins at, so that a number on the edge raises it once;
-- a rule without the series that it needs says nothing: an older engine, or another algorithm, is no sickness.
+- an alarm begins and ends at different values, so that a number at the threshold raises it only once;
+- a rule whose series are missing is silent: an older engine or another algorithm is not a fault.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,24 +15,24 @@ from backend.verdicts.rules.observed import FEWEST, NO_SIGNAL, WINDOW, Observed
 from backend.verdicts.rules.rewards import SOLVED_AT, level_now, place_of
 
 SILENT_S: Final = 300.0
-"""Five minutes: a replica that is lost is replaced in one, and a checkpoint written in less."""
+"""Five minutes: a lost replica is replaced in one, and a checkpoint is written in less."""
 SILENT_STEPS: Final = 10
-"""… and ten usual steps, so that a run of hour-long steps may take an hour."""
+"""… and ten median steps, so that a run of hour-long steps may take an hour."""
 FIRST_STEP_S: Final = 3_600.0
-"""The first has no usual one: a model of many devices is compiled and answers its longest prompts in less."""
+"""The first step has no median: a model on many devices is compiled, and answers its longest prompts, in less."""
 FAILED: Final = (0.10, 0.05)
-"""Of samples that ended. One failure gives up its whole group, so a tenth of them is far more than one answer in a
-hundred that happened to break a judge; at half of its groups the engine ends the job."""
+"""Of samples that ended. One failure drops its whole group, so a tenth of the samples is far more than one answer in a
+hundred that happened to break a judge; at half of the groups the engine ends the job."""
 UNTRUSTED: Final = (0.10, 0.05)
-"""Of a batch: what is not trusted is not learned from, and in a tenth of answers is a habit, not chance."""
+"""Of a batch: untrusted rewards are not trained on, and a tenth of answers is a habit, not chance."""
 DROPPED: Final = (0.20, 0.10)
-"""Of samples that ended: a fifth of what the replicas did was for nothing, which no schedule's gain makes good."""
+"""Of samples that ended: a fifth of the generation was wasted, more than any schedule gains."""
 
 
 def alarms_of(run: Observed) -> Iterator[Finding]:
     for rule in _RULES:
-        if found := rule(run):
-            yield found
+        if finding := rule(run):
+            yield finding
 
 
 def _stalled(run: Observed) -> Finding | None:
@@ -40,13 +40,13 @@ def _stalled(run: Observed) -> Finding | None:
     silent_s = max(SILENT_S, SILENT_STEPS * median(step_s)) if step_s else FIRST_STEP_S
     if run.is_over or not (run.is_driver_still or (run.is_training and run.silent_s > silent_s)):
         return None
-    since = f"no step for {run.silent_s / 60:.0f} minutes" if run.silent_s > 90 else "its driver does not move"
+    since = f"no step for {run.silent_s / 60:.0f} minutes" if run.silent_s > 90 else "the driver does not respond"
     usual = f"; a step usually takes {median(step_s):.3g} s" if step_s else ""
     return alarm(
         "stalled",
         f"Stalled at step {run.step}: {since}{usual}.",
         evidence=("trainer/step_s", "environment/seconds_max"),
-        remedy="Look at the faults and the last lines of the log. An answer that waits for a tool is given up only "
+        remedy="Check the faults and the last lines of the log. An answer that waits for a tool is given up only "
         "after environment.turn_timeout_s: lower it if a tool may hang.",
     )
 
@@ -57,11 +57,11 @@ def _environment(run: Observed) -> Finding | None:
         return None
     return alarm(
         "environment",
-        f"The environment fails: {percent(failed)} of the answers of the last steps were given up, because one of "
+        f"The environment fails: {percent(failed)} of the answers of the last steps were dropped, because one in "
         "their group got no reward.",
         evidence=("samples/failed", "environment/seconds_max"),
-        remedy="The faults and the log of the environment say what it raised. Catch there what an answer may do to "
-        "it, and give the tool more time (environment.turn_timeout_s) if it ran out of it.",
+        remedy="Check the faults and the environment's log for the exception. Catch errors that an answer can cause, "
+        "and raise environment.turn_timeout_s if a tool ran out of time.",
     )
 
 
@@ -71,20 +71,20 @@ def _untrusted(run: Observed) -> Finding | None:
         return None
     return alarm(
         "untrusted",
-        f"The environment does not trust {percent(share)} of its own rewards; nothing is learned from those.",
+        f"The environment does not trust {percent(share)} of its own rewards; these are not trained on.",
         evidence=("reward/untrusted", "reward/mean"),
-        remedy="Read a few untrusted answers: either they game the judge, and it needs to be stricter, or the judge "
-        "doubts too easily.",
+        remedy="Read a few untrusted answers: if they game the judge, make it stricter; if not, the judge doubts too "
+        "easily.",
     )
 
 
 def _mismatch(run: Observed) -> Finding | None:
-    """The bound is the engine's own: what rounding explains for this model and the tokens of the step."""
+    """The engine reports the bound: the difference that rounding explains for this model and the step's tokens."""
     bounds = dict(run.recent.get("train/logprob_gap_bound", ()))
     gaps = [
         (gap, bounds[step]) for step, gap in run.recent.get("train/logprob_gap_p90", ())[-WINDOW:] if step in bounds
     ]
-    # A step without answers by its own weights has neither: most of a stale run's.
+    # A step without answers from the current weights reports neither: most steps of a stale run.
     if run.step < FEWEST or len(gaps) < 3:
         return None
     beyond = sum(gap > bound for gap, bound in gaps) / len(gaps)
@@ -93,16 +93,16 @@ def _mismatch(run: Observed) -> Finding | None:
     gap, bound = (median(values) for values in zip(*gaps, strict=True))
     return alarm(
         "mismatch",
-        f"Rollouts and trainer disagree about the same weights: one token in ten by {gap:.2g} nats or more, where "
-        f"rounding explains {bound:.2g}.",
+        f"Rollouts and trainer disagree about the same weights: one token in ten differs by {gap:.2g} nats or more, "
+        f"where rounding explains {bound:.2g}.",
         evidence=("train/logprob_gap_p90", "train/logprob_gap_bound"),
         remedy="Compare the number formats of rollouts and trainer: trainer.compute_dtype float32 rounds least. A "
-        "mixture of experts that is sampled in bfloat16 chooses other experts; the fault in the list says more.",
+        "mixture of experts sampled in bfloat16 picks other experts. See the fault in the list for details.",
     )
 
 
 def _stuck(run: Observed) -> Finding | None:
-    """A group of equal rewards is either trained without effect or, by some algorithms, filtered out."""
+    """A group of equal rewards trains nothing; some algorithms filter it out instead."""
     equal, filtered = run.usual("reward/groups_without_signal"), _share_ended(run, "filtered")
     share = max((each for each in (equal, filtered) if each is not None), default=0.0)
     place = place_of(run)
@@ -115,8 +115,8 @@ def _stuck(run: Observed) -> Finding | None:
         f"Stuck: in {percent(share)} of the groups all answers got the same reward, so there is nothing to learn "
         f"from.{reward}",
         evidence=("reward/groups_without_signal", "reward/mean"),
-        remedy="Easier prompts, a reward that pays for a part of the way, or larger groups (algorithm.group_size) "
-        "and a higher temperature, so that now and then one answer is better.",
+        remedy="Use easier prompts, a reward that pays for partial success, or larger groups (algorithm.group_size) "
+        "and a higher temperature, so that some answers are better than others.",
     )
 
 
@@ -129,7 +129,7 @@ def _stale(run: Observed) -> Finding | None:
         f"{percent(dropped)} of the answers are dropped because they are older than {run.staleness_bound} "
         f"version{'' if run.staleness_bound == 1 else 's'} when they are ready.",
         evidence=("samples/dropped_stale", "staleness/max"),
-        remedy="A higher schedule.max_staleness, more prompts a step, or fewer tokens an answer: the trainer is "
+        remedy="Raise schedule.max_staleness, use more prompts per step, or fewer tokens per answer: the trainer is "
         "faster than the longest answers.",
     )
 
@@ -146,7 +146,7 @@ _RULES: Final[tuple[Callable[[Observed], Finding | None], ...]] = (
 
 
 def _share_ended(run: Observed, end: str) -> float | None:
-    """Of the samples that ended in the last steps, those that ended so."""
+    """The share of one kind of end among the samples that ended in the last steps."""
     ends = {each: run.window(f"samples/{each}") for each in ("trained", "filtered", "dropped_stale", "failed")}
     if len(ends[end]) < FEWEST:
         return None

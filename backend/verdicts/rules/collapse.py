@@ -1,7 +1,7 @@
-"""How a run comes to nothing: its steps change nothing, its answers lose their end, their length, their reward, their
-variety or everything but their form.
+"""How a run collapses: its steps change nothing, or its answers lose their end, their length, their reward, their
+variety, or everything but their form.
 
-Invariant: of several symptoms the one that tells most is named, since they come together.
+Invariant: symptoms come together, so only the most telling one is reported.
 """
 
 from typing import Final
@@ -12,34 +12,34 @@ from backend.verdicts.rules.parts import learns_form_alone
 from backend.verdicts.rules.rewards import REWARD, SOLVED_AT, best_level, level_now, lowest_of, place_of, span_of
 
 ENTROPY_LEFT: Final = (0.10, 0.20)
-"""Of the first. What learns well grows surer too, so a low entropy counts only where rewards did not gain by it."""
+"""Of the first steps'. Good learning lowers entropy too, so this counts only if rewards did not rise."""
 ENTROPY_UP: Final = (2.0, 1.5)
-"""Times the first, and at least HALF_A_NAT more: towards the even chance of every word, which is noise."""
+"""Times the first, and at least HALF_A_NAT more: close to an even chance of every token, which is noise."""
 HALF_A_NAT: Final = 0.5
 CUT: Final = (0.80, 0.60)
-"""Of answers cut at the limit, where at first it was less by half: they no longer end."""
+"""Of answers cut at the limit, if at first half as many were: answers no longer end."""
 LENGTH_LEFT: Final = (0.34, 0.50)
-"""Of the first. An answer that says a third of what it said skips its work, or is paid for being short."""
+"""Of the first steps'. An answer of a third of its length skips its work, or is paid for being short."""
 LENGTH_LEFT_ALIKE: Final = (0.60, 0.75)
-"""The same, where besides all say the same: with nothing left to try, it will not find the way back by itself."""
+"""The same, if all answers are also alike: with nothing left to try, the run will not recover by itself."""
 LOST: Final = (0.10, 0.20)
-"""Left of what the first answers got, above the lowest reward seen. What never got anything is stuck, not lost."""
+"""Left of the first answers' reward, above the lowest seen. A run that never earned anything is stuck instead."""
 HAD: Final = 0.10
-"""Of the span of rewards: what the first answers must have got, so that a lucky one is not missed for ever."""
+"""Of the range of rewards: what the first answers must have earned, so that a lucky one is not missed for ever."""
 FALLEN: Final = (0.30, 0.15)
-"""Of the span of rewards seen, from the best ten steps; and more than FALLEN_ERRORS, so that hard prompts in a row do
-not count."""
+"""Of the range of rewards seen, from the best ten steps; and more than FALLEN_ERRORS, so that a row of hard prompts
+does not count."""
 FALLEN_ERRORS: Final = 4.0
 SKIPPED: Final = (0.50, 0.25)
-"""Of steps: their loss or gradient was no finite number, so they trained nothing."""
+"""Of steps: their loss or gradient was not finite, so they trained nothing."""
 
-_TO_RESTART: Final = "Stop it and go on from a checkpoint of before, with a learning rate of a third"
+_TO_RESTART: Final = "Stop the job and resume from an earlier checkpoint with a third of the learning rate"
 
 
 def collapsing(run: Observed) -> Finding | None:
     for symptom in (_skipping, _rambling, learns_form_alone, _shrinking, _losing, _scattering, _narrowing, _falling):
-        if found := symptom(run):
-            return found
+        if finding := symptom(run):
+            return finding
     return None
 
 
@@ -50,7 +50,7 @@ def _skipping(run: Observed) -> Finding | None:
         return None
     return alarm(
         "collapsing",
-        f"Collapsing: {percent(share)} of the last steps changed nothing, because their loss was no finite number.",
+        f"Collapsing: {percent(share)} of the last steps changed nothing: their loss or gradient was not finite.",
         evidence=("train/skipped", "train/grad_norm"),
         remedy=f"{_TO_RESTART}.",
     )
@@ -62,30 +62,30 @@ def _rambling(run: Observed) -> Finding | None:
         return None
     return alarm(
         "collapsing",
-        f"Collapsing: {percent(cut)} of its answers no longer come to an end and are cut; at first it was "
+        f"Collapsing: {percent(cut)} of the answers no longer end and are cut off at the length limit; at first it was "
         f"{percent(first)}.",
         evidence=("length/cut_fraction", "length/mean"),
-        remedy="Make length cost something (algorithm.overlong_tokens), and see whether the reward pays for long "
-        "answers. Go on from a checkpoint of before.",
+        remedy="Make length cost something (algorithm.overlong_tokens), and check whether the reward pays for long "
+        "answers. Resume from an earlier checkpoint.",
     )
 
 
 def _shrinking(run: Observed) -> Finding | None:
     length, first = run.usual("length/mean"), run.at_first("length/mean")
-    limits = LENGTH_LEFT_ALIKE if _says_the_same(run) else LENGTH_LEFT
+    limits = LENGTH_LEFT_ALIKE if _is_repetitive(run) else LENGTH_LEFT
     if length is None or not first or not run.below(length / first, limits, kind="collapsing"):
         return None
     return alarm(
         "collapsing",
-        f"Collapsing: its answers shrank from {first:.3g} to {length:.3g} tokens.",
+        f"Collapsing: answers shrank from {first:.3g} to {length:.3g} tokens.",
         evidence=("length/mean", "reward/mean"),
-        remedy="Read some: a reward that pays for a short or empty answer is the usual cause. Else go on from a "
-        "checkpoint of before, with a lower learning rate.",
+        remedy="Read some answers: a reward that pays for short or empty ones is the usual cause. Otherwise resume "
+        "from an earlier checkpoint with a lower learning rate.",
     )
 
 
 def _losing(run: Observed) -> Finding | None:
-    """At once, so that no ten steps were ever good: it would look like a run that never could."""
+    """A sudden collapse leaves no ten good steps, and would otherwise look like a run that never earned anything."""
     now, first, lowest, span = level_now(run), run.at_first(REWARD), lowest_of(run), span_of(run)
     if now is None or first is None or not span or (first - lowest) / span < HAD:
         return None
@@ -93,7 +93,7 @@ def _losing(run: Observed) -> Finding | None:
         return None
     return alarm(
         "collapsing",
-        f"Collapsing: the reward was {first:.3g} at first and is {now.mean:.3g}, near the lowest that there was.",
+        f"Collapsing: the reward was {first:.3g} at first and is {now.mean:.3g}, near the lowest seen.",
         evidence=(REWARD, "train/entropy"),
         remedy=f"{_TO_RESTART}.",
     )
@@ -107,9 +107,9 @@ def _scattering(run: Observed) -> Finding | None:
         return None
     return alarm(
         "collapsing",
-        f"Collapsing into noise: its entropy rose from {first:.2g} to {entropy:.2g} nats, and rewards did not.",
+        f"Collapsing into noise: entropy rose from {first:.2g} to {entropy:.2g} nats, and rewards did not.",
         evidence=("train/entropy", "reward/mean"),
-        remedy=f"{_TO_RESTART}; set algorithm.entropy_coefficient to 0 if it is not.",
+        remedy=f"{_TO_RESTART}; set algorithm.entropy_coefficient to 0 if it is higher.",
     )
 
 
@@ -121,8 +121,8 @@ def _narrowing(run: Observed) -> Finding | None:
         return None
     return alarm(
         "collapsing",
-        f"Collapsing: its entropy fell from {first:.2g} to {entropy:.2g} nats, and rewards did not gain by it. It "
-        "says nearly the same every time.",
+        f"Collapsing: entropy fell from {first:.2g} to {entropy:.2g} nats without a gain in reward. The answers are "
+        "nearly always the same.",
         evidence=("train/entropy", "reward/mean"),
         remedy=f"{_TO_RESTART}, or with a higher algorithm.clip_high.",
     )
@@ -142,7 +142,7 @@ def _falling(run: Observed) -> Finding | None:
     )
 
 
-def _says_the_same(run: Observed) -> bool:
+def _is_repetitive(run: Observed) -> bool:
     entropy, first = run.usual("train/entropy"), run.at_first("train/entropy")
     equal = run.usual("reward/groups_without_signal")
     if entropy is None or not first or equal is None:

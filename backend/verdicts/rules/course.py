@@ -1,4 +1,4 @@
-"""The course of a run that is not ill: too early to tell, learning, solved, or on a plateau."""
+"""The course of a run without alarms: too early to judge, learning, solved, or on a plateau."""
 
 from typing import Final
 
@@ -7,18 +7,18 @@ from backend.verdicts.rules.observed import WINDOW, Level, Observed
 from backend.verdicts.rules.rewards import REWARD, SOLVED_AT, level_now, place_of
 
 TOLD_APART: Final = 2.0
-"""Standard errors: of twenty runs that stand still one is called moving, for a moment and in the friendlier words."""
-_WHILE: Final = "If held-out rewards stay too, stop here; else try"
-_OVER: Final = "Fewer steps would have done. To get further from its last checkpoint, try"
+"""Standard errors: one of twenty flat runs is called moving, for a short time, which is the friendlier mistake."""
+_WHILE: Final = "If held-out rewards are flat too, stop here. Otherwise try"
+_OVER: Final = "Fewer steps were enough. To get further from the last checkpoint, try"
 LONG_ENOUGH: Final = 60
-"""Points of which the last half may be called flat: below, warm-up and luck with prompts are most of a curve."""
+"""Points needed to call the last half flat: below, warm-up and luck with prompts shape most of the curve."""
 
 
 def course_of(run: Observed) -> Finding:
     line = run.whole.get(REWARD, ())
     now = level_now(run)
     if now is None:
-        return Finding(kind="early", tone="plain", sentence="Too early to tell: it has trained too few steps.")
+        return Finding(kind="early", tone="plain", sentence="Too early to judge: too few steps trained.")
     place = place_of(run)
     if place is not None and place >= SOLVED_AT:
         return _solved(run, now)
@@ -37,7 +37,7 @@ def course_of(run: Observed) -> Finding:
     return Finding(
         kind="early",
         tone="plain",
-        sentence=f"Too early to tell: the reward, {last.mean:.3g}, has not moved further than chance may move it.",
+        sentence=f"Too early to judge: the reward is {last.mean:.3g}; its change so far may be chance.",
         evidence=(REWARD,),
     )
 
@@ -48,9 +48,9 @@ def _solved(run: Observed, now: Level) -> Finding:
     return Finding(
         kind="solved",
         tone="good",
-        sentence=f"Solved: the reward is {now.mean:.3g}, close to the best that an answer got{more}.",
+        sentence=f"Solved: the reward is {now.mean:.3g}, close to the best of any answer{more}.",
         evidence=(REWARD, "evaluation/reward"),
-        remedy="Harder prompts would teach it more; these have little left." if more else "",
+        remedy="Use harder prompts: these have little left to teach." if more else "",
     )
 
 
@@ -62,13 +62,13 @@ def _plateau(run: Observed, now: Level, first: Level, since: int) -> Finding:
         tone="notice",
         sentence=f"On a plateau since step {since}: {came if has_risen else f'the reward stays at {now.mean:.3g}'}.",
         evidence=(REWARD, "evaluation/reward", "train/entropy"),
-        remedy=f"{_OVER if run.is_over else _WHILE}: a higher learning rate, more prompts a step, or harder prompts.",
+        remedy=f"{_OVER if run.is_over else _WHILE}: a higher learning rate, more prompts per step, or harder prompts.",
         since_step=since,
     )
 
 
 def _flat_from(run: Observed) -> int | None:
-    """The step since which no stretch of the run is told apart from its end; nothing unless that is half of it."""
+    """The step from which on no stretch differs from the end of the run; None if that is less than half of it."""
     line = run.whole.get(REWARD, ())
     if len(line) < LONG_ENOUGH:
         return None

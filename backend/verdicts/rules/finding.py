@@ -1,4 +1,4 @@
-"""What a rule says of a run."""
+"""What a rule concludes about a run."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,8 +10,7 @@ Kind = Literal[
 ]  # fmt: skip
 Tone = Literal["alarm", "notice", "good", "plain"]
 
-# In the order in which they stand above one another: what keeps the run from going on comes first, then what makes its
-# numbers mean nothing, then what it does with them.
+# By rank, highest first: what stops the run, then what makes its numbers meaningless, then what it does with them.
 WORDS: Final[dict[Kind, str]] = {
     "stalled": "stalled",
     "environment": "environment fails",
@@ -23,10 +22,10 @@ WORDS: Final[dict[Kind, str]] = {
     "solved": "solved",
     "plateau": "plateau",
     "learning": "learning",
-    "early": "too early to tell",
+    "early": "too early to judge",
     "starved_trainer": "trainer waits",
     "starved_rollouts": "replicas wait",
-    "retold": "conversations are read anew",
+    "retold": "conversations reread",
 }
 RANKS: Final[dict[Kind, int]] = {kind: rank for rank, kind in enumerate(WORDS)}
 
@@ -36,9 +35,9 @@ class Finding:
     kind: Kind
     tone: Tone
     sentence: str
-    """What is so, with its numbers."""
+    """What is wrong or right, with numbers."""
     evidence: tuple[str, ...] = ()
-    """The series that show it, the plainest first."""
+    """Series that support the finding, the clearest first."""
     remedy: str = ""
     since_step: int | None = None
 
@@ -52,7 +51,7 @@ class Finding:
 
 
 def word_of(kind: str) -> str:
-    """Of a kind as it was stored, perhaps by a later release."""
+    """Label of a stored kind, which a later release may have written."""
     return next((word for known, word in WORDS.items() if known == kind), kind)
 
 
@@ -61,7 +60,7 @@ def alarm(kind: Kind, sentence: str, *, evidence: tuple[str, ...], remedy: str) 
 
 
 def percent(share: float) -> str:
-    """Whole, and never a round number that is not meant: 99.7 % is not all."""
+    """Whole percent, rounded to 0 or 100 only if exact: 99.7 % is not all."""
     if 0 < share < 0.01:
         return "under 1 %"
     return f"{100 * share:.0f} %" if share in (0.0, 1.0) or 100 * share < 99 else "over 99 %"

@@ -1,8 +1,8 @@
-"""The verdict: of all that rules say, what stands above the page, and what below it.
+"""The verdict: ranks what the rules found.
 
 Invariants:
-- ill health outranks everything: while an alarm is active there is no praise and no advice about speed;
-- there is always a first finding, so that a page has always something true to say.
+- an active alarm hides praise and advice about speed;
+- there is always a first finding, so a page always has something true to show.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from backend.verdicts.rules.pace import pace_of
 
 def judge(run: Observed) -> Sequence[Finding]:
     """The first is the verdict."""
-    alarms = sorted(alarms_of(run), key=lambda found: RANKS[found.kind])
+    alarms = sorted(alarms_of(run), key=lambda alarm: RANKS[alarm.kind])
     if alarms:
         return alarms
     pace = None if run.is_over else pace_of(run)

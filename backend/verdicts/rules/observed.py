@@ -1,4 +1,4 @@
-"""What is known of a run, and the few sums that rules are made of."""
+"""A run as the rules see it, and the statistics that they share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,47 +11,47 @@ from backend.verdicts.rules.finding import Kind
 Line = Sequence[tuple[int, float]]
 
 RECENT: Final = 30
-"""The last steps, read one by one. Rules look at the last WINDOW of them; a pace may need more."""
+"""The last steps, read one by one. Most rules look at the last WINDOW of them; pace rules need more."""
 WHOLE: Final = 400
-"""Means that a whole run is read in: a long one's windows are as many steps as a screen shows as a hair's breadth."""
+"""Number of means that stand for a whole run: more would not show on a screen."""
 WINDOW: Final = 10
-"""Steps that an alarm is made of. Its median is moved by six of them: no single step raises an alarm, and a sickness of
-every step is named at the eighth."""
+"""Steps that an alarm is based on. It takes six of ten to move the median: no single step raises an alarm, and one that
+affects every step is raised by the eighth."""
 FIRST: Final = 3
-"""Steps in which a run is what it was at its beginning."""
+"""Steps that count as the beginning of a run."""
 FEWEST: Final = 8
-"""Points without which a rule says nothing: the first steps warm up, and are few prompts."""
+"""Fewest points that a rule judges by: the first steps warm up and cover few prompts."""
 NO_SIGNAL: Final = (0.90, 0.75)
-"""Of groups. With one group in ten left, a gradient is a few prompts' opinion."""
+"""Of groups. With one group in ten left, few prompts decide the gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     recent: Mapping[str, Line]
-    """Of each series the last `RECENT` steps, the newest last."""
+    """By series: the last `RECENT` steps, the newest last."""
     whole: Mapping[str, Line]
-    """Of each series all steps, in at most `WHOLE` means."""
+    """By series: all steps, in at most `WHOLE` means."""
     is_training: bool = True
-    """It runs, and has steps left to train; what begins, waits or evaluates at its end is not awaited."""
+    """Running with steps left to train. No steps are due while a job starts, waits or evaluates at its end."""
     is_over: bool = False
     silent_s: float = 0.0
-    """Since the newest step, or since it began to run."""
+    """Since the newest step, or since the job began to run."""
     is_driver_still: bool = False
     staleness_bound: int = 0
     alarms: frozenset[Kind] = field(default_factory=frozenset)
-    """That were active when it was judged before: they end later than they begin."""
+    """Alarms active at the previous verdict: alarms end at another threshold than they begin at."""
 
     def window(self, name: str, size: int = WINDOW) -> list[float]:
         return [value for _, value in self.recent.get(name, ())[-size:]]
 
     def usual(self, name: str) -> float | None:
-        """The median of the window; nothing where too few steps have said it."""
+        """Median of the window; None with too few points."""
         window = self.window(name)
         return median(window) if len(window) >= FEWEST else None
 
     def at_first(self, name: str) -> float | None:
-        """The median of its first steps, of a run that has gone on since. Few, since what collapses at once has done so
-        by the fifth."""
+        """Median of the first steps, once the run is past them. Only a few steps: a sudden collapse is complete by the
+        fifth."""
         line = self.whole.get(name, ())
         return median(value for _, value in line[:FIRST]) if len(line) >= FEWEST else None
 
@@ -74,7 +74,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A mean, and how far chance alone may have moved it."""
+    """A mean and its standard error."""
 
     mean: float
     error: float
@@ -85,5 +85,5 @@ class Level:
         return cls(mean=fmean(values), error=sqrt(spread / len(values)))
 
     def beyond(self, other: "Level", *, errors: float) -> bool:
-        """Higher than the other by more than so many standard errors of their difference."""
+        """Higher than the other by more than `errors` standard errors of their difference."""
         return self.mean - other.mean > errors * sqrt(self.error**2 + other.error**2)

@@ -1,6 +1,6 @@
-"""Where a run's time goes: notices, never alarms. A run that waits learns as well, only later.
+"""Where a run's time goes: notices, never alarms. A run that waits still learns, only later.
 
-A share is of the steps' own time, so what the pool is doing besides does not count.
+Shares are of the steps' own time, so other work in the pool does not count.
 """
 
 from statistics import median
@@ -10,24 +10,24 @@ from backend.verdicts.rules.finding import Finding, percent
 from backend.verdicts.rules.observed import FEWEST, Observed
 
 OVER: Final = 20
-"""Steps: a pace is a matter of cost, and may be looked at longer than a sickness."""
+"""Steps: pace is a matter of cost, so it may be judged over more steps than an alarm."""
 WAITS: Final = 0.90
-"""Of a step. Writing answers costs several times what learning from them does, so a trainer that waits for two thirds
-or four fifths of a step is no fault of a job's. From nine tenths on, twice the replicas nearly halve a step
-(1 - 0.9 / 2), and the trainer's devices are hardly used: that is worth a word."""
+"""Of a step. Generating answers costs several times what training on them does, so a trainer that waits two thirds or
+four fifths of a step is normal. From nine tenths on, twice the replicas nearly halve a step (1 - 0.9 / 2), and the
+trainer's devices are hardly used."""
 IDLE: Final = 0.60
-"""Half of the replicas would do the same work at four fifths of their time: nothing gets slower with fewer."""
+"""Half of the replicas would do the same work busy for four fifths of their time: fewer slow nothing down."""
 ENVIRONMENT: Final = 0.50
 SEGMENTS: Final = 2.0
-"""Of a trajectory. A segment repeats the whole conversation before it, so two of them are at least half as many tokens
-again as one."""
+"""Per trajectory. A segment repeats the whole conversation before it, so two are at least one and a half times the
+tokens of one."""
 
 
 def pace_of(run: Observed) -> Finding | None:
-    """One side waits for the other only where the other is at work: where both stand, neither is too small."""
+    """One side waits for the other only while the other works: if both are idle, neither is too small."""
     waits, idle = _usual(run, "trainer/wait_fraction"), _usual(run, "rollout/time_idle") or 0.0
     if (segments := _usual(run, "length/segments") or 0.0) >= SEGMENTS:
-        return _retold(segments)
+        return _reread(segments)
     if waits is None:
         return None
     if idle >= IDLE and waits < 1 - IDLE:
@@ -38,15 +38,15 @@ def pace_of(run: Observed) -> Finding | None:
 
 
 def _starved_trainer(waits: float, environment: float) -> Finding:
-    slow_tool = "More answers at once a replica (rollout.max_batch) or a faster tool: its replicas wait for the "
+    slow_tool = "Run more answers per replica (rollout.max_batch) or speed up the tool: replicas wait for the "
     return Finding(
         kind="starved_trainer",
         tone="notice",
         sentence=f"The trainer waits {percent(waits)} of its time for answers.",
         evidence=("trainer/wait_fraction", "throughput/tokens_per_s"),
-        remedy=f"{slow_tool}environment {percent(environment)} of their time."
+        remedy=f"{slow_tool}environment {percent(environment)} of the time."
         if environment >= ENVIRONMENT
-        else "More replicas (rollout.replicas) make its steps shorter, or fewer trainer devices cost less.",
+        else "Use more replicas (rollout.replicas) for shorter steps, or fewer trainer devices to save cost.",
     )
 
 
@@ -54,21 +54,21 @@ def _starved_rollouts(idle: float) -> Finding:
     return Finding(
         kind="starved_rollouts",
         tone="notice",
-        sentence=f"The replicas stand idle {percent(idle)} of their time: they wait for the trainer.",
+        sentence=f"The replicas are idle {percent(idle)} of the time, waiting for the trainer.",
         evidence=("rollout/time_idle", "trainer/step_s"),
-        remedy="Fewer replicas cost less at the same speed; or the schedule laminar, which waits for nobody, more "
-        "trainer devices, or fewer updates a step.",
+        remedy="Use fewer replicas: same speed, lower cost. Or use the laminar schedule, which never waits, more "
+        "trainer devices, or fewer updates per step.",
     )
 
 
-def _retold(segments: float) -> Finding:
+def _reread(segments: float) -> Finding:
     return Finding(
         kind="retold",
         tone="notice",
-        sentence=f"Each conversation is read and trained {segments:.3g} times, since the chat template changes earlier "
-        "answers.",
+        sentence=f"Each conversation is read and trained {segments:.3g} times, because the chat template changes "
+        "earlier answers.",
         evidence=("length/segments", "trainer/step_s"),
-        remedy="model.history as_generated keeps earlier answers as they were generated: a conversation is read once.",
+        remedy="Set model.history to as_generated: earlier answers stay as generated, and each is read once.",
     )
 
 

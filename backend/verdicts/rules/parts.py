@@ -1,16 +1,16 @@
-"""Rewards that are paid by parts: whether a run learns the form that is paid for, and nothing of the answer.
+"""Rewards made of parts: does the run learn only the form that is paid for, and not the answer?
 
-         1 ┤      ╭───────────  form: full, and nothing left to gain by it
+         1 ┤      ╭───────────  form: full, nothing left to gain
            │    ╭─╯
-      0.5  ┤  ╭─╯ ╭───────────  reward: rose with it, and stands since
+      0.5  ┤  ╭─╯ ╭───────────  reward: rose with it, flat since
            │──╯───╯
-         0 ┤────────────────── answer: where it was
+         0 ┤────────────────── answer: unchanged
            └──────┼── stretch ──▶ step
 
 Invariants:
-- no part is known by its name: the form is what is full, an answer what is low, and both by what they did;
-- whatever else still rises, part or reward, is learning, and then this rule says nothing;
-- what was full from the beginning taught nothing, so it explains nothing.
+- parts are recognised by their values, never by name: a full part is the form, a low one an answer;
+- this rule is silent while another part or the reward still rises: that is learning;
+- a part that was full from the beginning taught nothing, so it explains nothing.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ from backend.verdicts.rules.rewards import REWARD
 from backend.verdicts.rules.series import PART
 
 FULL: Final = (0.95, 0.90)
-"""Of 1, the median since: one answer in twenty may slip for ever."""
+"""Of 1: the median since it became full. One answer in twenty may always slip."""
 DIPS: Final = (0.85, 0.75)
-"""What a step of thirty answers falls to by chance, of a part that is full. Below, it was not full yet."""
+"""What a full part may drop to by chance in a step of thirty answers. Below, it was not full yet."""
 GAINED: Final = 0.15
-"""What the form must have risen by, from its first steps on, to have been learned at all."""
+"""Rise from the first steps on that proves that the form was learned."""
 STANDS_FOR: Final = 15
-"""Points since it was full: answers come later than form in many a healthy run, and get a window and a half for it."""
+"""Points since it became full. In many healthy runs answers come later than form: they get a window and a half."""
 LOW: Final = (0.50, 0.60)
-"""Of 1. What is right more often than not is an answer that was there before, not one that is missed."""
+"""Of 1. An answer that is right more often than not was known before, and is not missing."""
 RISES: Final = (1.0, 2.0)
-"""Standard errors by which what stands may seem to rise: a doubt is in favour of the run."""
+"""Standard errors that a flat line may seem to rise by: in doubt, the run counts as learning."""
 APART: Final = 2.0
-"""Standard errors by which the reward must have gained."""
+"""Standard errors by which the reward must have risen."""
 
 
 def learns_form_alone(run: Observed) -> Finding | None:
@@ -55,10 +55,10 @@ def learns_form_alone(run: Observed) -> Finding | None:
     return alarm(
         "collapsing",
         f"Collapsing into form: “{_name(full)}” rose from {first:.2g} to {now:.2g} and is full since step {since}, "
-        f"while “{_name(low)}” stays at {missed:.2g}. The reward gained by the form alone.",
+        f"but “{_name(low)}” stays at {missed:.2g}. Only the form earned the higher reward.",
         evidence=(full, low, REWARD),
         remedy="Pay for the form only where the answer is right too, or pay less for it. Easier prompts or larger "
-        "groups (algorithm.group_size) help as well: now and then an answer is right then, and is learned from.",
+        "groups (algorithm.group_size) also help: the model can learn once some answers are right.",
     )
 
 
@@ -76,12 +76,12 @@ def _is_full(run: Observed, line: Line) -> bool:
 
 
 def _full_since(run: Observed, line: Line) -> int:
-    """The step after the last one that was too low for chance."""
+    """The step after the last value that is too low to be chance."""
     return max((step + 1 for step, value in line if run.below(value, DIPS, kind="collapsing")), default=line[0][0])
 
 
 def _missed(run: Observed, parts: Mapping[str, Line], since: int) -> str:
-    """The lowest part; none where one that is not full rises, or where all are right more often than not."""
+    """The lowest part; "" if a part that is not full rises, or all parts are right more often than not."""
     rest = {name: line for name, line in parts.items() if not _is_full(run, line)}
     for line in rest.values():
         before = [place for place in line if place[0] < since]
@@ -93,7 +93,7 @@ def _missed(run: Observed, parts: Mapping[str, Line], since: int) -> str:
 
 
 def _stands(run: Observed, stretch: Line, before: Line = ()) -> bool:
-    """It rises neither within the stretch nor from what was before it."""
+    """True if the line rises neither within the stretch nor compared to the points before."""
     if len(stretch) < STANDS_FOR:
         return False
     half = len(stretch) // 2

@@ -1,4 +1,4 @@
-"""Rewards by their own scale: an environment may pay from 0 to 1, or from -40 to nothing."""
+"""Rewards relative to their own range: an environment may pay from 0 to 1, or from -40 to 0."""
 
 from statistics import fmean
 from typing import Final
@@ -7,7 +7,7 @@ from backend.verdicts.rules.observed import FEWEST, WINDOW, Level, Observed
 
 REWARD: Final = "reward/mean"
 SOLVED_AT: Final = 0.90
-"""Between the worst and the best reward seen. Above, groups agree because they are right."""
+"""Of the range between the worst and the best reward seen. Above, groups agree because they are right."""
 
 
 def level_now(run: Observed) -> Level | None:
@@ -16,7 +16,7 @@ def level_now(run: Observed) -> Level | None:
 
 
 def best_level(run: Observed) -> Level | None:
-    """Of all windows that the run has had, the one with the highest mean."""
+    """The window with the highest mean in the whole run."""
     values = [value for _, value in run.whole.get(REWARD, ())]
     windows = (values[at : at + WINDOW] for at in range(len(values) - WINDOW + 1))
     best = max(windows, key=fmean, default=None)
@@ -24,12 +24,12 @@ def best_level(run: Observed) -> Level | None:
 
 
 def span_of(run: Observed) -> float:
-    """From the lowest to the highest that one answer was worth."""
+    """From the lowest to the highest reward of one answer."""
     return _highest(run) - lowest_of(run)
 
 
 def place_of(run: Observed) -> float | None:
-    """Where the mean is between the two, from 0 to 1; nothing while all are worth the same."""
+    """Position of the mean in that range, 0 to 1; None while all rewards are equal."""
     now, span = level_now(run), span_of(run)
     return (now.mean - lowest_of(run)) / span if now and span > 0 else None
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 PART: Final = "reward/part/"
-"""Before the name of each part that an environment names of its rewards. From the first step on, too."""
+"""Prefix of the reward parts that an environment reports. Read from the first step on, too."""
 OF_THE_WHOLE: Final = (
     "reward/mean",
     "reward/min",
@@ -12,7 +12,7 @@ OF_THE_WHOLE: Final = (
     "length/cut_fraction",
     "train/entropy",
 )
-"""From the first step on."""
+"""Read from the first step on."""
 OF_THE_LAST_STEPS: Final = (
     *OF_THE_WHOLE,
     "reward/untrusted",

@@ -1,4 +1,4 @@
-"""Judging jobs: the verdict follows the news, and an alarm is told once when it begins and once when it ends."""
+"""Judging jobs: the verdict follows the news; an alarm is recorded once when it begins and once when it ends."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ DOUBTED = {"reward/untrusted": 0.4}
 
 
 class Trained:
-    """A job whose engine tells of steps."""
+    """A job whose engine reports steps."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self.job, self.engine, self.step = job, engine, 0
@@ -58,7 +58,7 @@ def trained(job: Job, attempt: JobAttempt, now: datetime) -> Trained:
     return Trained(job, engine)
 
 
-def test_a_verdict_follows_the_news(trained: Trained, now: datetime) -> None:
+def test_verdict_follows_news(trained: Trained, now: datetime) -> None:
     assert verdict_of(trained.job).findings == []
     assert judge_due(now=now) == 1
     assert trained.kinds() == ["early"]
@@ -69,14 +69,14 @@ def test_a_verdict_follows_the_news(trained: Trained, now: datetime) -> None:
     assert verdict.findings[0].evidence[0].points[-1][0] == 20, "a chart of its reward comes with it"
 
 
-def test_without_news_nothing_is_judged_until_it_has_been_silent(trained: Trained, now: datetime) -> None:
+def test_job_without_news_is_judged_only_after_silence(trained: Trained, now: datetime) -> None:
     trained.train(10)
     assert judge_due(now=now) == 1
-    assert judge_due(now=now + timedelta(seconds=5)) == 0, "its own words are no news"
+    assert judge_due(now=now + timedelta(seconds=5)) == 0, "a verdict is no news itself"
     assert judge_due(now=now + LOOK_EVERY + timedelta(seconds=1)) == 1
 
 
-def test_an_alarm_is_told_once_when_it_begins_and_once_when_it_ends(trained: Trained, now: datetime) -> None:
+def test_alarm_is_recorded_at_begin_and_end_only(trained: Trained, now: datetime) -> None:
     trained.train(20, DOUBTED)
     judge_due(now=now)
     for tick in range(1, 4):
@@ -90,7 +90,7 @@ def test_an_alarm_is_told_once_when_it_begins_and_once_when_it_ends(trained: Tra
     assert trained.kinds() == ["learning"]
 
 
-def test_an_alarm_says_what_to_do_in_its_event(trained: Trained, now: datetime) -> None:
+def test_alarm_event_carries_remedy(trained: Trained, now: datetime) -> None:
     trained.train(20, DOUBTED)
     judge_due(now=now)
     event = trained.job.events.get(type="alarm_raised")
@@ -99,7 +99,7 @@ def test_an_alarm_says_what_to_do_in_its_event(trained: Trained, now: datetime) 
     assert event.data["remedy"] and event.data["step"] == 20
 
 
-def test_a_run_without_steps_is_stalled_by_our_clock_and_moves_again(trained: Trained, now: datetime) -> None:
+def test_silent_run_is_stalled_until_its_next_step(trained: Trained, now: datetime) -> None:
     trained.train(10)
     judge_due(now=now)
     later = now + timedelta(minutes=10)
@@ -110,7 +110,7 @@ def test_a_run_without_steps_is_stalled_by_our_clock_and_moves_again(trained: Tr
     assert trained.events()[-1] == ("alarm_ended", "stalled")
 
 
-def test_a_pause_is_no_standstill(trained: Trained, now: datetime) -> None:
+def test_paused_job_is_not_stalled(trained: Trained, now: datetime) -> None:
     trained.train(10)
     judge_due(now=now)
     with transaction.atomic():
@@ -119,7 +119,7 @@ def test_a_pause_is_no_standstill(trained: Trained, now: datetime) -> None:
     assert trained.events() == []
 
 
-def test_a_job_that_is_over_is_judged_once_more_and_nobody_is_told(trained: Trained, now: datetime) -> None:
+def test_ended_job_is_judged_once_more_without_events(trained: Trained, now: datetime) -> None:
     trained.train(20, DOUBTED)
     trained.engine.say({"type": "run_finished", "outcome": "succeeded"})
     assert judge_due(now=now) == 0, "it was never judged while it ran"
@@ -137,7 +137,7 @@ def test_an_evaluation_is_not_judged(trained: Trained, now: datetime) -> None:
     assert judge_due(now=now) == 0
 
 
-def test_facts_that_come_while_it_is_judged_are_judged_next(
+def test_facts_arriving_during_judging_are_judged_next(
     trained: Trained, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from backend.verdicts import judging, seeing
@@ -157,7 +157,7 @@ def test_facts_that_come_while_it_is_judged_are_judged_next(
     assert verdict_of(trained.job).step == 11
 
 
-def test_of_two_that_judge_at_once_one_writes(trained: Trained, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_concurrent_judges_one_writes(trained: Trained, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
     from backend.verdicts import judging, seeing
 
     observed_of = seeing.observed_of
@@ -174,7 +174,7 @@ def test_of_two_that_judge_at_once_one_writes(trained: Trained, now: datetime, m
     assert trained.events() == [("alarm_raised", "untrusted")]
 
 
-def test_a_page_pulls_when_its_verdict_has_changed(trained: Trained, now: datetime) -> None:
+def test_changed_verdict_moves_job_cursor(trained: Trained, now: datetime) -> None:
     trained.train(20, DOUBTED)
     before = Job.objects.get(pk=trained.job.pk).cursor
     judge_due(now=now)
@@ -195,7 +195,7 @@ def test_alarms_go_out_by_webhook(trained: Trained, now: datetime) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_whoever_submitted_the_job_gets_a_letter(
+def test_submitter_gets_alarm_mail(
     trained: Trained, alice: User, now: datetime, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
     trained.train(20, DOUBTED)
@@ -206,7 +206,7 @@ def test_whoever_submitted_the_job_gets_a_letter(
 
 
 @pytest.mark.usefixtures("posts")
-def test_no_letter_goes_to_who_may_not_sign_in_any_more(
+def test_deactivated_submitter_gets_no_alarm_mail(
     trained: Trained, alice: User, now: datetime, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
     User.objects.filter(pk=alice.pk).update(is_active=False)
