@@ -1,1 +1,1 @@
-"""The use of devices: settled once, reported in many ways."""
+"""Use of devices: settled once, reported by team, project, user, job, day or key."""

@@ -1,4 +1,4 @@
-"""REST: the use of devices. Shape in, call, shape out."""
+"""REST: usage of devices. Shape in, call, shape out."""
 
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
@@ -30,15 +30,15 @@ _SECONDS = "Device-seconds"
 
 
 class KindsOut(BaseModel):
-    """The kinds of use in device-seconds. Five add up to `held`; `billed` is `held` less `credited`."""
+    """Kinds of use in device-seconds. Five add up to `held`; `billed` is `held` minus `credited`."""
 
     held: float = Field(description=f"{_SECONDS} of reservations: devices times seconds.")
     startup: float = Field(description=f"{_SECONDS} until an attempt was ready.")
     useful: float
-    stale: float = Field(description="Of the useful time, the share of samples that were too old to be trained on.")
-    fault: float = Field(description="Lost with an attempt since its last checkpoint, restarts, and steps redone.")
+    stale: float = Field(description="Otherwise useful time, by the share of samples dropped as too old.")
+    fault: float = Field(description="Work lost since the last checkpoint, restarts, and steps done again.")
     idle: float = Field(description="While the job was pausing or stopping.")
-    credited: float = Field(description="Of `fault`, what was the platform's doing. It is given back.")
+    credited: float = Field(description="The part of `fault` caused by the platform. It is not billed.")
     billed: float
 
     @classmethod
@@ -56,40 +56,40 @@ class KindsOut(BaseModel):
 
 
 class CostOut(BaseModel):
-    """Money, exact to its last digit, by the prices of the time of use. A device without a price costs nothing."""
+    """Exact amounts, by the prices at the time of use. Devices without a price are free."""
 
     currency: str = Field(description="ISO 4217.")
-    held: str = Field(description="Of all device-seconds held, as a decimal.")
-    credited: str = Field(description="Of `credited`: it is given back.")
+    held: str = Field(description="For all device-seconds held, as a decimal.")
+    credited: str = Field(description="For `credited`; not billed.")
     billed: str
 
     @classmethod
     def of(cls, kinds: Kinds, currency: str) -> "CostOut | None":
-        """None: nothing was ever priced on this site."""
+        """None if the site has no prices."""
         if not currency:
             return None
-        told = (kinds.cost, kinds.cost_credited, kinds.cost_billed)
-        held, credited, billed = (exact_text(amount_of(attos)) for attos in told)
+        amounts = (kinds.cost, kinds.cost_credited, kinds.cost_billed)
+        held, credited, billed = (exact_text(amount_of(attos)) for attos in amounts)
         return cls(currency=currency, held=held, credited=credited, billed=billed)
 
 
 class UsageGroupOut(BaseModel):
-    group: str = Field(description="An id, or a day. With group_by=key, empty for what was submitted without a key.")
+    group: str = Field(description="An id or a day. With group_by=key, empty for jobs submitted without a key.")
     label: str
     seconds: KindsOut
-    cost: CostOut | None = Field(None, description="Null: this site has no prices.")
+    cost: CostOut | None = Field(None, description="Null if this site has no prices.")
 
 
 class UsageOut(BaseModel):
     group_by: GroupBy
     first: date
     last: date
-    as_of: datetime = Field(description="What is held counts up to this moment.")
+    as_of: datetime = Field(description="Devices still held count up to this moment.")
     total: KindsOut
     total_cost: CostOut | None = None
     data: list[UsageGroupOut]
     has_more: bool = False
-    next_after: str | None = Field(None, description="Ask again with `after=` this.")
+    next_after: str | None = Field(None, description="Pass as `after` to get the next page.")
 
 
 class HeldDevicesOut(BaseModel):
@@ -112,19 +112,19 @@ class JobUsageOut(BaseModel):
     "/usage",
     auth=ApiKeyAuth("usage:read"),
     response={200: UsageOut} | problems(422),
-    summary="What the team used",
+    summary="Get the team's usage",
     openapi_extra={"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}},
 )
 def usage(
     request: HttpRequest,
     group_by: Annotated[GroupBy, Query()] = GroupBy.JOB,
-    first: Annotated[Day | None, Query(alias="from", description="UTC; empty: the first of this month.")] = None,
-    last: Annotated[Day | None, Query(alias="to", description="Included. Empty: today.")] = None,
-    after: Annotated[Text | None, Query(max_length=64, description="`next_after` of the page before.")] = None,
+    first: Annotated[Day | None, Query(alias="from", description="UTC. Default: the first of this month.")] = None,
+    last: Annotated[Day | None, Query(alias="to", description="Inclusive. Default: today.")] = None,
+    after: Annotated[Text | None, Query(max_length=64, description="`next_after` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_GROUPS)] = MOST_GROUPS,
     format: Annotated[Literal["json", "csv"] | None, Query(description="Or send Accept: text/csv.")] = None,
 ) -> UsageOut | HttpResponse:
-    """Device-seconds by kind, from the devices that jobs held, and what they cost. As CSV, all groups in one table."""
+    """Device-seconds by kind, for all devices that jobs held, with their cost. CSV has all groups in one table."""
     now, currency = database_now(), site_currency()
     first, last = days_asked_for(first, last, today=now.date())
     groups = usage_of(caller_of(request).team, group_by, first=first, last=last, now=now)
@@ -149,10 +149,10 @@ def usage(
     "/jobs/{job_id}/usage",
     auth=ApiKeyAuth("usage:read"),
     response={200: JobUsageOut} | problems(404),
-    summary="What it used",
+    summary="Get a job's usage",
 )
 def job_usage(request: HttpRequest, job_id: PathId) -> JobUsageOut:
-    """Device-seconds by kind, each reservation for itself; what is held counts up to now."""
+    """Device-seconds by kind for each reservation. Devices still held count up to now."""
     now, currency = database_now(), site_currency()
     held = usage_of_job(the_job(caller_of(request).team, job_id), now=now)
     total = sum((row.kinds for row in held), Kinds())
@@ -197,7 +197,7 @@ def days_asked_for(first: date | None, last: date | None, *, today: date) -> tup
 
 
 def as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date, *, currency: str) -> HttpResponse:
-    """With a site's prices, what it cost in its last columns."""
+    """If the site has prices, the last columns are costs."""
     kinds, costs = list(KindsOut.model_fields), ["held", "credited", "billed"] if currency else []
     rows = [
         [

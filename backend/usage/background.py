@@ -1,4 +1,4 @@
-"""The background task of usage: it settles reservations that are over. A lost tick costs nothing but a later one."""
+"""Periodic task of usage: settles ended reservations. A lost tick only delays."""
 
 from celery import shared_task
 

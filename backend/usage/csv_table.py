@@ -1,6 +1,6 @@
-"""Tables for spreadsheets.
+"""CSV tables for spreadsheets.
 
-Invariant: no cell that somebody else wrote is a formula: what a spreadsheet would run is prefixed with an apostrophe.
+Invariant: no user-written cell is a formula: text that a spreadsheet would run is prefixed with an apostrophe.
 """
 
 import csv
@@ -11,7 +11,7 @@ _RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b"
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[str | int | float]]) -> str:
-    """RFC 4180."""
+    """CSV as RFC 4180 defines it."""
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(header)

@@ -1,10 +1,10 @@
-"""The use of a reservation, settled once it is over: a row for each of its days (UTC), in device-microseconds, with
-what it cost; and the prices by which that was reckoned.
+"""The use of a reservation, settled after its end: one row per day (UTC), in device-microseconds, with its cost; and
+the prices behind it.
 
 Invariants, held by the database too:
 - the kinds add up to `held_us`, which is devices x microseconds of the reservation on that day, to the microsecond;
-- a row is written once and never changed; what is credited back is a part of the fault time, and of the cost;
-- a price begins when it is made or later and never changes, so no bill does; one that has not begun may be withdrawn.
+- a row is written once and never changed; credits are part of the fault time and of the cost;
+- a price begins at its creation or later and never changes, so bills never change; a future price may be withdrawn.
 """
 
 from typing import ClassVar
@@ -19,7 +19,7 @@ from backend.usage.pricing.money import DIGITS, PLACES, PRICE_DIGITS, PRICE_PLAC
 
 
 class UsageSlice(models.Model):
-    """A day of a reservation. Its owners stand in the row, so that a month of 10,000 jobs is one scan of one table."""
+    """One day of a reservation. The row repeats its owners, so that a month of 10,000 jobs is one scan of one table."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="usage")
     day = models.DateField()
@@ -27,7 +27,7 @@ class UsageSlice(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+", db_index=False)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="usage")
-    key = models.CharField(max_length=32, blank=True, default="")  # the id of the API key that submitted it, or empty
+    key = models.CharField(max_length=32, blank=True, default="")  # id of the submitting API key, or empty
     held_us = models.PositiveBigIntegerField()
     startup_us = models.PositiveBigIntegerField(default=0)
     useful_us = models.PositiveBigIntegerField(default=0)
@@ -35,9 +35,7 @@ class UsageSlice(models.Model):
     fault_us = models.PositiveBigIntegerField(default=0)
     idle_us = models.PositiveBigIntegerField(default=0)
     credited_us = models.PositiveBigIntegerField(default=0)
-    cost = models.DecimalField(
-        max_digits=DIGITS, decimal_places=PLACES, default=0, db_default=0
-    )  # of all that was held
+    cost = models.DecimalField(max_digits=DIGITS, decimal_places=PLACES, default=0, db_default=0)  # of everything held
     cost_credited = models.DecimalField(max_digits=DIGITS, decimal_places=PLACES, default=0, db_default=0)
 
     class Meta:
@@ -57,8 +55,8 @@ class UsageSlice(models.Model):
 
 
 class PoolPrice(models.Model):
-    """The price of a device-second of a pool from a moment on, until the pool's next price begins. Before the first one
-    a pool costs nothing."""
+    """The price of a device-second of a pool from a moment on, until the pool's next price begins. A pool is free
+    before its first price."""
 
     pool = models.ForeignKey(ResourcePool, on_delete=models.PROTECT, related_name="+")
     per_device_second = models.DecimalField(max_digits=PRICE_DIGITS, decimal_places=PRICE_PLACES)
@@ -77,7 +75,7 @@ class PoolPrice(models.Model):
 
 
 class SiteCurrency(models.Model):
-    """The currency of every price and bill: one row, made with the first price, never changed."""
+    """The currency of all prices and bills: one row, created with the first price, never changed."""
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
     code = models.CharField(max_length=3)  # ISO 4217

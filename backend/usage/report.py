@@ -1,8 +1,8 @@
-"""Reports of a team's use of devices, grouped as the reader asks.
+"""Usage reports of a team, grouped as requested.
 
 Invariants:
-- settled slices and what is not settled yet (running jobs, up to now) are added up; no reservation is in both;
-- the groups of a report add up to the whole, and so do the kinds of each group: integers until the last step.
+- settled slices and live use (running jobs, up to now) are added up; no reservation is in both;
+- groups add up to the total, and so do the kinds of each group: integers until the last step.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ _COLUMN: Mapping[GroupBy, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageGroup:
     group: str
-    """An id, or a day. Empty: what was not submitted with a key."""
+    """An id or a day. Empty for jobs submitted without an API key."""
     label: str
     kinds: Kinds
 
@@ -61,13 +61,13 @@ class HeldDevices:
 
 
 def usage_of(team: Team, group_by: GroupBy, *, first: date, last: date, now: datetime) -> list[UsageGroup]:
-    """From the first day to the last, both included, by UTC; days in their order, other groups by id."""
+    """Usage of the days `first` to `last`, inclusive, UTC; days in order, other groups by id."""
     slices = UsageSlice.objects.filter(team=team, day__range=(first, last))
     sums: dict[str, Kinds] = defaultdict(Kinds)
     for row in _summed(slices, _COLUMN[group_by]):
         sums[str(row.pop("group"))] += Kinds(**row)
-    for made in _unsettled(team, first=first, last=last, now=now):
-        sums[str(getattr(made, _COLUMN[group_by]))] += kinds_of(made)
+    for piece in _unsettled(team, first=first, last=last, now=now):
+        sums[str(getattr(piece, _COLUMN[group_by]))] += kinds_of(piece)
     labels = _labels(team, group_by, sums)
     return [UsageGroup(group=key, label=labels.get(key, key), kinds=sums[key]) for key in sorted(sums)]
 
@@ -75,11 +75,11 @@ def usage_of(team: Team, group_by: GroupBy, *, first: date, last: date, now: dat
 def usage_of_job(job: Job, *, now: datetime) -> list[HeldDevices]:
     """Every reservation of the job, oldest first."""
     rows = list(Reservation.objects.filter(job=job).order_by("created_at", "role", "pk"))
-    made = list(UsageSlice.objects.filter(job=job))
-    settled = {row.reservation_id for row in made}
-    made += slices_of([row for row in rows if row.pk not in settled], now=now)
+    slices = list(UsageSlice.objects.filter(job=job))
+    settled = {row.reservation_id for row in slices}
+    slices += slices_of([row for row in rows if row.pk not in settled], now=now)
     sums: dict[int, Kinds] = defaultdict(Kinds)
-    for piece in made:
+    for piece in slices:
         sums[piece.reservation_id] += kinds_of(piece)
     return [
         HeldDevices(role=row.role, devices=row.devices, start=row.created_at, end=row.released_at, kinds=sums[row.pk])
@@ -88,21 +88,21 @@ def usage_of_job(job: Job, *, now: datetime) -> list[HeldDevices]:
 
 
 def _summed(slices: QuerySet[UsageSlice], column: str) -> Sequence[dict[str, Any]]:
-    """Of each group its name, `group`, and the fields of `Kinds`."""
+    """Per group: its name as `group`, and the fields of `Kinds`."""
     totals = {name: Sum(stored) for name, stored in STORED.items()}
-    found: Sequence[dict[str, Any]] = slices.values(group=F(column)).annotate(**totals).order_by()  # type: ignore[assignment]
+    rows: Sequence[dict[str, Any]] = slices.values(group=F(column)).annotate(**totals).order_by()  # type: ignore[assignment]
     return [
-        {name: value if name == "group" else stored_number(name, value) for name, value in row.items()} for row in found
+        {name: value if name == "group" else stored_number(name, value) for name, value in row.items()} for row in rows
     ]
 
 
 def _unsettled(team: Team, *, first: date, last: date, now: datetime) -> list[UsageSlice]:
-    """A few: those held now, and those released since the last settling."""
+    """Few rows: reservations held now, and those released since the last settling."""
     begin = datetime.combine(first, time(), UTC)
     end = datetime.combine(last, time(), UTC) + timedelta(days=1)
-    still = Q(released_at__isnull=True) | Q(released_at__gte=begin)
-    rows = list(unsettled(Reservation.objects.filter(still, team=team, created_at__lt=end)))
-    return [made for made in slices_of(rows, now=now) if first <= made.day <= last]
+    overlaps = Q(released_at__isnull=True) | Q(released_at__gte=begin)
+    rows = list(unsettled(Reservation.objects.filter(overlaps, team=team, created_at__lt=end)))
+    return [piece for piece in slices_of(rows, now=now) if first <= piece.day <= last]
 
 
 def _labels(team: Team, group_by: GroupBy, keys: Mapping[str, Kinds]) -> Mapping[str, str]:
@@ -117,6 +117,6 @@ def _labels(team: Team, group_by: GroupBy, keys: Mapping[str, Kinds]) -> Mapping
             return dict(Job.objects.filter(pk__in=keys).values_list("id", "name"))
         case GroupBy.KEY:
             names = dict(ApiKey.objects.filter(pk__in=keys, team=team).values_list("id", "name"))
-            return {"": "not by a key", **names}
+            return {"": "no API key", **names}
         case GroupBy.DAY:
             return {}

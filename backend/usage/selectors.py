@@ -1,10 +1,10 @@
-"""The time that a team has spent, for budgets and ceilings; it looks at reservations and settled credits only."""
+"""The time that a team has used, for budgets and ceilings, from reservations and settled credits only."""
 
 from datetime import date, datetime
 
 from django.db import connection
 
-# Bounded by what the team held since then: the index of live reservations, and the team's own rows.
+# Bounded by what the team held since then: uses the index of live reservations and the team's own rows.
 _HELD = """
 SELECT coalesce(sum(devices * extract(epoch FROM least(coalesce(released_at, %(now)s), %(now)s)
                                                  - greatest(created_at, %(since)s))), 0)
@@ -17,8 +17,8 @@ SELECT coalesce(sum(credited_us), 0) FROM usage_usageslice WHERE team_id = %(tea
 
 
 def gpu_seconds_of(team_id: str, since: datetime, *, now: datetime) -> float:
-    """Device-seconds held since then, up to now, less what was credited back for faults of the platform since that
-    day. `since` is a midnight in UTC wherever it matters: credits are kept by day."""
+    """Device-seconds held since then, up to now, minus credits for platform faults since that day. Credits are kept by
+    day, so callers that need them exact pass a `since` at midnight UTC."""
     values: dict[str, str | date | datetime] = {"team": team_id, "since": since, "now": now, "day": since.date()}
     with connection.cursor() as db:
         db.execute(_HELD, values)

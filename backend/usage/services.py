@@ -1,8 +1,8 @@
-"""Settling: once a reservation is over, its use and its cost are written down forever.
+"""Settling: once a reservation has ended, its use and cost are stored for good.
 
 Invariants:
-- a reservation is settled once, whole, and not before every attempt that used it has ended;
-- nothing depends on when it happens: until then reports work the same figures out on the fly.
+- a reservation is settled once, as a whole, after every attempt that used it has ended;
+- the time of settling changes no figure: until then reports compute the same numbers on the fly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from backend.usage.split import Kinds, PriceView, split_by_day
 from backend.usage.timelines import Timeline, timelines_of
 
 SETTLED_AT_ONCE = 500
-"""A background task of a second or two; the next tick goes on."""
+"""Keeps a background task at a second or two; the next tick continues."""
 STORED: Final = {
     "startup": "startup_us",
     "useful": "useful_us",
@@ -38,37 +38,37 @@ _AMOUNTS: Final = frozenset({"cost", "cost_credited"})
 
 
 def unsettled(reservations: QuerySet[Reservation] | None = None) -> QuerySet[Reservation]:
-    found = Reservation.objects.all() if reservations is None else reservations
-    return found.filter(~Exists(UsageSlice.objects.filter(reservation=OuterRef("pk"))))
+    rows = Reservation.objects.all() if reservations is None else reservations
+    return rows.filter(~Exists(UsageSlice.objects.filter(reservation=OuterRef("pk"))))
 
 
 def settle_reservations(*, limit: int = SETTLED_AT_ONCE) -> int:
-    """The number settled. Two calls at once take different ones."""
-    at_work = JobAttempt.objects.filter(
+    """Returns the number settled. Concurrent calls take different reservations."""
+    running = JobAttempt.objects.filter(
         job=OuterRef("job"), ended_at__isnull=True, created_at__lt=OuterRef("released_at")
     )
     with transaction.atomic():
-        due = unsettled().filter(~Exists(at_work), released_at__isnull=False).order_by("pk")
+        due = unsettled().filter(~Exists(running), released_at__isnull=False).order_by("pk")
         rows = list(due.select_for_update(of=("self",), no_key=True, skip_locked=True)[:limit])
         UsageSlice.objects.bulk_create(slices_of(rows, now=None))
     return len(rows)
 
 
 def slices_of(reservations: Sequence[Reservation], *, now: datetime | None) -> list[UsageSlice]:
-    """Not saved. One that is still held counts up to `now`."""
+    """Unsaved slices. A reservation that is still held counts up to `now`."""
     timelines = timelines_of(row.job_id for row in reservations)
     prices = price_lines({row.pool_id for row in reservations})
     return [
-        made
+        piece
         for row in reservations
-        for made in _slices(row, timelines[row.job_id], prices.get(row.pool_id, ()), row.released_at or now)
+        for piece in _slices(row, timelines[row.job_id], prices.get(row.pool_id, ()), row.released_at or now)
     ]
 
 
 def _slices(
     row: Reservation, line: Timeline, prices: Sequence[PriceView], end: datetime | None
 ) -> Iterable[UsageSlice]:
-    assert end is not None, "only a released reservation has an end of its own"
+    assert end is not None, "a held reservation needs `now`"
     for day, kinds in split_by_day(row.created_at, end, row.devices, line.attempts, prices):
         yield UsageSlice(
             reservation=row,
@@ -93,5 +93,5 @@ def kinds_of(row: UsageSlice) -> Kinds:
 
 
 def stored_number(name: str, value: Decimal | int) -> int:
-    """A field of `Kinds`, from its column or from a sum over it. Exact."""
+    """A field of `Kinds` from its column, or from a sum over it. Exact."""
     return attos_of(Decimal(value)) if name in _AMOUNTS else int(value)

@@ -1,23 +1,23 @@
-"""The split of a reservation's time by kind of use, and its price. Pure: moments in, device-microseconds by kind out.
+"""Splits a reservation's time by kind of use, and prices it. Pure: moments in, device-microseconds by kind out.
 
     reservation  ├──────────────────────────────────────────────────────────────────┤ released
     attempt 1    began ──startup──▶ ready ──useful──▶ checkpoint ──fault──▶ lost
     attempt 2                                            (restart: fault) began ─▶ ready ──useful──▶ draining ─idle─▶
 
 - startup: until an attempt is ready;
-- fault: the work of a lost attempt after its newest checkpoint (all of it, its startup too, if it has none),
-  and the time from the loss until the next attempt is ready. Also, of the useful time, the share of samples that were
-  trained into weights that a trainer's death undid (`redone`);
-- stale: of the useful time, the share of samples that were dropped because they were too old to be trained on;
-- idle: from the moment that the job was told to pause or to stop, and whatever follows an attempt that ended well;
+- fault: the work of a lost attempt after its newest checkpoint (all of it, including startup, without a checkpoint),
+  and the time from the loss until the next attempt is ready. Also the part of the useful time given by the share of
+  samples trained into weights that a trainer's death undid (`redone`);
+- stale: the part of the useful time given by the share of samples dropped as too old to be trained on;
+- idle: from the request to pause or stop, and the time after an attempt that ended well;
 - useful: the rest.
 
 Invariants:
-- the kinds of a reservation add up to devices x its length, whatever the moments are, to the microsecond;
-- only a fault of the platform is credited, and only by the control plane's own clock and records: shares that the
-  engine reports move time between kinds, but never make anything cheaper;
+- the kinds of a reservation add up to devices x its length, to the microsecond, for any moments;
+- only platform faults are credited, and only by the control plane's own clock and records: shares that the engine
+  reports move time between kinds, but never make anything cheaper;
 - every microsecond costs what a device of the pool costs at that microsecond: nothing before the pool's first price.
-  Amounts are whole numbers of 10^-18 of the site's currency, so no sum of them is ever rounded.
+  Amounts are whole numbers of 10^-18 of the site's currency, so no sum is ever rounded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,14 +31,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 class Ending(StrEnum):
     WELL = "well"
-    """It succeeded, was cancelled or paused, or reached a limit of its own: nothing was lost that was wanted."""
+    """Succeeded, was cancelled or paused, or reached a limit of its own: no wanted work was lost."""
     OWN_FAULT = "own_fault"
     PLATFORM_FAULT = "platform_fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of the samples that met their end in an attempt: counts, so that no float decides."""
+    """Counts of the samples that ended in an attempt. Integers, so that results do not depend on floats."""
 
     dropped: int = 0
     redone: int = 0
@@ -50,9 +50,9 @@ class AttemptView:
     began_at: datetime
     ready_at: datetime | None = None
     draining_at: datetime | None = None
-    """The moment at which it was told to pause or stop."""
+    """When it was asked to pause or stop."""
     kept_at: datetime | None = None
-    """The moment at which its newest checkpoint was recorded."""
+    """When its newest checkpoint was recorded."""
     ended_at: datetime | None = None
     ending: Ending = Ending.WELL
     shares: Shares = Shares()
@@ -60,16 +60,16 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceView:
-    """A price of a pool, until the next one begins."""
+    """A price of a pool, valid until the next one begins."""
 
     valid_from: datetime
     picos: int
-    """Of a device-second, in 10^-12 of the currency."""
+    """Per device-second, in 10^-12 of the currency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """Kinds of use in device-microseconds, and what they cost. `credited` is a part of `fault`."""
+    """Kinds of use in device-microseconds, and their cost. `credited` is part of `fault`."""
 
     startup: int = 0
     useful: int = 0
@@ -78,7 +78,7 @@ class Kinds:
     idle: int = 0
     credited: int = 0
     cost: int = 0
-    """Of all that was held, in 10^-18 of the currency (microseconds times 10^-12), as is `cost_credited`."""
+    """Cost of everything held, in 10^-18 of the currency (microseconds times 10^-12), as is `cost_credited`."""
     cost_credited: int = 0
 
     @property
@@ -100,21 +100,21 @@ def split_by_day(
     attempts: Sequence[AttemptView],
     prices: Sequence[PriceView] = (),
 ) -> list[tuple[date, Kinds]]:
-    """Of one reservation. `attempts` of its job in the order in which they began, `prices` of its pool likewise. At
-    least one day, even if empty."""
+    """Splits one reservation. `attempts` of its job and `prices` of its pool are in the order in which they began.
+    Returns at least one day, even if empty."""
     start, end = start.astimezone(UTC), max(start, end).astimezone(UTC)
     days: dict[date, Kinds] = {start.date(): Kinds()}
     for left, right in pairwise(_boundaries(start, end, attempts)):
         kinds = _kinds_of(left, devices * ((right - left) // _MICROSECOND), attempts)
         cost = devices * _cost_of_one(left, right, prices)
-        # A stretch is of one kind, so what is given back of it is all or nothing.
+        # A stretch has one kind, so all or none of its cost is credited.
         priced = replace(kinds, cost=cost, cost_credited=cost if kinds.credited else 0)
         days[left.date()] = days.get(left.date(), Kinds()) + priced
     return sorted(days.items())
 
 
 def _cost_of_one(left: datetime, right: datetime, prices: Sequence[PriceView]) -> int:
-    """Of one device. Kinds do not depend on prices: a stretch is cut by them here, and nowhere else."""
+    """Cost of one device. Kinds do not depend on prices: only here is a stretch cut at price changes."""
     ends = [max(left, min(right, each.valid_from)) for each in prices] + [right]
     return sum(
         ((end - begin) // _MICROSECOND) * price.picos
@@ -123,11 +123,11 @@ def _cost_of_one(left: datetime, right: datetime, prices: Sequence[PriceView]) -
 
 
 def _boundaries(start: datetime, end: datetime, attempts: Sequence[AttemptView]) -> list[datetime]:
-    """Between two neighbours everything is of one kind and of one day."""
+    """Between two neighbours everything has the same kind and day."""
     moments = {start, end, *_midnights(start, end)}
     for attempt in attempts:
-        told = (attempt.began_at, attempt.ready_at, attempt.draining_at, attempt.kept_at, attempt.ended_at)
-        moments.update(moment.astimezone(UTC) for moment in told if moment is not None and start < moment < end)
+        bounds = (attempt.began_at, attempt.ready_at, attempt.draining_at, attempt.kept_at, attempt.ended_at)
+        moments.update(moment.astimezone(UTC) for moment in bounds if moment is not None and start < moment < end)
     return sorted(moments)
 
 
@@ -139,7 +139,7 @@ def _midnights(start: datetime, end: datetime) -> Iterator[datetime]:
 
 
 def _kinds_of(at: datetime, amount: int, attempts: Sequence[AttemptView]) -> Kinds:
-    """Of a stretch that begins at `at` and in which nothing changes."""
+    """Kinds of a stretch that begins at `at` and contains no boundary."""
     begun = [attempt for attempt in attempts if attempt.began_at <= at]
     if not begun:
         return Kinds(startup=amount)

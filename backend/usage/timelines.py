@@ -1,8 +1,8 @@
-"""The moments of jobs by which the time of their devices is split, as the control plane recorded them.
+"""The moments of jobs that split the time of their devices, as the control plane recorded them.
 
 Invariants:
-- every moment is by the control plane's clock: when a fact arrived, not when the engine says that it happened;
-- a fixed number of queries, however many jobs are asked for.
+- every moment is by the control plane's clock: when a fact arrived, not when the engine claims that it happened;
+- the number of queries is fixed, however many jobs are read.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
 from backend.usage.split import AttemptView, Ending, Shares
 
 ENDED_WELL: Final = frozenset({"succeeded", "cancelled", "paused", "queued"})
-"""Outcomes of attempts that lost nothing: where the job went. Others (lost, superseded) are the platform's doing."""
+"""Outcomes of attempts that lost nothing: where the job went. Others (lost, superseded) are platform faults."""
 PLATFORM_CLASSES: Final = frozenset({"infrastructure", "platform"})
 LIMIT_CLASSES: Final = frozenset({"timeout", "budget"})
 _ENDS: Final = ("trained", "filtered", "dropped_stale", "failed")
@@ -29,7 +29,7 @@ _KINDS_OF_EVENT: Final = ("submitted", "state_changed", "pipeline_ready", "run_f
 class Timeline:
     job: Job
     submitted_by: str = ""
-    """The id of the API key, or empty."""
+    """Id of the API key, or empty."""
     attempts: list[AttemptView] = field(default_factory=list)
 
 
@@ -40,10 +40,10 @@ def timelines_of(job_ids: Iterable[str]) -> Mapping[str, Timeline]:
     for attempt in JobAttempt.objects.filter(job_id__in=ids).order_by("n"):
         attempts[attempt.job_id].append(attempt)
     events: dict[str, list[JobEvent]] = defaultdict(list)
-    told = JobEvent.objects.filter(job_id__in=ids, type__in=_KINDS_OF_EVENT).filter(
+    rows = JobEvent.objects.filter(job_id__in=ids, type__in=_KINDS_OF_EVENT).filter(
         ~Q(type="state_changed") | Q(to_state__in=(JobState.RUNNING, JobState.PAUSING, JobState.STOPPING))
     )
-    for event in told.order_by("job_id", "seq"):
+    for event in rows.order_by("job_id", "seq"):
         events[event.job_id].append(event)
     kept: dict[tuple[str, int], datetime] = {}
     saved = Checkpoint.objects.filter(job_id__in=ids).exclude(state="corrupt").order_by("created_at")
@@ -57,7 +57,7 @@ def _timeline(
 ) -> Timeline:
     submitter = next((event.actor for event in events if event.type == "submitted"), "")
     line = Timeline(job=job, submitted_by=submitter.partition(":")[2] if submitter.startswith("key:") else "")
-    told_before: Mapping[str, int] = {}
+    last_ledger: Mapping[str, int] = {}
     for attempt in attempts:
         view = AttemptView(
             began_at=attempt.created_at,
@@ -67,16 +67,16 @@ def _timeline(
             ended_at=attempt.ended_at,
             ending=_ending(job, attempt),
         )
-        ledger = next((event.data.get("ledger") for event in events if _is_last_word(event, attempt)), None)
+        ledger = next((event.data.get("ledger") for event in events if _is_finish(event, attempt)), None)
         if isinstance(ledger, dict):
-            view, told_before = replace(view, shares=_shares(ledger, told_before)), ledger
+            view, last_ledger = replace(view, shares=_shares(ledger, last_ledger)), ledger
         line.attempts.append(view)
     return line
 
 
 def _is_ready(event: JobEvent, attempt: JobAttempt) -> bool:
-    is_word = event.type == "pipeline_ready" or event.to_state == JobState.RUNNING
-    return is_word and event.actor == f"engine:{attempt.n}"
+    is_start = event.type == "pipeline_ready" or event.to_state == JobState.RUNNING
+    return is_start and event.actor == f"engine:{attempt.n}"
 
 
 def _drains(event: JobEvent, attempt: JobAttempt) -> bool:
@@ -84,12 +84,12 @@ def _drains(event: JobEvent, attempt: JobAttempt) -> bool:
     return is_its_time and event.to_state in (JobState.PAUSING, JobState.STOPPING)
 
 
-def _is_last_word(event: JobEvent, attempt: JobAttempt) -> bool:
+def _is_finish(event: JobEvent, attempt: JobAttempt) -> bool:
     return event.type == "run_finished" and event.actor == f"engine:{attempt.n}"
 
 
 def _ending(job: Job, attempt: JobAttempt) -> Ending:
-    """By the class of its failure; an attempt that ended otherwise than by a word or a wish was lost."""
+    """By the class of its failure. An attempt that ended without a failure and without a good outcome was lost."""
     is_last = attempt.n == job.num_attempts and job.state == JobState.FAILED
     failure_class = attempt.failure_class or (job.failure_class if is_last else "")
     if attempt.ended_at is None or failure_class in LIMIT_CLASSES:
@@ -100,7 +100,7 @@ def _ending(job: Job, attempt: JobAttempt) -> Ending:
 
 
 def _shares(ledger: Mapping[str, int], before: Mapping[str, int]) -> Shares:
-    """The ledger counts on from attempt to attempt; one that counts less than before began again."""
+    """The ledger counts on across attempts; a ledger below the previous one started again from zero."""
 
     def since(base: Mapping[str, int]) -> dict[str, int]:
         return {end: int(ledger.get(end, 0)) - int(base.get(end, 0)) for end in (*_ENDS, "rolled_back")}

@@ -1,12 +1,12 @@
-"""Addresses of webhooks: on the public internet, and nowhere near us.
+"""Webhook addresses: on the public internet only, never this network.
 
-A name is looked up once, by `GuardedNetwork`; every address that it has must be global, and the connection is made to
-the address that was looked at. So a name that answers differently the next time (DNS rebinding) reaches nothing, and
-neither does any spelling of an inner address: decimal, octal, IPv6, mapped, translated.
+`GuardedNetwork` resolves a name once, requires every address to be global, and connects to the address it checked. So a
+name that resolves differently the next time (DNS rebinding) reaches nothing inside, and neither does any spelling of an
+inner address: decimal, octal, IPv6, mapped, translated.
 
 Invariants:
-- https only, no user name in the address, no redirect is followed;
-- for development, and only if the environment says so, http to this machine itself.
+- https only, no user name in the URL, no redirects;
+- for development, only if the environment allows it: http to this machine.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import httpcore
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
-_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that was ever given out
+_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that is allocated
 _HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 _NUMBERS = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:\.(?:0[xX][0-9a-fA-F]+|[0-9]+)){0,3}")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -30,11 +30,11 @@ _FORMER_6TO4_RELAYS = ipaddress.ip_network("192.88.99.0/24")
 
 
 class ForbiddenAddress(ValueError):
-    """A webhook may not go there."""
+    """This URL is not allowed for webhooks."""
 
 
 def checked_url(url: str, *, allow_loopback: bool) -> str:
-    """The URL, checked as far as that goes without DNS. Raises `ForbiddenAddress`, in words for whoever typed it."""
+    """Returns the URL after every check that needs no DNS. The text of `ForbiddenAddress` is shown to the user."""
     parts = _split(url)
     if parts.username is not None or parts.password is not None:
         raise ForbiddenAddress("leave the user name out: webhooks are signed instead")
@@ -45,14 +45,14 @@ def checked_url(url: str, *, allow_loopback: bool) -> str:
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
         raise ForbiddenAddress("use https://")
     if is_here and not local:
-        raise ForbiddenAddress("this address is the machine that Laminar runs on, not one of the public internet")
+        raise ForbiddenAddress("this address is the machine running Laminar, not on the public internet")
     if literal is not None and not local:
         refuse_inner(literal)
     return url
 
 
 def refuse_inner(address: Address) -> None:
-    """Raises `ForbiddenAddress` unless the address is one of the public internet, whatever it is wrapped in."""
+    """Raises `ForbiddenAddress` unless the address is public, however it is wrapped (mapped, 6to4, NAT64)."""
     if not _is_public(address):
         raise ForbiddenAddress("this address is not on the public internet")
 
@@ -73,19 +73,19 @@ def _is_public(address: Address) -> bool:
 
 def _split(url: str) -> SplitResult:
     if not url.isascii() or any(char <= " " or char in '\\"<>^`{|}' for char in url):
-        raise ForbiddenAddress("write the address in plain ASCII, spaces and other characters percent-encoded")
+        raise ForbiddenAddress("use plain ASCII, with spaces and other characters percent-encoded")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ForbiddenAddress(f"this is not an address: {error}") from None
+        raise ForbiddenAddress(f"not a valid URL: {error}") from None
     if not parts.hostname or port == 0:
-        raise ForbiddenAddress("this is not an address: it names no host")
+        raise ForbiddenAddress("not a valid URL: no host")
     return parts
 
 
 def _literal(host: str) -> Address | None:
-    """Also as systems spell it: 127.1, 2130706433, 0x7f.1."""
+    """Also parses the spellings that systems accept: 127.1, 2130706433, 0x7f.1."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -106,13 +106,13 @@ def _is_name_of_this_machine(host: str) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """As the system does; it also understands 2130706433 and 0x7f.1."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    """The system's resolver, which also accepts 2130706433 and 0x7f.1."""
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
-    """A network that connects to checked addresses. TLS still verifies the name: httpcore keeps it for SNI and Host."""
+    """A network that connects to checked addresses only. TLS still verifies the name, which httpcore keeps for SNI."""
 
     def __init__(self, *, resolve: Resolve = resolve, allow_loopback: bool = False) -> None:
         self._resolve, self._allow_loopback = resolve, allow_loopback
@@ -138,7 +138,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.AsyncNetworkStream:
-        raise ForbiddenAddress("webhooks go to no socket of this machine")
+        raise ForbiddenAddress("webhooks cannot use Unix sockets")
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Messages of what is no job's: written at once, in the transaction of what they tell of."""
+"""Messages that belong to no job: written at once, in the transaction of their cause."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,7 +9,7 @@ from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 
 def announce(team: Team, event_type: str, *, data: Mapping[str, object], message_id: str, now: datetime) -> None:
-    """To every endpoint that wants everything or this very type."""
+    """Queues the message for every endpoint subscribed to `*` or to this type."""
     body = message(event_type, at=now, data=data)
     WebhookDelivery.objects.bulk_create(
         WebhookDelivery(

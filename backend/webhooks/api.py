@@ -1,4 +1,4 @@
-"""/webhooks: the endpoints at which a team hears of its jobs. Messages are signed as Standard Webhooks has it."""
+"""/webhooks: endpoints that receive a team's job events. Messages are signed as Standard Webhooks defines it."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ class NewWebhook(BaseModel):
 
 
 class WebhookChange(BaseModel):
-    """Changes of a webhook. A field that is left out stays as it is."""
+    """Changes to a webhook. Fields left out stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
     url: Url | None = None
@@ -55,18 +55,18 @@ class WebhookOut(BaseModel):
     description: str
     enabled: bool
     disabled_reason: str
-    num_failures: int = Field(description="Tries that failed since the last success.")
+    num_failures: int = Field(description="Failed attempts since the last success.")
     last_success_at: datetime | None
-    previous_secret_until: datetime | None = Field(description="Until then the former secret signs too.")
+    previous_secret_until: datetime | None = Field(description="Until then, the previous secret signs too.")
     created_at: datetime
 
 
 class WebhookWithSecret(WebhookOut):
-    secret: str = Field(description="Shown this once.")
+    secret: str = Field(description="Shown only once.")
 
 
 class DeliveryAttemptOut(BaseModel):
-    """One try. `status` is null if no answer came; of an answer's body nothing is kept."""
+    """One attempt. `status` is null without a response; response bodies are not kept."""
 
     at: datetime
     status: int | None
@@ -77,7 +77,7 @@ class DeliveryAttemptOut(BaseModel):
 class DeliveryOut(BaseModel):
     id: str
     webhook_id: str
-    message_id: str = Field(description="The `webhook-id` header: the same in every try.")
+    message_id: str = Field(description="The `webhook-id` header, the same in every attempt.")
     type: str
     state: DeliveryState
     num_attempts: int
@@ -88,15 +88,15 @@ class DeliveryOut(BaseModel):
 
 
 class DeliveryWithBody(DeliveryOut):
-    body: str = Field(description="As it is sent, byte for byte.")
+    body: str = Field(description="The exact bytes that are sent.")
 
 
 _TAKES_BODY = (400, 413, 415, 422)
 
 
-@router.post("/webhooks", response={201: WebhookWithSecret} | problems(409, *_TAKES_BODY), summary="Make a webhook")
+@router.post("/webhooks", response={201: WebhookWithSecret} | problems(409, *_TAKES_BODY), summary="Create a webhook")
 def create_webhook(request: HttpRequest, response: HttpResponse, body: NewWebhook) -> Status[WebhookWithSecret]:
-    """The answer holds the secret that its messages are signed with, this once."""
+    """The response contains the signing secret. It is not shown again."""
     caller = caller_of(request)
     endpoint, secret = services.create_endpoint(
         caller.team, url=body.url, events=body.events, description=body.description, actor=caller.actor,
@@ -107,14 +107,14 @@ def create_webhook(request: HttpRequest, response: HttpResponse, body: NewWebhoo
     return Status(201, WebhookWithSecret(**_fields(endpoint), secret=secret))
 
 
-@router.get("/webhooks", response={200: Page[WebhookOut]} | problems(422), summary="The team's webhooks")
+@router.get("/webhooks", response={200: Page[WebhookOut]} | problems(422), summary="List webhooks")
 def list_webhooks(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[WebhookOut]:
     rows, following = page_after(endpoints_of(caller_of(request).team), cursor=cursor, limit=limit)
     data = [WebhookOut(**_fields(row)) for row in rows]
     return Page(data=data, has_more=following is not None, next_cursor=following)
 
 
-@router.get("/webhooks/{webhook_id}", response={200: WebhookOut} | problems(404), summary="One webhook")
+@router.get("/webhooks/{webhook_id}", response={200: WebhookOut} | problems(404), summary="Get a webhook")
 def show_webhook(request: HttpRequest, response: HttpResponse, webhook_id: PathId) -> WebhookOut:
     endpoint = the_endpoint(caller_of(request).team, webhook_id)
     tagged(response, etag_of(endpoint.version))
@@ -139,17 +139,17 @@ def change_webhook(
 
 @router.delete("/webhooks/{webhook_id}", response={204: None} | problems(404, 412, 422), summary="Delete a webhook")
 def delete_webhook(request: HttpRequest, webhook_id: PathId, if_match: IfMatch = None) -> Status[None]:
-    """Its deliveries go with it."""
+    """Also deletes its deliveries."""
     caller = caller_of(request)
     services.delete_endpoint(caller.team, webhook_id, if_match=if_match, actor=caller.actor, now=database_now())
     return Status(204, None)
 
 
 @router.post(
-    "/webhooks/{webhook_id}/rotate-secret", response={200: WebhookWithSecret} | problems(404), summary="New secret"
+    "/webhooks/{webhook_id}/rotate-secret", response={200: WebhookWithSecret} | problems(404), summary="Rotate secret"
 )
 def rotate_webhook_secret(request: HttpRequest, webhook_id: PathId) -> WebhookWithSecret:
-    """For a day the former secret signs beside the new one: a message then carries two signatures."""
+    """For a day messages carry two signatures, by the new and the previous secret."""
     caller = caller_of(request)
     endpoint, secret = services.rotate_secret(caller.team, webhook_id, actor=caller.actor, now=database_now())
     return WebhookWithSecret(**_fields(endpoint), secret=secret)
@@ -159,7 +159,7 @@ def rotate_webhook_secret(request: HttpRequest, webhook_id: PathId) -> WebhookWi
     "/webhooks/{webhook_id}/test", response={202: DeliveryOut} | problems(404, 409), summary="Send a test message"
 )
 def test_webhook(request: HttpRequest, webhook_id: PathId) -> Status[DeliveryOut]:
-    """A message of the type `webhook.test`, like any other. Watch it under `/deliveries`."""
+    """Sends a message of type `webhook.test`. See its result under `/deliveries`."""
     caller = caller_of(request)
     row = services.send_test(caller.team, webhook_id, actor=caller.actor, now=database_now())
     return Status(202, DeliveryOut(**_delivery_fields(row)))
@@ -168,26 +168,26 @@ def test_webhook(request: HttpRequest, webhook_id: PathId) -> Status[DeliveryOut
 @router.get(
     "/webhooks/{webhook_id}/deliveries",
     response={200: Page[DeliveryOut]} | problems(404, 422),
-    summary="What was sent, and what came of it",
+    summary="List deliveries",
 )
 def list_deliveries(
     request: HttpRequest,
     webhook_id: PathId,
-    state: Annotated[DeliveryState | None, Query(description="`dead`: what could not be delivered.")] = None,
+    state: Annotated[DeliveryState | None, Query(description="`dead`: deliveries that failed for good.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[DeliveryOut]:
     """Newest first; kept for 30 days."""
     rows = deliveries_of(the_endpoint(caller_of(request).team, webhook_id))
-    found, following = page_after(rows.filter(state=state) if state else rows, cursor=cursor, limit=limit)
-    data = [DeliveryOut(**_delivery_fields(row)) for row in found]
+    page, following = page_after(rows.filter(state=state) if state else rows, cursor=cursor, limit=limit)
+    data = [DeliveryOut(**_delivery_fields(row)) for row in page]
     return Page(data=data, has_more=following is not None, next_cursor=following)
 
 
 @router.get(
     "/webhooks/{webhook_id}/deliveries/{delivery_id}",
     response={200: DeliveryWithBody} | problems(404),
-    summary="One delivery with its message",
+    summary="Get a delivery with its message",
 )
 def show_delivery(request: HttpRequest, webhook_id: PathId, delivery_id: PathId) -> DeliveryWithBody:
     row = the_delivery(the_endpoint(caller_of(request).team, webhook_id), delivery_id)
@@ -197,7 +197,7 @@ def show_delivery(request: HttpRequest, webhook_id: PathId, delivery_id: PathId)
 @router.post(
     "/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
     response={202: DeliveryOut} | problems(404, 409),
-    summary="Send it again",
+    summary="Redeliver a message",
 )
 def redeliver_webhook(request: HttpRequest, webhook_id: PathId, delivery_id: PathId) -> Status[DeliveryOut]:
     caller = caller_of(request)

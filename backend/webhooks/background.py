@@ -1,5 +1,5 @@
-"""The background tasks of webhooks. A beat tick every few seconds is all that moves them: a message costs a delay of
-that tick, never more, and there is no nudge that could be lost."""
+"""Periodic tasks of webhooks. Beat runs the sender every few seconds and nothing else does: a message waits for one
+tick at most, and no trigger can get lost."""
 
 from celery import shared_task
 from django.conf import settings

@@ -1,9 +1,9 @@
-"""The fan-out from events to deliveries.
+"""Turns events into deliveries.
 
 Invariants:
-- a pending event goes away in the transaction that writes its deliveries: each endpoint that listened at that moment
-  gets exactly one, however many workers do this at once;
-- the body is made once and kept, so that every try carries, and signs, the same bytes.
+- a pending event is deleted in the transaction that writes its deliveries: each endpoint subscribed at that moment gets
+  exactly one, however many workers run concurrently;
+- the body is rendered once and stored, so that every attempt sends and signs the same bytes.
 """
 
 import json
@@ -21,7 +21,7 @@ AT_ONCE = 200
 
 
 def fan_out(*, now: datetime) -> int:
-    """The number of events taken. Call it again while there are any."""
+    """Returns the number of events processed; call again while it equals `AT_ONCE`."""
     with transaction.atomic():
         pending = PendingEvent.objects.select_for_update(skip_locked=True, of=("self",)).order_by("event_id")
         claimed = list(pending.values_list("event_id", flat=True)[:AT_ONCE])
@@ -39,7 +39,7 @@ def fan_out(*, now: datetime) -> int:
 
 
 def type_of(event: JobEvent) -> str:
-    """job.queued, job.running, job.succeeded … for a change of state, else the event's own type."""
+    """job.queued, job.running, job.succeeded … for a change of state, otherwise the event's own type."""
     return f"job.{event.to_state if event.type == 'state_changed' else event.type}"
 
 
@@ -48,19 +48,19 @@ def listens(wanted: Sequence[str], event_type: str) -> bool:
 
 
 def message(event_type: str, *, at: datetime, data: Mapping[str, object]) -> str:
-    """Standard Webhooks: what happened, when, and to what."""
+    """A message in the format of Standard Webhooks."""
     return json.dumps({"type": event_type, "timestamp": at.isoformat(), "data": data}, separators=(",", ":"))
 
 
 def _listening(team_ids: set[str]) -> dict[str, list[WebhookEndpoint]]:
-    found: dict[str, list[WebhookEndpoint]] = defaultdict(list)
+    endpoints: dict[str, list[WebhookEndpoint]] = defaultdict(list)
     for endpoint in WebhookEndpoint.objects.filter(team_id__in=team_ids, disabled_at__isnull=True):
-        found[endpoint.team_id].append(endpoint)
-    return found
+        endpoints[endpoint.team_id].append(endpoint)
+    return endpoints
 
 
 def _delivery(endpoint: WebhookEndpoint, event: JobEvent, *, now: datetime) -> WebhookDelivery:
-    told = {
+    data = {
         "job_id": event.job_id,
         "project_id": event.job.project_id,
         "event": represent_event(event).model_dump(mode="json"),
@@ -70,7 +70,7 @@ def _delivery(endpoint: WebhookEndpoint, event: JobEvent, *, now: datetime) -> W
         event=event,
         message_id=f"evt_{event.job_id.removeprefix('job_')}_{event.seq}",
         type=type_of(event),
-        body=message(type_of(event), at=event.at, data=told),
+        body=message(type_of(event), at=event.at, data=data),
         due_at=now,
         created_at=now,
     )

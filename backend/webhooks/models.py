@@ -1,12 +1,12 @@
-"""Endpoints at which a team hears of its jobs, and every message that is, was or could not be brought there.
+"""Endpoints that receive a team's job events, and every delivery to them: pending, delivered or dead.
 
     JobEvent ──trigger, same transaction──▶ PendingEvent ──fan_out──▶ Delivery, one an endpoint ──send──▶ receiver
 
 Invariants:
-- an event that any endpoint of the team listens to has a PendingEvent from its own commit on until its deliveries are
-  written: claimed row by row, never by "all above id N", so that a late commit is not skipped;
-- of one event an endpoint gets one delivery, whose `message_id` and body never change;
-- a delivery that is over (delivered, dead) is not tried again unless somebody asks for it.
+- an event that any endpoint of the team subscribes to has a PendingEvent from its own commit until its deliveries are
+  written. Rows are claimed one by one, never by "all above id N", so that a late commit is not skipped;
+- an endpoint gets one delivery per event; its `message_id` and body never change;
+- a finished delivery (delivered, dead) is attempted again only on request.
 """
 
 from typing import ClassVar
@@ -36,24 +36,24 @@ class WebhookEndpoint(models.Model):
     events = ArrayField(models.CharField(max_length=60))  # "job.succeeded", "job.*", "*"
     secret = models.TextField()  # sealed, see `secret_box`
     previous_secret = models.TextField(blank=True, default="")
-    previous_until = models.DateTimeField(null=True)  # until then both sign
+    previous_until = models.DateTimeField(null=True)  # until then both secrets sign
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField()
     disabled_at = models.DateTimeField(null=True)
     disabled_reason = models.CharField(max_length=200, blank=True, default="")
-    num_failures = models.PositiveIntegerField(default=0)  # in a row; 0 again with the first success
-    not_before = models.DateTimeField(null=True)  # in trouble: nothing is tried before, whatever is due
+    num_failures = models.PositiveIntegerField(default=0)  # consecutive; reset by a success
+    not_before = models.DateTimeField(null=True)  # pause after failures: no attempts before
     last_success_at = models.DateTimeField(null=True)
 
     class Meta:
-        # The trigger asks for each event whether anybody of the team listens.
+        # For each event the trigger checks whether the team has an active endpoint.
         indexes: ClassVar = [
             models.Index(fields=["team"], condition=Q(disabled_at__isnull=True), name="live_webhooks_of_team")
         ]
 
 
 class PendingEvent(models.Model):
-    """An event without its deliveries yet, written by a trigger on jobs_jobevent (in the migration)."""
+    """An event whose deliveries are not written yet; inserted by a trigger on jobs_jobevent (see the migration)."""
 
     event = models.OneToOneField(JobEvent, on_delete=models.CASCADE, primary_key=True, related_name="+")
 
@@ -67,14 +67,14 @@ class DeliveryState(models.TextChoices):
 class WebhookDelivery(models.Model):
     id = models.CharField(primary_key=True, max_length=32, default=_delivery_id, editable=False)
     endpoint = models.ForeignKey(WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries")
-    event = models.ForeignKey(JobEvent, on_delete=models.CASCADE, null=True, related_name="+")  # null: a test
+    event = models.ForeignKey(JobEvent, on_delete=models.CASCADE, null=True, related_name="+")  # null: test message
     message_id = models.CharField(max_length=64)
     type = models.CharField(max_length=60)
     body = models.TextField()
     state = models.CharField(max_length=10, choices=DeliveryState.choices, default=DeliveryState.PENDING)
     num_attempts = models.PositiveIntegerField(default=0)
-    due_at = models.DateTimeField(null=True)  # while pending; a claim moves it ahead, so a lost sender is made good
-    attempts = models.JSONField(default=list)  # the newest few: {at, status, error, ms}
+    due_at = models.DateTimeField(null=True)  # while pending; a claim moves it ahead, in case the sender dies
+    attempts = models.JSONField(default=list)  # the newest 12: {at, status, error, ms}
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
 
@@ -94,7 +94,7 @@ class WebhookDelivery(models.Model):
 
 
 class SenderLease(models.Model):
-    """The right to send: one row a sender that may run at once."""
+    """The right to send: one row per sender that may run concurrently."""
 
     slot = models.PositiveSmallIntegerField(primary_key=True)
     held_until = models.DateTimeField()

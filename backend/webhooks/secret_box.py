@@ -1,9 +1,9 @@
-"""The secrets that webhooks are signed with: `whsec_` and 32 random bytes in base64, as Standard Webhooks has them.
+"""Webhook signing secrets: `whsec_` and 32 random bytes in base64, as Standard Webhooks defines them.
 
 Invariants:
-- a secret is shown once, when it is made; in the database it lies sealed under a key that is derived from the
-  installation's own, so a copy of the database signs nothing;
-- during a rotation both secrets sign, and a receiver may know either.
+- a secret is shown once, at creation; the database holds it encrypted under a key derived from the installation's, so
+  a copy of the database can sign nothing;
+- during a rotation both secrets sign, so a receiver may use either.
 """
 
 import base64
@@ -25,15 +25,15 @@ def new_secret() -> str:
 
 
 def seal(secret: str) -> str:
-    return box(_derived).encrypt(secret.encode()).decode()
+    return box(_derive).encrypt(secret.encode()).decode()
 
 
 def unseal(sealed: str) -> str:
-    return box(_derived).decrypt(sealed.encode()).decode()
+    return box(_derive).decrypt(sealed.encode()).decode()
 
 
 def signature_header(message_id: str, timestamp: int, body: str, *, secrets_in_use: Sequence[str]) -> str:
-    """`v1,<base64>` of each secret, with a space between."""
+    """`v1,<base64>` per secret, separated by spaces."""
     message = f"{message_id}.{timestamp}.{body}".encode()
     return " ".join(f"v1,{_sign(secret, message)}" for secret in secrets_in_use)
 
@@ -44,10 +44,10 @@ def _sign(secret: str, message: bytes) -> str:
 
 
 def reseal(sealed: str) -> str:
-    """Under the present key."""
-    return box(_derived).rotate(sealed.encode()).decode()
+    """Encrypts it again under the current key."""
+    return box(_derive).rotate(sealed.encode()).decode()
 
 
-def _derived(key: bytes) -> bytes:
+def _derive(key: bytes) -> bytes:
     derive = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"laminar webhook secrets")
     return base64.urlsafe_b64encode(derive.derive(key))

@@ -1,6 +1,6 @@
-"""A team's webhooks and the messages sent to them.
+"""A team's webhooks and their deliveries.
 
-Invariant: a thing of another team is answered exactly like one that does not exist.
+Invariant: an object of another team is answered exactly like one that does not exist.
 """
 
 import re
@@ -23,10 +23,10 @@ def endpoints_of(team: Team) -> QuerySet[WebhookEndpoint]:
 def the_endpoint(team: Team, endpoint_id: str) -> WebhookEndpoint:
     """Raises `NotFound`."""
     known = _ENDPOINT_ID.fullmatch(endpoint_id)
-    found = endpoints_of(team).filter(pk=endpoint_id).first() if known else None
-    if found is None:
-        raise NotFound("There is no webhook with this id.")
-    return found
+    endpoint = endpoints_of(team).filter(pk=endpoint_id).first() if known else None
+    if endpoint is None:
+        raise NotFound("No webhook with this id.")
+    return endpoint
 
 
 def deliveries_of(endpoint: WebhookEndpoint) -> QuerySet[WebhookDelivery]:
@@ -37,7 +37,7 @@ def deliveries_of(endpoint: WebhookEndpoint) -> QuerySet[WebhookDelivery]:
 def the_delivery(endpoint: WebhookEndpoint, delivery_id: str) -> WebhookDelivery:
     """Raises `NotFound`."""
     known = _DELIVERY_ID.fullmatch(delivery_id)
-    found = deliveries_of(endpoint).filter(pk=delivery_id).first() if known else None
-    if found is None:
-        raise NotFound("There is no delivery with this id.")
-    return found
+    delivery = deliveries_of(endpoint).filter(pk=delivery_id).first() if known else None
+    if delivery is None:
+        raise NotFound("No delivery with this id.")
+    return delivery

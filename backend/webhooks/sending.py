@@ -1,13 +1,13 @@
-"""The sender of due messages: one at a time, many messages at once, none waiting for another's receiver.
+"""Sends due messages: one sender at a time, many messages in parallel, none blocked by another's receiver.
 
-    claim (due_at moves ahead) ──▶ carry, up to 64 at once ──▶ settle (delivered, due again later, dead)
+    claim (moves due_at ahead) ──▶ carry, up to 64 at once ──▶ settle (delivered, due again later, dead)
 
 Invariants:
-- one sender runs at a time (`SenderLease`), so that receivers, however many and slow, hold one worker; it takes on
-  nothing new after `TAKES_ON_FOR_S`, and no try outlasts the courier's `LONGEST_TRY_S`: below the time limit together;
-- of one endpoint at most `AT_ONCE_TO_ONE` are under way, and one in trouble is left alone for a while (`not_before`):
-  nobody stands behind a dead receiver;
-- a claim that was never settled (the sender died) is due again later: at least once, always with the same webhook-id.
+- one sender runs at a time (`SenderLease`), so that receivers, however many and slow, occupy one worker. It claims
+  nothing new after `TAKES_ON_FOR_S`, and no attempt outlasts `LONGEST_TRY_S`: together below the task's time limit;
+- at most `AT_ONCE_TO_ONE` messages per endpoint are in flight, and a failing endpoint pauses (`not_before`): a dead
+  receiver delays no other endpoint;
+- a claim that was never settled (the sender died) is due again later: at-least-once, always with the same webhook-id.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from backend.webhooks.settling import settle
 from backend.webhooks.transport import MOST_AT_ONCE, Courier, Message, Outcome
 
 TAKES_ON_FOR_S = 8.0
-LEASE_LASTS = timedelta(seconds=60)  # longer than any sender runs; then a dead one's place is free again
+LEASE_LASTS = timedelta(seconds=60)  # longer than any sender runs; then a dead sender's lease expires
 CLAIM_LASTS = timedelta(seconds=60)
 AT_ONCE_TO_ONE = 2
 _SLOT = 1
@@ -43,7 +43,7 @@ SELECT id FROM (
 
 
 def send_due(courier: Courier, *, clock: Clock) -> int:
-    """The number of tries made; 0 also if another sender runs."""
+    """Returns the number of attempts made; 0 if another sender runs."""
     started = clock()
     if not _take_lease(started):
         return 0
@@ -75,19 +75,19 @@ def _start(courier: Courier, message: Message, runner: "asyncio.Runner", *, at: 
 
 
 async def _first_of(tasks: Sequence["asyncio.Task[Outcome]"]) -> "set[asyncio.Task[Outcome]]":
-    """Those that are over; a moment more lets several come at once."""
+    """Returns the finished tasks; waits at most 1 s for the first."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
     return done
 
 
 def claim(*, now: datetime, room: int, busy: Sequence[str] = ()) -> list[Message]:
-    """Takes up to `room` deliveries that are due, for endpoints that are not `busy`."""
+    """Claims up to `room` due deliveries, skipping `busy` endpoints."""
     if room <= 0:
         return []
     with transaction.atomic(), connection.cursor() as db:
         db.execute(_DUE, {"now": now, "busy": list(busy), "each": AT_ONCE_TO_ONE, "room": room})
-        wanted = [row[0] for row in db.fetchall()]
-        due = WebhookDelivery.objects.filter(pk__in=wanted, state=DeliveryState.PENDING, due_at__lte=now)
+        due_ids = [row[0] for row in db.fetchall()]
+        due = WebhookDelivery.objects.filter(pk__in=due_ids, state=DeliveryState.PENDING, due_at__lte=now)
         claimed = list(due.select_for_update(skip_locked=True, of=("self",)).select_related("endpoint"))
         WebhookDelivery.objects.filter(pk__in=[row.pk for row in claimed]).update(
             due_at=now + CLAIM_LASTS, num_attempts=F("num_attempts") + 1
@@ -107,8 +107,8 @@ def _message(row: WebhookDelivery, *, now: datetime) -> Message:
 
 
 def _sealed(endpoint: WebhookEndpoint, *, now: datetime) -> list[str]:
-    still = endpoint.previous_until is not None and endpoint.previous_until > now
-    return [endpoint.secret] + ([endpoint.previous_secret] if still and endpoint.previous_secret else [])
+    is_rotating = endpoint.previous_until is not None and endpoint.previous_until > now
+    return [endpoint.secret] + ([endpoint.previous_secret] if is_rotating and endpoint.previous_secret else [])
 
 
 def _take_lease(now: datetime) -> bool:

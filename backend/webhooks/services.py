@@ -1,4 +1,4 @@
-"""Changes that a team may make to its webhooks. Each stands in the audit log; no secret does."""
+"""Changes that a team makes to its webhooks. Each is in the audit log; secrets never are."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -33,10 +33,10 @@ class TooManyWebhooks(Conflict):
 def create_endpoint(
     team: Team, *, url: str, events: Sequence[str], description: str, actor: str, now: datetime
 ) -> tuple[WebhookEndpoint, str]:
-    """The endpoint and its secret, which is shown this once."""
+    """Returns the endpoint and its secret, which is not shown again."""
     _refuse_url(url)
     with transaction.atomic():
-        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # or two at once pass the limit together
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # two requests cannot exceed the limit together
         if WebhookEndpoint.objects.filter(team=team).count() >= MOST_PER_TEAM:
             raise TooManyWebhooks
         secret = new_secret()
@@ -59,13 +59,13 @@ def change_endpoint(
     actor: str,
     now: datetime,
 ) -> WebhookEndpoint:
-    """A change of an endpoint; a field that is None stays as it is."""
+    """Changes an endpoint; fields that are None stay as they are."""
     if url is not None:
         _refuse_url(url)
     with transaction.atomic():
         endpoint = _locked(team, endpoint_id, if_match)
-        wanted = {"url": url, "description": description, "events": None if events is None else _distinct(events)}
-        changes: dict[str, object] = {name: value for name, value in wanted.items() if value is not None}
+        given = {"url": url, "description": description, "events": None if events is None else _distinct(events)}
+        changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
         if enabled is not None and enabled != (endpoint.disabled_at is None):
             changes |= {"disabled_at": None if enabled else now, "disabled_reason": "" if enabled else BY_ITS_TEAM}
             changes |= {"num_failures": 0, "not_before": None}
@@ -85,7 +85,7 @@ def delete_endpoint(team: Team, endpoint_id: str, *, if_match: str | None, actor
 
 
 def rotate_secret(team: Team, endpoint_id: str, *, actor: str, now: datetime) -> tuple[WebhookEndpoint, str]:
-    """The old secret goes on signing beside the new one for a day, so that the receiver can change over."""
+    """The old secret keeps signing for a day, next to the new one, so that the receiver can switch."""
     with transaction.atomic():
         endpoint = _locked(team, endpoint_id, None)
         secret = new_secret()
@@ -99,7 +99,7 @@ def rotate_secret(team: Team, endpoint_id: str, *, actor: str, now: datetime) ->
 def send_test(team: Team, endpoint_id: str, *, actor: str, now: datetime) -> WebhookDelivery:
     with transaction.atomic():
         endpoint = _locked(team, endpoint_id, None)
-        _ready(endpoint)
+        _resume(endpoint)
         return WebhookDelivery.objects.create(
             endpoint=endpoint,
             message_id=new_id("evt"),
@@ -111,10 +111,10 @@ def send_test(team: Team, endpoint_id: str, *, actor: str, now: datetime) -> Web
 
 
 def redeliver(team: Team, endpoint_id: str, delivery_id: str, *, actor: str, now: datetime) -> WebhookDelivery:
-    """The same message again, under the same webhook-id, with all its tries."""
+    """Sends the same message again, with the same webhook-id and a fresh set of attempts."""
     with transaction.atomic():
         endpoint = _locked(team, endpoint_id, None)
-        _ready(endpoint)
+        _resume(endpoint)
         the_delivery(endpoint, delivery_id)
         row = WebhookDelivery.objects.select_for_update(of=("self",)).get(pk=delivery_id)
         row.state, row.due_at, row.finished_at, row.num_attempts = DeliveryState.PENDING, now, None, 0
@@ -133,8 +133,8 @@ class Disabled(Conflict):
     code = "webhook_disabled"
 
 
-def _ready(endpoint: WebhookEndpoint) -> None:
-    """Whoever asks for a message knows that the receiver is well again: it is not left alone any longer."""
+def _resume(endpoint: WebhookEndpoint) -> None:
+    """A request for a message implies that the receiver works again: ends the pause after failures."""
     if endpoint.disabled_at is not None:
         raise Disabled
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(not_before=None)
@@ -143,7 +143,7 @@ def _ready(endpoint: WebhookEndpoint) -> None:
 def _locked(team: Team, endpoint_id: str, if_match: str | None) -> WebhookEndpoint:
     the_endpoint(team, endpoint_id)
     endpoint = WebhookEndpoint.objects.select_for_update().filter(pk=endpoint_id).first()
-    if endpoint is None:  # deleted a moment ago
+    if endpoint is None:  # deleted since the check
         return the_endpoint(team, endpoint_id)
     refuse_if_changed(if_match, etag_of(endpoint.version))
     return endpoint
@@ -154,7 +154,7 @@ def _refuse_url(url: str) -> None:
         checked_url(url, allow_loopback=settings.ENVIRONMENT.webhooks_to_loopback)
     except ForbiddenAddress as refusal:
         place = FieldError(pointer="/url", code="forbidden_address", message=str(refusal))
-        raise Invalid("A webhook may not go there.", errors=[place]) from None
+        raise Invalid("This URL is not allowed for webhooks.", errors=[place]) from None
 
 
 def _distinct(events: Sequence[str]) -> list[str]:

@@ -1,12 +1,12 @@
-"""The settling of a delivery after a try.
+"""Settles a delivery after an attempt.
 
 Invariants:
-- 2xx is success and nothing else is; 410 means "never again", and disables the endpoint;
-- tries come at growing distances over days, each a little off so that many do not come at once; then the delivery is
-  dead, and stays to be seen and sent again;
-- a try that this server was too busy to finish is made again like any other, and counts for nothing against the
-  endpoint: it is neither left alone nor disabled for that;
-- an endpoint to which nothing came through for as long as a delivery lives is disabled, with its reason.
+- only 2xx is success; 410 means "never again" and disables the endpoint;
+- attempts are spaced at growing intervals over days, with jitter; then the delivery is dead, and can be viewed and sent
+  again;
+- an attempt that failed because this server was overloaded is repeated like any other, but never counts against the
+  endpoint: it neither pauses nor gets disabled;
+- an endpoint without a success during the lifetime of a dead delivery is disabled, with the reason.
 """
 
 import random
@@ -20,7 +20,7 @@ from backend.webhooks.transport import Outcome
 
 _H = 3_600
 RETRY_AFTER_S = (5, 60, 300, 1_800, 2 * _H, 5 * _H, 10 * _H, 14 * _H, 20 * _H, 24 * _H)
-"""Then over: eleven tries in a little more than three days, as Standard Webhooks proposes."""
+"""After the last one the delivery is dead: eleven attempts in just over three days, as Standard Webhooks proposes."""
 JITTER = 0.2
 LONGEST_TROUBLE_S = 600
 KEPT_ATTEMPTS = 12
@@ -38,7 +38,7 @@ def settle(
         endpoint = WebhookEndpoint.objects.select_for_update().get(pk=row.endpoint_id)
         attempt = {"at": now.isoformat(), "status": outcome.status, "error": outcome.error, "ms": outcome.ms}
         row.attempts = [*row.attempts, attempt][-KEPT_ATTEMPTS:]
-        if row.state != DeliveryState.PENDING:  # a doubled try that was overtaken
+        if row.state != DeliveryState.PENDING:  # a duplicate attempt; the other one was settled first
             row.save(update_fields=["attempts"])
             return
         if outcome.is_success:
@@ -71,11 +71,11 @@ def _failed(
 
 
 def _disable_if_hopeless(row: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outcome, *, now: datetime) -> None:
-    heard_since = endpoint.last_success_at is not None and endpoint.last_success_at >= row.created_at
+    has_succeeded_since = endpoint.last_success_at is not None and endpoint.last_success_at >= row.created_at
     if outcome.is_gone:
-        reason = "The receiver answered 410: it wants no more messages."
-    elif row.state == DeliveryState.DEAD and not heard_since:
-        reason = "Nothing came through for days."
+        reason = "The receiver answered 410 Gone."
+    elif row.state == DeliveryState.DEAD and not has_succeeded_since:
+        reason = "No delivery succeeded for days."
     else:
         return
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(

@@ -1,15 +1,15 @@
-"""One message to one receiver, over the network that `addresses` guards.
+"""Sends one message to one receiver, over the network that `addresses` guards.
 
-    connect ──▶ request ──▶ looks, LOOK_EVERY_S apart ──▶ the answer | PATIENCE_S of looks | LONGEST_TRY_S of wall time
-                            each counts as one interval,                no answer            nobody's fault
-                            however late this process is
+    connect ──▶ request ──▶ polls, LOOK_EVERY_S apart ──▶ response | PATIENCE_S of polls | LONGEST_TRY_S of wall time
+                            each counts as one interval,             timeout               server overloaded:
+                            however late this process is                                   receiver not blamed
 
 Invariants:
-- whatever a receiver does, a try is over within `PATIENCE_S`: also when it sends a byte a second;
-- a receiver is charged for no time in which this process did not run, and an answer that lies in the socket when the
-  patience ends is read;
-- a try that this process was too starved to finish is over within `LONGEST_TRY_S` and blames nobody;
-- nothing of its answer is kept but the status; of the body not a byte is read;
+- an attempt ends within `PATIENCE_S` whatever the receiver does, even if it sends a byte per second;
+- time in which this process did not run is not charged to the receiver, and a response already in the socket at the
+  timeout is read;
+- an attempt that this process was too starved to finish ends within `LONGEST_TRY_S` and is not the receiver's failure;
+- only the status of the response is kept; its body is never read;
 - an outcome is never an exception.
 """
 
@@ -27,10 +27,10 @@ from backend.webhooks.addresses import ForbiddenAddress, GuardedNetwork, checked
 from backend.webhooks.secret_box import signature_header
 
 PATIENCE_S = 10.0
-"""Standard Webhooks asks for 15 to 30 s of a sender; ours shares two workers with everything else."""
+"""Standard Webhooks recommends 15 to 30 s; this sender shares two workers with all other background tasks."""
 LOOK_EVERY_S = 0.25
-LONGEST_TRY_S = 30.0  # of wall time: with TAKES_ON_FOR_S of the sender below the time limit of a background task
-# Far more than it takes from a readable socket to a parsed head, and few enough for a receiver that drips.
+LONGEST_TRY_S = 30.0  # wall time; plus the sender's TAKES_ON_FOR_S, below the time limit of a background task
+# Event loop turns: far more than from a readable socket to a parsed head, too few for a receiver that drips bytes.
 LAST_TURNS = 100
 MOST_AT_ONCE = 64
 
@@ -47,14 +47,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`status` is None when there was no answer; then `error` says why."""
+    """`status` is None without a response; `error` then holds the reason."""
 
     status: int | None
     error: str
     ms: int
-    """Of the receiver's time."""
+    """Time charged to the receiver."""
     is_ours: bool = False
-    """This process was starved: the receiver is not blamed."""
+    """This process was starved; not the receiver's failure."""
 
     @property
     def is_success(self) -> bool:
@@ -80,19 +80,19 @@ class Courier:
         try:
             status = await exchange
         except asyncio.CancelledError:
-            error = "this server was too busy for an answer" if is_ours else f"no answer within {self._patience_s:g} s"
+            error = "server overloaded, will retry" if is_ours else f"no response within {self._patience_s:g} s"
         except ForbiddenAddress as refusal:
             error = str(refusal)
         except (httpcore.ConnectError, OSError) as failure:
-            error = "the certificate was refused" if "CERTIFICATE" in str(failure).upper() else "could not connect"
-        except Exception as failure:  # noqa: BLE001  # a receiver may break its protocol in any way; it is its outcome
-            error = f"the receiver broke the protocol ({type(failure).__name__})"
+            error = "TLS certificate not valid" if "CERTIFICATE" in str(failure).upper() else "could not connect"
+        except Exception as failure:  # noqa: BLE001  # a receiver may break the protocol in any way
+            error = f"invalid HTTP response ({type(failure).__name__})"
         if status is not None and 300 <= status < 400:
             error = "redirects are not followed"
         return Outcome(status=status, error=error, ms=round(1_000 * took_s), is_ours=is_ours)
 
     async def _watch(self, exchange: "asyncio.Task[int]") -> tuple[float, bool]:
-        """Until the exchange is over or cancelled: the receiver's time, and whether this process was too starved."""
+        """Waits until the exchange ends or is cancelled; returns the receiver's time and whether we were starved."""
         began = looked = self._clock()
         took_s = 0.0
         while not exchange.done() and took_s < self._patience_s and looked < began + LONGEST_TRY_S:
@@ -108,7 +108,7 @@ class Courier:
         return took_s, exchange.cancelled() and took_s < self._patience_s
 
     async def _exchange(self, message: Message, at: datetime) -> int:
-        """The status of the answer."""
+        """Returns the response's status."""
         checked_url(message.url, allow_loopback=self._allow_loopback)
         async with self._answer(message, at) as answer:
             return answer.status

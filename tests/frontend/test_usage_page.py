@@ -59,7 +59,7 @@ def test_every_grouping_adds_up_to_what_was_held(owner: Client, world: World, us
     )
     page = page_of(owner, f"?by={group_by}&{around(used)}")
     assert {"day": str(used.created_at.date()), "user": world.owner.email, "job": "=Running sums",
-            "project": "First steps", "key": "not by a key"}[group_by] in page  # fmt: skip
+            "project": "First steps", "key": "no API key"}[group_by] in page  # fmt: skip
 
 
 def csv_of(client: Client, query: str) -> list[dict[str, str]]:

@@ -1,1 +1,1 @@
-"""The price of devices: what a device-second of a pool costs, and since when."""
+"""The price of devices: what a device-second of a pool costs, and from when on."""

@@ -1,11 +1,11 @@
-"""Money without rounding: whole numbers inside, decimals in the database and at the borders.
+"""Money without rounding: integers inside, decimals in the database and in the API.
 
     price of a device-second   10^-12 of the currency (picos)
     x device-microseconds      10^-6
     = amount                   10^-18 of the currency (attos)
 
 Invariants:
-- no amount is ever a float, and nothing is rounded before a person reads it: what would be rounded raises;
+- amounts are never floats, and are rounded only for display: an inexact operation raises;
 - the widest sum fits: a million devices for a century at a million a second is 42 digits.
 """
 
@@ -33,13 +33,13 @@ def amount_of(attos: int) -> Decimal:
 
 
 def exact_text(amount: Decimal) -> str:
-    """For programs: every digit, and none that says nothing."""
+    """For programs: every digit, without trailing zeros."""
     text = f"{amount:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def shown(amount: Decimal, *, places: int = 2) -> str:
-    """For people: rounded, with separators; of a price too small for that, its first digits."""
+    """For people: rounded, with separators; a price too small for that shows its first two digits."""
     if amount and abs(amount) < Decimal(1).scaleb(-places):
         return exact_text(amount.quantize(Decimal(1).scaleb(amount.adjusted() - 1), context=_ROUNDED))
     return f"{amount.quantize(Decimal(1).scaleb(-places), context=_ROUNDED):,f}"

@@ -1,4 +1,4 @@
-"""REST: prices of pools. Whoever may use a pool may know what it costs; operators of the platform set it."""
+"""REST: prices of pools. Every user of a pool may read them; platform operators set them."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -39,16 +39,16 @@ class PriceOut(BaseModel):
     id: str
     per_device_second: str = Field(description="An exact decimal.")
     currency: str = Field(description="ISO 4217, the same for the whole site.")
-    valid_from: datetime = Field(description="Until the next price of the pool begins. Before the first, it is free.")
+    valid_from: datetime = Field(description="Until the pool's next price begins. Free before the first price.")
 
 
 class PriceIn(Strict):
     per_device_second: Annotated[Text, Field(pattern=f"^{_DECIMAL}$")] = Field(
-        description=f"A decimal as text, with at most {PRICE_PLACES} places, so that nothing is rounded on its way."
+        description=f"A decimal as text with at most {PRICE_PLACES} places, so that nothing is rounded."
     )
-    valid_from: ZonedMoment | None = Field(None, description="Now or later; null: now.")
+    valid_from: ZonedMoment | None = Field(None, description="Now or later. Null means now.")
     currency: Annotated[Text, Field(pattern=f"^{CURRENCY}$")] | None = Field(
-        None, description="ISO 4217. Needed with the site's first price; it does not change later."
+        None, description="ISO 4217. Required with the site's first price; cannot be changed later."
     )
 
 
@@ -56,10 +56,10 @@ class PriceIn(Strict):
     "/pools/{pool_id}/prices",
     auth=MAY_SEE_USE,
     response={200: Page[PriceOut]} | problems(404),
-    summary="What a pool costs, and from when on",
+    summary="List a pool's prices",
 )
 def prices(request: HttpRequest, response: HttpResponse, pool_id: PathId) -> Page[PriceOut]:
-    """The newest, or farthest ahead, first. The ETag is of all of them: send it as If-Match to set another."""
+    """Latest `valid_from` first. The ETag covers all of them: send it as If-Match when you set a price."""
     caller = caller_of(request)
     pool = the_pool(pool_id, of=None if "quota:write" in caller.scopes else caller.team)
     tagged(response, tag_of_prices(pool))
@@ -76,7 +76,7 @@ def prices(request: HttpRequest, response: HttpResponse, pool_id: PathId) -> Pag
 def post_price(
     request: HttpRequest, response: HttpResponse, pool_id: PathId, body: PriceIn, if_match: IfMatch = None
 ) -> Status[PriceOut]:
-    """For operators. From `valid_from` on; what was used until then keeps its price, or stays free."""
+    """For operators. Applies from `valid_from` on; earlier use keeps its price or stays free."""
     pool, now = the_pool(pool_id), database_now()
     terms = PriceTerms(
         per_device_second=Decimal(body.per_device_second), valid_from=body.valid_from, currency=body.currency
@@ -93,7 +93,7 @@ def post_price(
     summary="Withdraw a price that has not begun",
 )
 def delete_price(request: HttpRequest, pool_id: PathId, price_id: PathId, if_match: IfMatch = None) -> Status[None]:
-    """For operators. 409 `price_begun`: set the next one instead."""
+    """For operators. 409 `price_begun` if the price has begun: set a new one instead."""
     pool, number = the_pool(pool_id), read_count(price_id) or 0
     withdraw_price(pool, number, if_match=if_match, actor=caller_of(request).actor, now=database_now())
     return Status(204, None)

@@ -1,4 +1,4 @@
-"""The cost of a job before it is submitted: by the price of now, exact, and nothing where a pool is free."""
+"""The cost of a job before submission: at the current price, exact, and absent if the pool is free."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -23,12 +23,12 @@ def priced(pool: ResourcePool, price: str, *, later: timedelta = timedelta(0)) -
     set_price(pool, terms, actor="user:1", now=now)
 
 
-def test_a_free_pool_costs_nothing_also_while_a_price_is_yet_to_begin(api: Api, pool: ResourcePool) -> None:
+def test_pool_with_only_a_future_price_is_free(api: Api, pool: ResourcePool) -> None:
     priced(pool, "0.5", later=timedelta(hours=1))
     assert api.post("/jobs:preview", {"spec": SPEC}).json()["cost"] is None
 
 
-def test_an_hour_and_the_most_are_told_exactly(api: Api, pool: ResourcePool) -> None:
+def test_hourly_and_maximum_cost_are_exact(api: Api, pool: ResourcePool) -> None:
     priced(pool, "0.000555555556")
     told = api.post("/jobs:preview", {"spec": SPEC}).json()
     assert told["devices"] == 4
@@ -40,7 +40,7 @@ def test_an_hour_and_the_most_are_told_exactly(api: Api, pool: ResourcePool) -> 
     }
 
 
-def test_the_form_says_it_before_the_job_is_submitted(pool: ResourcePool, project: Project, alice: User) -> None:
+def test_submit_form_shows_cost(pool: ResourcePool, project: Project, alice: User) -> None:
     priced(pool, "0.001")
     client = Client()
     client.force_login(alice, backend="allauth.account.auth_backends.AuthenticationBackend")

@@ -1,4 +1,4 @@
-"""Prices: exact whatever is split how, and an old bill never changes."""
+"""Prices: exact however use is split, and old bills never change."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -57,13 +57,13 @@ def by_hand(start: datetime, end: datetime, devices: int, line: list[PriceView])
 @pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(moments, lengths, st.integers(min_value=1, max_value=4_096), attempts, prices)
-def test_each_microsecond_costs_what_it_cost_then_whatever_changes_in_the_middle(
+def test_each_microsecond_has_the_price_of_its_moment(
     start: datetime, length: timedelta, devices: int, views: list[AttemptView], line: list[PriceView]
 ) -> None:
     days = split_by_day(start, start + length, devices, views, line)
     cost = sum(kinds.cost for _, kinds in days)
     assert Fraction(cost, 10**18) == by_hand(start, start + length, devices, line)
-    assert attos_of(amount_of(cost)) == cost, "nothing is rounded on its way to the database and back"
+    assert attos_of(amount_of(cost)) == cost, "the database rounds nothing"
     assert all(0 <= kinds.cost_credited <= kinds.cost for _, kinds in days)
     unpriced = [(day, replace(kinds, cost=0, cost_credited=0)) for day, kinds in days]
     assert unpriced == split_by_day(start, start + length, devices, views), "prices move no time between kinds"
@@ -71,7 +71,7 @@ def test_each_microsecond_costs_what_it_cost_then_whatever_changes_in_the_middle
 
 @settings(max_examples=200, deadline=None)
 @given(moments, lengths, st.integers(min_value=0, max_value=10**6), attempts, prices)
-def test_a_reservation_cut_in_two_costs_as_much_as_the_whole(
+def test_reservation_cut_in_two_costs_the_same(
     start: datetime, length: timedelta, cut: int, views: list[AttemptView], line: list[PriceView]
 ) -> None:
     middle, end = start + length * cut / 10**6, start + length
@@ -116,7 +116,7 @@ def costs(team: Team, group_by: GroupBy, now: datetime) -> dict[str, int]:
     return {group.group: group.kinds.cost_billed for group in groups}
 
 
-def test_sums_by_job_person_day_project_and_key_are_the_sum_of_the_slices(
+def test_every_grouping_sums_to_the_slices_cost(
     make_job: MakeJob, pool: ResourcePool, team: Team, bob: User, now: datetime
 ) -> None:
     jobs = [make_job(), make_job(user=bob), make_job()]
@@ -135,9 +135,7 @@ def test_sums_by_job_person_day_project_and_key_are_the_sum_of_the_slices(
     assert len(before[GroupBy.USER]) == 2 and len(before[GroupBy.DAY]) == 2
 
 
-def test_what_was_used_before_the_first_price_stays_free_and_a_later_one_changes_no_old_bill(
-    job: Job, pool: ResourcePool, team: Team, now: datetime
-) -> None:
+def test_new_price_changes_no_earlier_bill(job: Job, pool: ResourcePool, team: Team, now: datetime) -> None:
     held(job, pool, now, 0, 100, devices=2)
     settle_reservations()
     priced(pool, "1", now + timedelta(seconds=200))
@@ -151,7 +149,7 @@ def test_what_was_used_before_the_first_price_stays_free_and_a_later_one_changes
     assert costs(team, GroupBy.JOB, now + timedelta(days=9)) == {job.pk: 300 * 10**18}
 
 
-def test_a_price_begins_now_or_later_and_never_changes(pool: ResourcePool, now: datetime) -> None:
+def test_price_begins_now_or_later_and_never_changes(pool: ResourcePool, now: datetime) -> None:
     for wrong in ("-1", "0.0000000000001", "1000000000000", "NaN"):
         with pytest.raises(ValueError, match="breaks a rule"):
             priced(pool, wrong, now)
@@ -170,7 +168,7 @@ def test_a_price_begins_now_or_later_and_never_changes(pool: ResourcePool, now: 
         withdraw_price(pool, price.pk, actor="user:1", now=now)
 
 
-def test_one_that_has_not_begun_is_withdrawn_until_shortly_before(pool: ResourcePool) -> None:
+def test_future_price_is_withdrawn_until_a_minute_before(pool: ResourcePool) -> None:
     now = datetime.now(UTC)
     soon, later = priced(pool, "1", now, after_s=30), priced(pool, "2", now, after_s=3_600)
     with pytest.raises(PriceBegun):
@@ -181,7 +179,7 @@ def test_one_that_has_not_begun_is_withdrawn_until_shortly_before(pool: Resource
     assert list(told) == ["price.set", "price.set", "price.withdrawn"]
 
 
-def test_a_sites_currency_is_named_once(pool: ResourcePool, now: datetime) -> None:
+def test_currency_is_set_once(pool: ResourcePool, now: datetime) -> None:
     with pytest.raises(ValueError, match="breaks a rule"):
         set_price(pool, PriceTerms(per_device_second=Decimal(1), valid_from=None), actor="user:1", now=now)
     for wrong in ("", "EU", "eur", "EURO"):
@@ -194,7 +192,7 @@ def test_a_sites_currency_is_named_once(pool: ResourcePool, now: datetime) -> No
         set_price(pool, terms, actor="user:1", now=now + timedelta(seconds=1))
 
 
-def test_of_two_operators_at_once_the_second_is_told(pool: ResourcePool, now: datetime) -> None:
+def test_second_of_two_concurrent_operators_is_refused(pool: ResourcePool, now: datetime) -> None:
     seen = tag_of_prices(pool)
     terms = PriceTerms(per_device_second=Decimal(1), valid_from=None, currency="EUR")
     set_price(pool, terms, if_match=seen, actor="user:1", now=now)
@@ -203,14 +201,14 @@ def test_of_two_operators_at_once_the_second_is_told(pool: ResourcePool, now: da
     assert price_at(pool, now) == 1 and price_at(pool, now - timedelta(seconds=1)) == 0
 
 
-def test_what_was_settled_never_changes(job: Job, pool: ResourcePool, now: datetime) -> None:
+def test_settled_slice_never_changes(job: Job, pool: ResourcePool, now: datetime) -> None:
     held(job, pool, now, 0, 10, devices=1)
     settle_reservations()
     with pytest.raises(DatabaseError, match="settled never changes"), transaction.atomic():
         UsageSlice.objects.update(cost=7)
 
 
-def test_the_api_tells_costs_exactly_and_sets_prices_for_operators(
+def test_api_returns_exact_costs_and_operators_set_prices(
     job: Job, pool: ResourcePool, alice: User, make_key: MakeKey
 ) -> None:
     User.objects.filter(pk=alice.pk).update(is_staff=True)

@@ -1,4 +1,4 @@
-"""What devices were used for, from submission to report: by reservations and the control plane's own clock."""
+"""Usage of devices from submission to report, by reservations and the control plane's own clock."""
 
 import csv
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ SECOND = 10**6
 
 
 class Life:
-    """Drives one job; every call says how many seconds after its submission it happens."""
+    """Drives one job; each call takes the seconds after submission at which it happens."""
 
     def __init__(self, job: Job, pool: ResourcePool, start: datetime) -> None:
         self.job, self.pool, self.start = job, pool, start
@@ -66,7 +66,7 @@ class Life:
 
     @property
     def kinds(self) -> Kinds:
-        """Of the whole job, in device-microseconds."""
+        """Kinds of the whole job, in device-microseconds."""
         return sum((row.kinds for row in usage_of_job(self.job, now=self.at(10_000))), Kinds())
 
 
@@ -79,22 +79,22 @@ def per_device(kinds: Kinds, devices: int = 3) -> Kinds:
     return Kinds(**{name: getattr(kinds, name) // devices // SECOND for name in Kinds.__slots__})
 
 
-def test_waiting_in_line_costs_nothing_and_startup_ends_when_the_pipeline_is_ready(live: Life) -> None:
+def test_queueing_is_free_and_startup_ends_when_ready(live: Life) -> None:
     live.starts(100)
     live.says(130, READY)
     live.finishes(180)
     assert per_device(live.kinds) == Kinds(startup=30, useful=50)
 
 
-def test_the_engines_clock_decides_nothing(live: Life) -> None:
-    """Its facts say 2020; what counts is when they arrived."""
+def test_engine_clock_is_ignored(live: Life) -> None:
+    """Its facts carry the year 2020; only their arrival counts."""
     live.starts(0)
     live.says(10, READY)
     live.finishes(20)
     assert live.kinds.held == 3 * 20 * SECOND
 
 
-def test_a_lost_attempt_costs_what_it_did_after_its_checkpoint_and_that_is_credited(live: Life, team: Team) -> None:
+def test_work_lost_after_checkpoint_is_fault_and_credited(live: Life, team: Team) -> None:
     live.starts(0)
     live.says(10, READY)
     live.saves(40, 5)
@@ -128,7 +128,7 @@ def test_samples_too_old_to_be_trained_on_take_their_share(live: Life) -> None:
     assert per_device(live.kinds) == Kinds(useful=80, stale=20)
 
 
-def test_a_job_that_was_told_to_stop_is_idle_until_it_lets_go(live: Life) -> None:
+def test_stopping_job_is_idle_until_release(live: Life) -> None:
     live.starts(0)
     live.says(10, READY)
     cancel_job(live.job.pk, actor="user:1", now=live.at(50))
@@ -158,8 +158,8 @@ def test_a_running_job_counts_up_to_now_and_is_not_settled(live: Life, team: Tea
         assert per_device(group.kinds) == Kinds(startup=10, useful=second - 10)
 
 
-def test_a_replica_that_left_a_job_still_running_is_settled_when_its_attempt_has_ended(live: Life) -> None:
-    """Until then nobody knows whether what it did is kept."""
+def test_released_replica_is_settled_after_its_attempt_ends(live: Life) -> None:
+    """Before that it is open whether the replica's work is kept."""
     live.starts(0)
     live.says(10, READY)
     Reservation.objects.filter(job=live.job, role="rollout").update(released_at=live.at(50))
@@ -169,7 +169,7 @@ def test_a_replica_that_left_a_job_still_running_is_settled_when_its_attempt_has
     assert live.kinds.fault == live.kinds.credited == (100 + 2 * 50) * SECOND
 
 
-def test_every_grouping_adds_up_to_the_same_and_says_whose_it_is(
+def test_every_grouping_has_the_same_total_and_right_labels(
     live: Life, team: Team, project: Project, alice: User, now: datetime
 ) -> None:
     live.starts(0)

@@ -1,4 +1,4 @@
-"""The kinds of a reservation's time: they add up, and each second is in the one that it belongs to."""
+"""Kinds of a reservation's time: they add up, and each second has the right kind."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ def at(second: float) -> datetime:
 
 
 def seconds(attempts: list[AttemptView], *, start: float = 0, end: float = 100, devices: int = 1) -> Kinds:
-    """Of one reservation, in whole device-seconds."""
+    """Kinds of one reservation, in whole device-seconds."""
     total = sum((kinds for _, kinds in split_by_day(at(start), at(end), devices, attempts)), Kinds())
     return Kinds(**{name: getattr(total, name) // 10**6 for name in Kinds.__slots__})
 
@@ -46,7 +46,7 @@ attempt_views = st.builds(
     devices=st.integers(min_value=1, max_value=4_096),
     attempts=st.lists(attempt_views, max_size=5).map(lambda views: sorted(views, key=lambda view: view.began_at)),
 )
-def test_the_kinds_add_up_to_the_microsecond_whatever_the_moments_are(
+def test_kinds_add_up_to_the_microsecond_for_any_moments(
     start: datetime, length_us: int, devices: int, attempts: list[AttemptView]
 ) -> None:
     days = split_by_day(start, start + timedelta(microseconds=length_us), devices, attempts)
@@ -54,16 +54,16 @@ def test_the_kinds_add_up_to_the_microsecond_whatever_the_moments_are(
     for day, kinds in days:
         assert min(kinds.startup, kinds.useful, kinds.stale, kinds.fault, kinds.idle, kinds.credited) >= 0
         assert kinds.credited <= kinds.fault
-        assert kinds.held <= devices * 86_400 * 10**6, "a day has no more"
+        assert kinds.held <= devices * 86_400 * 10**6, "a day is no longer"
         assert start.date() <= day <= (start + timedelta(microseconds=length_us)).date()
 
 
-def test_before_it_is_ready_it_starts_up_and_then_it_is_useful() -> None:
+def test_time_is_startup_until_ready_then_useful() -> None:
     kinds = seconds([AttemptView(began_at=at(0), ready_at=at(30), ended_at=at(100))], devices=3)
     assert kinds == Kinds(startup=90, useful=210)
 
 
-def test_what_was_done_after_the_last_checkpoint_is_lost_with_the_attempt_and_credited() -> None:
+def test_time_after_last_checkpoint_is_lost_and_credited() -> None:
     lost = AttemptView(
         began_at=at(0), ready_at=at(10), kept_at=at(40), ended_at=at(60), ending=Ending.PLATFORM_FAULT
     )  # fmt: skip
@@ -71,27 +71,27 @@ def test_what_was_done_after_the_last_checkpoint_is_lost_with_the_attempt_and_cr
     assert seconds([lost, second]) == Kinds(startup=10, useful=30 + 25, fault=20 + 5 + 10, credited=35)
 
 
-def test_an_attempt_that_kept_nothing_is_lost_as_a_whole() -> None:
+def test_attempt_without_checkpoint_is_lost_as_a_whole() -> None:
     lost = AttemptView(began_at=at(0), ready_at=at(10), ended_at=at(100), ending=Ending.PLATFORM_FAULT)
     assert seconds([lost]) == Kinds(fault=100, credited=100)
 
 
-def test_a_fault_of_ones_own_is_not_credited() -> None:
+def test_own_fault_is_not_credited() -> None:
     failed = AttemptView(began_at=at(0), ready_at=at(10), kept_at=at(50), ended_at=at(100), ending=Ending.OWN_FAULT)
     assert seconds([failed]) == Kinds(startup=10, useful=40, fault=50)
 
 
-def test_pausing_and_waiting_for_the_release_is_idle() -> None:
+def test_pausing_until_release_is_idle() -> None:
     paused = AttemptView(began_at=at(0), ready_at=at(10), draining_at=at(70), kept_at=at(80), ended_at=at(90))
     assert seconds([paused]) == Kinds(startup=10, useful=60, idle=30)
 
 
-def test_dropped_and_redone_samples_take_their_share_of_the_useful_time() -> None:
+def test_dropped_and_redone_samples_reduce_useful_time() -> None:
     view = AttemptView(began_at=at(0), ready_at=at(0), shares=Shares(dropped=10, redone=20, total=100))
-    assert seconds([view]) == Kinds(useful=70, stale=10, fault=20), "and what the engine reports is not credited"
+    assert seconds([view]) == Kinds(useful=70, stale=10, fault=20), "shares that the engine reports are not credited"
 
 
-def test_a_replica_that_joined_later_has_no_startup_of_its_own() -> None:
+def test_late_replica_has_no_startup() -> None:
     view = AttemptView(began_at=at(0), ready_at=at(10))
     assert seconds([view], start=50) == Kinds(useful=50)
 
@@ -121,5 +121,5 @@ def test_a_day_of_23_hours_and_a_wrong_zone_bill_what_was_held() -> None:
     assert sum(kinds.held for _, kinds in days) == 24 * 3_600 * 10**6
 
 
-def test_a_clock_that_was_set_back_bills_nothing_rather_than_less_than_nothing() -> None:
+def test_clock_set_back_bills_zero() -> None:
     assert [kinds for _, kinds in split_by_day(at(3_600), at(0), 8, [])] == [Kinds()]

@@ -1,4 +1,4 @@
-"""Webhooks: an event that somebody listens to is brought to them, at least once, signed, over days if it must be."""
+"""Webhooks: each subscribed event is delivered at least once, signed, with retries over days."""
 
 import base64
 import hashlib
@@ -60,7 +60,7 @@ def just_after(text: str) -> datetime:
 
 
 def is_signed(headers: dict[str, str], body: str, secret: str) -> bool:
-    """As a receiver does it, by the text of Standard Webhooks."""
+    """Verifies a signature as a receiver does, following the text of Standard Webhooks."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     message = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{body}".encode()
     expected = "v1," + base64.b64encode(hmac.new(key, message, hashlib.sha256).digest()).decode()
@@ -68,7 +68,7 @@ def is_signed(headers: dict[str, str], body: str, secret: str) -> bool:
 
 
 class TestFanOut:
-    def test_who_listens_gets_it_and_nobody_else(self, listen: Any, make_job: Any, other_team: Team) -> None:
+    def test_only_subscribed_endpoints_get_a_delivery(self, listen: Any, make_job: Any, other_team: Team) -> None:
         everything, states = listen("https://a.example"), listen("https://b.example", events=("job.cancelled",))
         listen("https://c.example", to=other_team)
         listen("https://d.example", disabled_at=NOW)
@@ -81,10 +81,10 @@ class TestFanOut:
         assert {who for who, _ in told} == {everything.pk, states.pk}
         assert not PendingEvent.objects.exists()
 
-    def test_a_team_without_webhooks_writes_nothing(self, job: Job) -> None:
+    def test_team_without_webhooks_writes_no_pending_event(self, job: Job) -> None:
         assert not PendingEvent.objects.exists()
 
-    def test_an_event_that_rolls_back_is_never_told(self, listen: Any, job: Job) -> None:
+    def test_rolled_back_event_is_never_delivered(self, listen: Any, job: Job) -> None:
         listen("https://a.example")
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             record_event(locked_job(job.pk), "moved", actor="user:1", now=NOW)
@@ -95,7 +95,7 @@ class TestFanOut:
     def test_an_event_that_commits_late_is_not_skipped(
         self, listen: Any, make_job: Any, in_own_connection: Callable[..., Any]
     ) -> None:
-        """It has a lower id than those that were fanned out before it."""
+        """It has a lower id than events already fanned out."""
         first, second = make_job(), make_job()
         listen("https://a.example")
 
@@ -124,7 +124,7 @@ class TestFanOut:
 
 
 class TestSending:
-    def test_a_message_is_signed_and_tells_of_the_event(self, start: Any, listen: Any, make_job: Any) -> None:
+    def test_message_is_signed_and_carries_the_event(self, start: Any, listen: Any, make_job: Any) -> None:
         receiver, secret = start(204), new_secret()
         listen(receiver.url, events=("job.submitted",), secret=seal(secret))
         job = make_job()
@@ -139,7 +139,7 @@ class TestSending:
         assert send(NOW + timedelta(days=1)) == 0, "it is not sent again"
 
     @pytest.mark.parametrize("status", [301, 302, 400, 404, 500, 503])
-    def test_what_is_not_2xx_is_tried_again_with_the_same_id_and_body(
+    def test_non_2xx_is_retried_with_same_id_and_body(
         self, start: Any, listen: Any, make_job: Any, status: int
     ) -> None:
         receiver = start(status, 200)
@@ -154,7 +154,7 @@ class TestSending:
         assert send(NOW + timedelta(seconds=30)) == 1
         first, second = receiver.received
         assert (first.headers["webhook-id"], first.body) == (second.headers["webhook-id"], second.body)
-        assert {got.path for got in receiver.received} == {"/hook"}, "no redirect is followed"
+        assert {got.path for got in receiver.received} == {"/hook"}, "redirects are not followed"
         row.refresh_from_db()
         assert row.state == "delivered" and [attempt["status"] for attempt in row.attempts] == [status, 200]
 
@@ -187,7 +187,7 @@ class TestSending:
         assert len(receiver.received) == sent, "nothing is sent to a disabled endpoint"
 
     @pytest.mark.parametrize("path", ["/hang", "/drip"])
-    def test_a_slow_receiver_is_given_up_in_time_and_holds_up_nobody(
+    def test_slow_receiver_times_out_and_delays_no_other(
         self, start: Any, listen: Any, make_job: Any, path: str
     ) -> None:
         slow, fast = start(), start()
@@ -197,17 +197,15 @@ class TestSending:
             make_job()
         send()
         assert WebhookDelivery.objects.filter(endpoint__url=fast.url, state="delivered").count() == 12
-        assert len(slow.received) <= 2, "and it is left alone for a while"
+        assert len(slow.received) <= 2, "then the endpoint pauses"
         last_fast, slow_began = max(got.at for got in fast.received), min(got.at for got in slow.received)
-        assert last_fast - slow_began < PATIENCE_S, "all were brought while the slow one was still at it"
+        assert last_fast - slow_began < PATIENCE_S, "all were delivered while the slow one still answered"
         sent = WebhookDelivery.objects.filter(endpoint__url__endswith=path).exclude(attempts=[])
         tries = [row.attempts[0] for row in sent]
-        assert tries and {one["error"] for one in tries} == {f"no answer within {PATIENCE_S:g} s"}
+        assert tries and {one["error"] for one in tries} == {f"no response within {PATIENCE_S:g} s"}
         assert max(one["ms"] for one in tries) < 2_500 * PATIENCE_S
 
-    def test_a_receiver_that_talks_nonsense_or_is_not_there_is_an_outcome(
-        self, start: Any, listen: Any, make_job: Any
-    ) -> None:
+    def test_invalid_or_missing_receiver_is_an_outcome(self, start: Any, listen: Any, make_job: Any) -> None:
         receiver = start()
         listen(receiver.url.replace("/hook", "/nonsense"), events=("job.submitted",))
         listen("http://127.0.0.1:1/hook", events=("job.submitted",))
@@ -223,19 +221,17 @@ class TestSending:
         shown = api_all.get(f"/webhooks/{endpoint.pk}/deliveries").content.decode()
         assert "SECRET" not in shown and "SECRET" not in str(WebhookDelivery.objects.values().get())
 
-    def test_what_a_dead_sender_had_claimed_is_sent_by_the_next(self, start: Any, listen: Any, make_job: Any) -> None:
+    def test_claims_of_dead_sender_are_sent_by_the_next(self, start: Any, listen: Any, make_job: Any) -> None:
         receiver = start()
         listen(receiver.url, events=("job.submitted",))
         make_job()
         fan_out(now=NOW)
-        assert len(claim(now=NOW, room=9)) == 1, "and then the sender dies"
+        assert len(claim(now=NOW, room=9)) == 1, "then the sender dies"
         assert send(NOW + CLAIM_LASTS / 2) == 0
         assert send(NOW + CLAIM_LASTS + timedelta(seconds=1)) == 1
         assert len(receiver.received) == 1
 
-    def test_one_sender_at_a_time_and_a_dead_ones_place_is_free_again(
-        self, start: Any, listen: Any, make_job: Any
-    ) -> None:
+    def test_one_sender_runs_and_lease_of_dead_one_expires(self, start: Any, listen: Any, make_job: Any) -> None:
         listen(start().url, events=("job.submitted",))
         make_job()
         SenderLease.objects.create(slot=1, held_until=NOW + timedelta(seconds=30))
@@ -252,7 +248,7 @@ class TestSending:
         fan_out(now=NOW)
         with ThreadPoolExecutor(8) as senders:
             found = list(senders.map(in_own_connection(lambda _: claim(now=NOW, room=4)), range(16)))
-        found.append(claim(now=NOW, room=10))  # what was skipped while another looked at it
+        found.append(claim(now=NOW, room=10))  # rows skipped while locked by another claim
         ids = [message.delivery_id for batch in found for message in batch]
         assert len(ids) == len(set(ids)) == 10
 
@@ -305,7 +301,7 @@ class TestApi:
         assert is_signed(during.headers, during.body, first) and is_signed(during.headers, during.body, second)
         assert not is_signed(after.headers, after.body, first) and is_signed(after.headers, after.body, second)
 
-    def test_a_change_that_nobody_has_seen_is_not_overwritten(self, api_all: Any) -> None:
+    def test_unseen_change_is_not_overwritten(self, api_all: Any) -> None:
         made = self.make(api_all)
         address = f"/webhooks/{made.json()['id']}"
         tag = made["ETag"]
@@ -372,12 +368,12 @@ class TestApi:
     def test_events_that_do_not_exist_are_refused(self, api_all: Any, events: Any) -> None:
         assert self.make(api_all, events=events).status_code == 422
 
-    def test_there_is_an_end_to_webhooks(self, api_all: Any, listen: Any) -> None:
+    def test_number_of_webhooks_is_limited(self, api_all: Any, listen: Any) -> None:
         for n in range(20):
             listen(f"https://{n}.example")
         assert self.make(api_all).json()["code"] == "too_many_webhooks"
 
-    def test_every_change_stands_in_the_audit_log(self, api_all: Any) -> None:
+    def test_every_change_is_in_the_audit_log(self, api_all: Any) -> None:
         endpoint = self.make(api_all).json()["id"]
         api_all.post(f"/webhooks/{endpoint}/rotate-secret")
         assert api_all.request("DELETE", f"/webhooks/{endpoint}").status_code == 204
@@ -388,7 +384,7 @@ class TestApi:
         assert len({entry["request_id"] for entry in written if entry["request_id"].startswith("req_")}) == 3
 
 
-def test_what_is_over_for_a_month_is_forgotten(listen: Any) -> None:
+def test_deliveries_finished_a_month_ago_are_deleted(listen: Any) -> None:
     fields = {"message_id": "evt_1", "type": "job.x", "body": "{}", "created_at": NOW}
     endpoint = listen("https://a.example")
     WebhookDelivery.objects.create(endpoint=endpoint, state="dead", finished_at=NOW - timedelta(days=31), **fields)

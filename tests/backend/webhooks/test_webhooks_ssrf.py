@@ -1,4 +1,4 @@
-"""A webhook reaches the public internet and nothing else, whatever its name or address pretends to be."""
+"""A webhook reaches only the public internet, whatever its name or address pretends to be."""
 
 import asyncio
 import ipaddress
@@ -24,7 +24,7 @@ INNER = [
 
 
 class StubResolver:
-    """Answers one list after the other, the last forever."""
+    """Returns one list after the other, the last forever."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers, self.asked = list(answers), 0
@@ -49,7 +49,7 @@ def carry(url: str, network: GuardedNetwork, *, tls: ssl.SSLContext | None = Non
 
 
 @pytest.mark.parametrize("address", INNER)
-def test_a_name_that_means_an_inner_address_is_refused(receiver: Receiver, address: str) -> None:
+def test_name_resolving_to_inner_address_is_refused(receiver: Receiver, address: str) -> None:
     network = GuardedNetwork(resolve=StubResolver([address]))
     outcome = carry(f"https://innocent.example:{receiver.port}/", network)
     assert (outcome.status, outcome.error) == (None, "this address is not on the public internet")
@@ -61,14 +61,14 @@ def test_the_public_internet_is_allowed(address: str) -> None:
     refuse_inner(ipaddress.ip_address(address))
 
 
-def test_one_inner_address_among_public_ones_is_enough(receiver: Receiver) -> None:
+def test_one_inner_address_among_public_ones_is_refused(receiver: Receiver) -> None:
     network = GuardedNetwork(resolve=StubResolver(["8.8.8.8", "127.0.0.1"]))
     assert carry(f"https://a.example:{receiver.port}/", network).error == "this address is not on the public internet"
     assert not receiver.received
 
 
-def test_a_name_is_asked_once_a_try_so_that_rebinding_reaches_nothing(receiver: Receiver) -> None:
-    """The second question would be answered with this machine's own address. The check of the first is off here."""
+def test_name_is_resolved_once_per_attempt_against_rebinding(receiver: Receiver) -> None:
+    """A second resolution would return this machine's address. The check of the first one is off here."""
     for _ in range(3):
         names = StubResolver(["192.0.2.1"], ["127.0.0.1"])
         with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def test_a_name_is_asked_once_a_try_so_that_rebinding_reaches_nothing(receiver: 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost", "[::1]", "0"])
 def test_other_spellings_of_this_machine_are_refused(receiver: Receiver, host: str) -> None:
-    """By the system's own resolver, which understands them all."""
+    """With the system's resolver, which accepts all of them."""
     outcome = carry(f"https://{host}:{receiver.port}/", GuardedNetwork(resolve=resolve))
     assert outcome.status is None and not receiver.received
     assert outcome.error == "could not connect" or "public internet" in outcome.error
@@ -95,7 +95,7 @@ def test_plain_http_and_sockets_are_refused(receiver: Receiver) -> None:
 
 
 def test_the_pinned_connection_still_names_the_host(tmp_path: Path) -> None:
-    """Connected by address, but SNI, certificate and Host are the name's."""
+    """Connects by address; SNI, certificate and Host use the name."""
     with receiving(tls_folder=tmp_path) as receiver:
         trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
         network = GuardedNetwork(resolve=StubResolver(["127.0.0.1"]), allow_loopback=True)
@@ -105,17 +105,17 @@ def test_the_pinned_connection_still_names_the_host(tmp_path: Path) -> None:
     assert got.server_name == HOST_NAME and got.headers["host"] == f"{HOST_NAME}:{receiver.port}"
 
 
-def test_a_certificate_of_another_name_or_of_nobody_is_refused(tmp_path: Path) -> None:
+def test_certificate_of_another_name_or_issuer_is_refused(tmp_path: Path) -> None:
     with receiving(tls_folder=tmp_path) as receiver:
         trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
         network = GuardedNetwork(resolve=StubResolver(["127.0.0.1"]), allow_loopback=True)
         other = carry(f"https://other.example:{receiver.port}/hook", network, tls=trusting)
         nobody = carry(f"https://{HOST_NAME}:{receiver.port}/hook", network)
-    assert {other.error, nobody.error} == {"the certificate was refused"} and not receiver.received
+    assert {other.error, nobody.error} == {"TLS certificate not valid"} and not receiver.received
 
 
-def test_loopback_is_reached_only_where_the_environment_says_so(receiver: Receiver) -> None:
+def test_loopback_is_reached_only_if_environment_allows(receiver: Receiver) -> None:
     network = GuardedNetwork(resolve=resolve, allow_loopback=True)
     assert carry(receiver.url, network, loopback=True).status == 200
     refused = carry("http://10.0.0.1/", network, loopback=True)
-    assert refused.error == "use https://", "and nothing else than loopback"
+    assert refused.error == "use https://", "and no other address than loopback"

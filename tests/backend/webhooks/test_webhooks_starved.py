@@ -1,4 +1,4 @@
-"""A sender that gets no processor charges its own absence to no receiver."""
+"""A starved sender does not charge its own absence to a receiver."""
 
 import asyncio
 import random
@@ -16,11 +16,11 @@ from backend.webhooks.transport import LONGEST_TRY_S, Courier, Message, Outcome
 from tests.backend.conftest import NOW
 from tests.backend.webhooks.webhook_receiver import Receiver, receiving
 
-BUSY = Outcome(status=None, error="this server was too busy for an answer", ms=500, is_ours=True)
+BUSY = Outcome(status=None, error="server overloaded, will retry", ms=500, is_ours=True)
 
 
 class LateLoop(asyncio.SelectorEventLoop):
-    """Its clock jumps while it does not run."""
+    """A clock that jumps while the process does not run."""
 
     slept_s = 0.0
 
@@ -73,7 +73,7 @@ def test_answer_that_waits_in_our_socket_is_in_time() -> None:
 def test_starved_sender_blames_no_silent_receiver() -> None:
     with receiving() as receiver:
         outcome = carry(receiver, sleep_again_and_again, path="/hang")
-    assert outcome.is_ours and outcome.status is None and "too busy" in outcome.error
+    assert outcome.is_ours and outcome.status is None and "overloaded" in outcome.error
     assert outcome.ms < 1_000 * LONGEST_TRY_S / 2
 
 

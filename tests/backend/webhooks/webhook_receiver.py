@@ -1,4 +1,4 @@
-"""A real HTTP(S) server on loopback that receives webhooks, and misbehaves as it is told."""
+"""A real HTTP(S) server on loopback that receives webhooks and can misbehave."""
 
 import contextlib
 import socket
@@ -29,7 +29,7 @@ class Received:
 
 
 class Receiver:
-    """A receiver. `answers` are used up one by one, the last forever. A path of /status/<n> asks for that answer."""
+    """A receiver. `answers` are used one by one, the last forever. A path of /status/<n> returns that status."""
 
     def __init__(self, *answers: int, tls_folder: Path | None = None) -> None:
         self.answers = list(answers) or [200]
@@ -77,7 +77,7 @@ class Receiver:
                     self.wfile.write(b"TOP SECRET INSIDE" * 10_000)
 
             def _drip(self) -> None:
-                """A slow loris: a byte now and then, forever."""
+                """Slow loris: sends a byte every now and then, forever."""
                 with contextlib.suppress(OSError):
                     self.connection.sendall(b"HTTP/1.1 200 OK\r\nX-Drip: ")
                     while not receiver.is_over.wait(0.05):
@@ -103,7 +103,7 @@ def receiving(*answers: int, tls_folder: Path | None = None) -> Iterator[Receive
 
 
 def certificate_of(host_name: str, folder: Path) -> Path:
-    """Signed by itself: key and certificate in one file, which a client may trust."""
+    """Self-signed: key and certificate in one file, for a client to trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host_name)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""`manage.py reseal_secrets`: after a new LAMINAR_SECRET_KEY, so that the one of before can be taken away."""
+"""`manage.py reseal_secrets`: run after changing LAMINAR_SECRET_KEY, before removing the previous key."""
 
 from allauth.mfa.models import Authenticator
 from cryptography.fernet import InvalidToken
@@ -9,11 +9,11 @@ from backend.accounts import second_factor
 from backend.webhooks import secret_box
 from backend.webhooks.models import WebhookEndpoint
 
-SEALED = {"secret", "seed"}  # of an authenticator's data: of codes by time, of recovery codes
+SEALED = {"secret", "seed"}  # keys in an authenticator's data: TOTP, recovery codes
 
 
 class Command(BaseCommand):
-    help = "Seal webhooks' secrets and second factors under the present LAMINAR_SECRET_KEY."
+    help = "Encrypt webhook secrets and second factors again under the current LAMINAR_SECRET_KEY."
 
     def handle(self, *args: object, **options: object) -> None:
         try:
@@ -21,12 +21,12 @@ class Command(BaseCommand):
                 num_webhooks, num_factors = _reseal_webhooks(), _reseal_factors()
         except InvalidToken as error:
             raise CommandError(
-                "something is sealed under a key that is neither LAMINAR_SECRET_KEY nor one of "
-                "LAMINAR_SECRET_KEYS_OF_BEFORE; name that key there too. Nothing was changed"
+                "a secret is encrypted under a key that is neither LAMINAR_SECRET_KEY nor in "
+                "LAMINAR_SECRET_KEYS_OF_BEFORE. Nothing was changed. Add that key there and run this again"
             ) from error
         self.stdout.write(
-            f"{num_webhooks} webhooks and {num_factors} second factors are sealed under the present key; sessions and "
-            "links that an earlier one signed end with it"
+            f"{num_webhooks} webhooks and {num_factors} second factors are encrypted under the current key. Removing "
+            "the previous keys ends the sessions and links that they signed"
         )
 
 
