@@ -1,1 +1,1 @@
-"""Jobs: from a spec to the one end that each of them has."""
+"""Jobs, from submission to their final state."""

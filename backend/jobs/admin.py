@@ -1,4 +1,4 @@
-"""Jobs, for operators to look at."""
+"""Read access to jobs in the admin site, for operators."""
 
 from django.contrib import admin
 

@@ -1,7 +1,7 @@
-"""The background tasks of jobs: two lines each, a safety net under every one.
+"""Background tasks of jobs: two lines each, each with a safety net.
 
-`jobs.deliver` is the usual mover. The ticks do by themselves what is late: with every other message lost, jobs still
-go their whole way.
+Normally `jobs.deliver` moves jobs on. The periodic tasks do whatever is overdue: even if every message is lost, jobs
+still run to their end.
 """
 
 import time
@@ -20,7 +20,7 @@ from backend.jobs.submitting.validation import forgotten_validations, validate_j
 from backend.pools.clusters.dashboard import LauncherError
 from backend.pulses import CANARY
 
-TICK_WORKS_S = 5.0  # then it leaves the rest to the next one
+TICK_WORKS_S = 5.0  # after that, the rest is left to the next tick
 
 
 HANDLERS: dict[str, outbox.Handler] = {
@@ -37,7 +37,7 @@ def _schedule(pool_id: str) -> None:
     schedule_pool(pool_id, now=database_now())
 
 
-@shared_task(name=DELIVER, throws=(LauncherError,))  # expected now and then: a line in the log, no traceback
+@shared_task(name=DELIVER, throws=(LauncherError,))  # expected at times: a log line, no traceback
 def deliver(ids: list[int]) -> None:
     outbox.deliver(ids, HANDLERS, database_now())
 
@@ -52,7 +52,7 @@ def dispatch_outbox() -> None:
 
 @shared_task(name=CANARY)
 def canary() -> None:
-    """That it came to its end is noted as of every other one, and is all there is to it."""
+    """Does nothing: its completion is recorded like any other task's, which is its purpose."""
 
 
 @shared_task(name="jobs.schedule_pool")
@@ -62,7 +62,7 @@ def schedule_one_pool(pool_id: str) -> None:
 
 @shared_task(name="jobs.schedule_all_pools")
 def schedule_all_pools() -> None:
-    """A message a pool, so that one pool's trouble is not another's. One that nobody took is seen to here."""
+    """One message per pool, so that pools do not block each other. Pools whose message was not taken run here."""
     now = database_now()
     late = set(late_pools(now))
     for pool_id in pools_due():
@@ -74,6 +74,6 @@ def schedule_all_pools() -> None:
 
 @shared_task(name="jobs.validate_waiting")
 def validate_waiting() -> None:
-    """Those whose message was lost, the oldest first."""
+    """Validates jobs whose message was lost, oldest first."""
     for job_id in forgotten_validations(database_now()):
         validate_job(job_id, now=database_now())

@@ -3,13 +3,13 @@
 Invariants:
 - every change is a legal move, made by compare-and-set on (state, version), and leaves exactly one event with
   `seq = last + 1` in the same transaction: no event, no change;
-- a state that holds nothing releases the job's devices, ends its attempt, closes what was wanted of its driver and
-  calls the scheduler, in that transaction;
+- a move to a state that holds no devices releases them, ends the attempt, closes open requests to its driver and
+  triggers the scheduler, in that transaction;
 - the job row is locked (`locked_job`) while its cursor moves, so cursors are committed in order.
 
  validating ──▶ queued ──▶ starting ──▶ running ◀──▶ recovering
      │          ▲ │  ▲        │  └─────────┬──────────────┤
-     │          │ │  └────────┴────────────┼──────────────┘      (a start that failed; a loss with a pause before it)
+     │          │ │  └────────┴────────────┼──────────────┘      (a failed start; a lost driver that was pausing)
      │   resume │ │                        ▼
      │          │ │     preempted      pausing ──▶ paused
      │          │ └◀──────────────────────┘          │
@@ -48,11 +48,11 @@ LIVE_CHANNEL = "laminar_live"
 
 
 class IllegalMove(RuntimeError):
-    """The job cannot go from where it is to where it was sent."""
+    """The job cannot move from its state to the requested one."""
 
 
 class LostRace(RuntimeError):
-    """Someone else changed the job between the read and the write."""
+    """Another process changed the job between the read and the write."""
 
 
 def locked_job(job_id: str) -> Job:
@@ -61,29 +61,29 @@ def locked_job(job_id: str) -> Job:
 
 
 def next_cursor(job: Job, *, count: int = 1) -> int:
-    """So many steps of the job's cursor, told to the browsers when the transaction commits. The last of them."""
+    """Advances the job's cursor by `count`, announced to browsers at commit. Returns the new cursor."""
     job.cursor += count
     if Job.objects.filter(pk=job.pk, cursor=job.cursor - count).update(cursor=job.cursor) != 1:
-        raise LostRace(f"cursor of {job.pk} moved on under us; lock the job first")
-    execute_batch([_told_to_browsers(job)])
+        raise LostRace(f"cursor of {job.pk} changed concurrently; lock the job first")
+    execute_batch([_notify_browsers(job)])
     return job.cursor
 
 
-def _told_to_browsers(job: Job) -> Statement:
-    """Delivered at commit, and not at all on rollback."""
+def _notify_browsers(job: Job) -> Statement:
+    """Delivered at commit, and never after a rollback."""
     return "SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"]
 
 
 def begin(job: Job, *, actor: str, now: datetime, data: Mapping[str, Any]) -> None:
-    """A new job, its first event, and the call of whoever looks at it next: one trip, as most of what a submission
-    costs is trips. Nobody else sees the job before the commit, so its row needs no lock."""
+    """Inserts a new job, its first event and the outbox message, in one trip: trips are most of a submission's cost.
+    The job is invisible to others before the commit, so its row needs no lock."""
     job.cursor = 1
     about = {"actor": actor, "to_state": job.state, "data": dict(data)}
     event = JobEvent(job=job, seq=1, cursor=1, at=now, type="submitted", **about)
     topic: Topic = "schedule" if job.state == S.QUEUED else "validate"
     key = job.pool_id if job.state == S.QUEUED else job.pk
     call = message_of(topic, key, now)
-    row = execute_batch([insert_of(job), insert_of(event), _told_to_browsers(job), call])
+    row = execute_batch([insert_of(job), insert_of(event), _notify_browsers(job), call])
     nudge_at_commit(row, topic, key)
     job._state.adding = False
 
@@ -130,15 +130,15 @@ def advance(
     data: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> JobEvent:
-    """Move a locked job to another state. `changes` are further columns of the job, set in the same write.
+    """Moves a locked job to another state. `changes` are further columns of the job, set in the same write.
 
-    `reason` is what led to the move. A job that waits in line has a reason of its own, from the scheduler's list.
+    `reason` is the cause of the move. A queued job gets a reason of its own, from the scheduler's list.
     """
     source = job.state
     if to not in LEGAL_MOVES[source]:
         raise IllegalMove(f"{job.pk}: {source} cannot become {to}")
     changes |= {"state": to, "phase": phase, "reason": reason, "message": message, "version": job.version + 1}
-    changes["stalled_since"] = None  # it is said of a job that runs, and of the attempt that it has then
+    changes["stalled_since"] = None  # belongs to a running job and its current attempt
     if to == S.QUEUED:
         changes["reason"] = WaitingReason.NOT_EVALUATED_YET
         changes["evaluated_at"] = None
@@ -150,9 +150,9 @@ def advance(
     if to not in {S.PAUSING, S.STOPPING, *TERMINAL_STATES}:
         changes.setdefault("target_state", "")
     if to not in HOLDING_STATES:
-        _let_go(job, outcome=to, message=message, now=now)
+        _release(job, outcome=to, message=message, now=now)
     if Job.objects.filter(pk=job.pk, state=source, version=job.version).update(**changes) != 1:
-        raise LostRace(f"{job.pk} left {source} under us")
+        raise LostRace(f"{job.pk} left {source} concurrently")
     for name, value in changes.items():
         setattr(job, name, value)
     return record_event(
@@ -169,7 +169,7 @@ def advance(
     )
 
 
-def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
+def _release(job: Job, *, outcome: str, message: str, now: datetime) -> None:
     job.reservations.filter(released_at__isnull=True).update(released_at=now)
     job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)
     close_requests(job.pk, now=now)

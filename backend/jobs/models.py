@@ -1,4 +1,4 @@
-"""Jobs, their attempts, and everything that ever happened to them.
+"""Jobs, their attempts, and the log of all events of each.
 
 Invariants, held by the database too (constraints here, triggers in the migrations):
 - a spec never changes, a terminal state never changes, an event is never changed or deleted;
@@ -59,28 +59,26 @@ class Job(models.Model):
     phase = models.CharField(max_length=30, blank=True, default="")
     reason = models.CharField(max_length=60, blank=True, default="")
     message = ToldField(blank=True, default="")
-    target_state = models.CharField(max_length=12, blank=True, default="")  # where pausing and stopping lead
+    target_state = models.CharField(max_length=12, blank=True, default="")  # where pausing and stopping end
     failure_class = models.CharField(max_length=20, blank=True, default="")
 
     parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="retries")
-    start_from = models.CharField(max_length=32, blank=True, default="")  # id of the checkpoint that it goes on from
+    start_from = models.CharField(max_length=32, blank=True, default="")  # id of the checkpoint to resume from
     priority = models.SmallIntegerField(default=0)
     preemptible = models.BooleanField(default=False)
-    min_devices = models.PositiveIntegerField()  # what must be free at once; the others are elastic
+    min_devices = models.PositiveIntegerField()  # must be free at once; the rest is elastic
     max_runtime_s = models.PositiveIntegerField()
-    evaluated_at = models.DateTimeField(null=True)  # when the scheduler last looked at it
+    evaluated_at = models.DateTimeField(null=True)  # last evaluation by the scheduler
     not_before = models.DateTimeField(null=True)  # after a failed start: wait until then
 
-    version = models.PositiveIntegerField(default=1)  # of the row: the compare in every compare-and-set
-    fence = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
+    version = models.PositiveIntegerField(default=1)  # of the row, compared in every compare-and-set
+    fence = models.PositiveIntegerField(default=0)  # engine writes with an older one have no effect
     num_attempts = models.PositiveIntegerField(default=0)
-    num_validations = models.PositiveSmallIntegerField(
-        default=0
-    )  # begun: a spec that kills its validator is known by it
+    num_validations = models.PositiveSmallIntegerField(default=0)  # started; detects a spec that crashes its validator
     step = models.PositiveIntegerField(default=0)
-    answered = models.PositiveIntegerField(default=0)  # of an evaluation's prompts, by the present or last attempt
-    stalled_since = models.DateTimeField(null=True)  # its driver's loop stands still, or nobody hears of it
-    cursor = models.PositiveBigIntegerField(default=0)  # counts what a page may pull, across events, metrics, samples
+    answered = models.PositiveIntegerField(default=0)  # prompts of an evaluation, by the current or last attempt
+    stalled_since = models.DateTimeField(null=True)  # its driver's loop is stuck, or its driver is silent
+    cursor = models.PositiveBigIntegerField(default=0)  # counts all news of the job: events, metrics, samples
 
     created_at = models.DateTimeField()
     queued_at = models.DateTimeField(null=True)
@@ -114,7 +112,7 @@ class Job(models.Model):
 
     @property
     def num_done(self) -> int:
-        """Of `num_to_do`: steps, or the held-out prompts of an evaluation."""
+        """Progress towards `num_to_do`: steps, or the held-out prompts of an evaluation."""
         return self.answered if self.only_evaluates else self.step
 
     @property
@@ -129,20 +127,20 @@ class JobAttempt(models.Model):
     n = models.PositiveIntegerField()
     fence = models.PositiveIntegerField()
     submission_id = models.CharField(max_length=80, unique=True)
-    token_sha256 = models.CharField(max_length=64, unique=True)  # the lookup of everything that a driver sends
+    token_sha256 = models.CharField(max_length=64, unique=True)  # looked up for each request of the driver
     resume_from = models.CharField(max_length=2_000, blank=True, default="")
-    resume_step = models.PositiveIntegerField(default=0)  # the step that it goes on after
+    resume_step = models.PositiveIntegerField(default=0)  # the step that it resumes after
     acked_seq = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField()
     submitted_at = models.DateTimeField(null=True)
-    last_seen_at = models.DateTimeField(null=True)  # the newest word from the driver, or Ray's word that it lives
-    turns = models.PositiveBigIntegerField(null=True)  # of its driver's loop, by the newest heartbeat
-    moved_at = models.DateTimeField(null=True)  # the first heartbeat that told of so many
+    last_seen_at = models.DateTimeField(null=True)  # last request of the driver, or last time Ray reported it running
+    turns = models.PositiveBigIntegerField(null=True)  # iterations of the driver's loop, by the newest heartbeat
+    moved_at = models.DateTimeField(null=True)  # the first heartbeat with this number of turns
     ended_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=30, blank=True, default="")
     message = ToldField(blank=True, default="")
     failure_class = models.CharField(max_length=20, blank=True, default="")
-    evidence = models.JSONField(default=dict)  # `failures.Evidence`: what was seen when it failed
+    evidence = models.JSONField(default=dict)  # `evidence.Evidence` of its failure
 
     class Meta:
         constraints: ClassVar = [
@@ -152,7 +150,7 @@ class JobAttempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """An entry of the append-only log of a job. It serves the page's timeline, GET /events and webhooks."""
+    """An entry of a job's append-only log. It serves the page's timeline, GET /events and webhooks."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     seq = models.PositiveIntegerField()
@@ -162,7 +160,7 @@ class JobEvent(models.Model):
     actor = models.CharField(max_length=80)  # "user:<id>", "key:<id>", "scheduler", "engine:<attempt>", "reconcile"
     from_state = models.CharField(max_length=12, blank=True, default="")
     to_state = models.CharField(max_length=12, blank=True, default="")
-    job_version = models.PositiveIntegerField(null=True)  # of a change of state: the row version that it made
+    job_version = models.PositiveIntegerField(null=True)  # for a change of state: the row version that it wrote
     reason = models.CharField(max_length=60, blank=True, default="")
     message = ToldField(blank=True, default="")
     data = models.JSONField(default=dict)
@@ -176,12 +174,12 @@ class JobEvent(models.Model):
 
 
 class ControlRequest(models.Model):
-    """A request to a running attempt; its driver fetches it with a heartbeat and acknowledges by a fact."""
+    """A request to a running attempt; its driver fetches it with a heartbeat and acknowledges it by a fact."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="requests")
     kind = models.CharField(max_length=20)
-    replicas = models.PositiveIntegerField(null=True)  # to go on with
+    replicas = models.PositiveIntegerField(null=True)  # the new number, for `resize`
     created_at = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True)
 
@@ -199,7 +197,7 @@ class ControlRequest(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """A message written in the transaction that it tells of; sent afterwards by whoever claims it (SKIP LOCKED)."""
+    """A message written in the transaction of its cause, sent later by the worker that claims it (SKIP LOCKED)."""
 
     topic = models.CharField(max_length=40)
     key = models.CharField(max_length=64)
@@ -218,18 +216,18 @@ class ReconcileLease(models.Model):
     owner = models.CharField(max_length=64)
     fence = models.PositiveBigIntegerField()
     expires_at = models.DateTimeField()
-    listening_since = models.DateTimeField(null=True)  # until `listened_at`, without a break
+    listening_since = models.DateTimeField(null=True)  # without a break until `listened_at`
     listened_at = models.DateTimeField(null=True)
 
 
 class Generation(models.Model):
-    """The one row that tells how often this database was put back in time, and by what that is noticed."""
+    """A single row that counts restores of this database, with the means to detect them."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
-    site = models.CharField(max_length=32)  # this installation's own, in the ids of what it submits
-    number = models.PositiveIntegerField(default=0)  # 0: never put back; else the moment, in seconds since 2026
-    pulse = models.PositiveBigIntegerField(default=0)  # counts; a copy stands outside the database
-    cluster = models.CharField(max_length=100, blank=True, default="")  # of Postgres, with its timeline
+    site = models.CharField(max_length=32)  # id of this installation, part of its submission ids
+    number = models.PositiveIntegerField(default=0)  # 0: never restored; otherwise the time, in seconds since 2026
+    pulse = models.PositiveBigIntegerField(default=0)  # a counter, with a copy outside the database
+    cluster = models.CharField(max_length=100, blank=True, default="")  # the Postgres server, timeline and database
     raised_at = models.DateTimeField(null=True)
     reason = models.CharField(max_length=200, blank=True, default="")
 

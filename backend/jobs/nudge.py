@@ -1,10 +1,10 @@
-"""The nudge that tells Celery about fresh outbox rows without ever making a request wait for the broker.
+"""Nudges Celery about new outbox rows, without ever making a request wait for the broker.
 
 Invariants:
-- `publish_soon` returns at once: it puts the ids into a bounded queue, and drops them when that is full;
-- one daemon thread a process publishes; a broker that is down or half-open holds up that thread only, and what it
-  fails to publish is found by `dispatch_outbox`;
-- the first nudge leaves at once; those that come within a moment after it leave together, one message a subject.
+- `publish_soon` returns at once: it puts the ids into a bounded queue and drops them when the queue is full;
+- one daemon thread per process publishes; a broker that is down or half-open blocks only that thread, and
+  `dispatch_outbox` finds what the thread could not publish;
+- the first nudge is sent at once; nudges in the moment after it are sent together, one message per subject.
 """
 
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 DELIVER = "jobs.deliver"
 _MOST_WAITING = 1_000  # far more than a burst of submissions; each entry is a short list of integers
-# Sending a message costs a millisecond of the process' only Python, as much as a fifth of a submission; a hundred
-# submissions a second to one pool need a round of its scheduler, and not a hundred.
+# Sending a message takes a millisecond of the process' only Python thread, a fifth of a submission; a hundred
+# submissions a second to one pool need one scheduling round, not a hundred.
 _PAUSE_S: Final = 0.02
 Nudge = tuple[str, Sequence[int]]
 
@@ -35,7 +35,7 @@ _thread: threading.Thread | None = None
 
 
 def publish_soon(ids: Sequence[int], subject: str) -> None:
-    """Rows of one subject go into one message: one delivery is enough for all of them."""
+    """Rows of one subject share a message: one delivery covers all of them."""
     _ensure_thread()
     try:
         _waiting.put_nowait((subject, ids))
@@ -44,7 +44,7 @@ def publish_soon(ids: Sequence[int], subject: str) -> None:
 
 
 def publish_now(ids: Sequence[int]) -> None:
-    """Raises kombu's OperationalError when the broker does not answer within its timeouts."""
+    """Raises kombu's OperationalError when the broker does not respond within its timeouts."""
     app.send_task(DELIVER, args=[list(ids)], retry=False, ignore_result=True)
 
 
@@ -54,13 +54,13 @@ def _ensure_thread() -> None:
         return
     with _starting:
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_publish_for_ever, name="outbox-nudge", daemon=True)
+            _thread = threading.Thread(target=_publish_forever, name="outbox-nudge", daemon=True)
             _thread.start()
 
 
-def _publish_for_ever() -> None:
+def _publish_forever() -> None:
     while True:
-        for ids in _all_waiting():
+        for ids in _take_batches():
             try:
                 publish_now(ids)
             except (OperationalError, OSError) as error:
@@ -68,11 +68,11 @@ def _publish_for_ever() -> None:
         time.sleep(_PAUSE_S)
 
 
-def _all_waiting() -> list[Sequence[int]]:
-    """All that waits now, by subject; waits for the first."""
+def _take_batches() -> list[Sequence[int]]:
+    """Blocks for the first nudge, then takes all that wait, grouped by subject."""
     waiting = _waiting
     nudges = [waiting.get()]
-    nudges += [waiting.get_nowait() for _ in range(waiting.qsize())]  # nobody else takes from it
+    nudges += [waiting.get_nowait() for _ in range(waiting.qsize())]  # the only consumer
     together: dict[str, list[int]] = defaultdict(list)
     for subject, ids in nudges:
         together[subject] += ids
@@ -80,7 +80,7 @@ def _all_waiting() -> list[Sequence[int]]:
 
 
 def _forget_thread() -> None:
-    """A forked child has neither the thread nor a right to the lock's and the queue's state."""
+    """A forked child must use neither the parent's thread nor the state of its lock and queue."""
     global _thread, _starting, _waiting
     _thread, _starting, _waiting = None, threading.Lock(), queue.Queue(maxsize=_MOST_WAITING)
 

@@ -1,10 +1,10 @@
-"""Rows that belong together, written in one trip to the database instead of one each.
+"""Writes rows that belong together in one trip to the database.
 
     execute_batch([insert_of(job), insert_of(event), …]) ──▶ the last statement's row, if it returns one
 
 Invariants:
-- the statements run in this order, in the caller's transaction; when one fails, all of them and it are undone;
-- values never become part of a statement's text by our hand: psycopg writes them.
+- the statements run in this order, in the caller's transaction; if one fails, all are rolled back;
+- values are never formatted into a statement by hand: psycopg binds them.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ Statement = tuple[str, Sequence[Any]]
 
 
 def insert_of(row: models.Model) -> Statement:
-    """Of a row that is new, with all that it will hold: no default of the database's is waited for."""
+    """Insert of a new row with all its values; database defaults are not used."""
     values = [field.get_db_prep_save(getattr(row, field.attname), connection) for field in _fields(type(row))]
     return _insert_into(type(row)), values
 
 
 def execute_batch(statements: Sequence[Statement]) -> Any:
-    assert connection.in_atomic_block, "several statements without a transaction are as many transactions"
+    assert connection.in_atomic_block, "the batch needs a transaction to be atomic"
     with connection.cursor() as db:
         db.execute(";\n".join(text for text, _ in statements), [value for _, values in statements for value in values])
         while db.nextset():

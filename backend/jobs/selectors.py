@@ -1,6 +1,6 @@
-"""Jobs and all that belongs to them, as somebody may see them.
+"""Jobs and their attempts and events, as a viewer may see them.
 
-Invariant: a thing of another team is answered exactly like one that does not exist.
+Invariant: an object of another team is answered exactly like one that does not exist.
 """
 
 import re
@@ -15,7 +15,7 @@ from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
 from backend.pools.models import ReservationRole
 from engine.spec.job import JobSpec
 
-SCHEDULER_IS_LATE = timedelta(seconds=30)  # a round comes every 5 s, and says so every 10 s at the latest
+SCHEDULER_IS_LATE = timedelta(seconds=30)  # a round runs every 5 s, and stamps jobs every 10 s at the latest
 _JOB_ID = re.compile(r"job_[0-9a-z]{20}", re.ASCII)
 
 
@@ -28,13 +28,13 @@ def jobs_visible_to(viewer: Team | User) -> QuerySet[Job]:
 
 
 def job_visible_to(viewer: Team | User, job_id: str) -> Job | None:
-    if not _JOB_ID.fullmatch(job_id):  # Postgres would choke on a NUL
+    if not _JOB_ID.fullmatch(job_id):  # Postgres rejects a NUL byte
         return None
     return jobs_visible_to(viewer).filter(pk=job_id).first()
 
 
 def events_after(job: Job, seq: int) -> QuerySet[JobEvent]:
-    """Oldest first, gapless: what a reader who has seen up to `seq` has yet to see."""
+    """Oldest first, gapless: the events that a reader has not seen after `seq`."""
     return JobEvent.objects.filter(job=job, seq__gt=seq).order_by("seq")
 
 
@@ -51,19 +51,19 @@ def the_job(viewer: Team | User, job_id: str) -> Job:
 
 
 def project_id_of(job_id: str) -> str | None:
-    """For keys that are limited to a project. Whether the job is the team's is asked by the route."""
+    """For keys that are limited to a project. The route checks that the job belongs to the team."""
     return Job.objects.filter(pk=job_id).values_list("project_id", flat=True).first() if job_id.isidentifier() else None
 
 
 def runtime_used_s(job: Job, *, before: int) -> float:
-    """By attempts that are over, with a smaller number: from their submission, so waiting in line is not running."""
+    """Runtime of ended attempts with a lower number, from their submission: time in the queue does not count."""
     over = JobAttempt.objects.filter(job=job, n__lt=before, submitted_at__isnull=False, ended_at__isnull=False)
     used: timedelta | None = over.aggregate(used=Sum(F("ended_at") - F("submitted_at")))["used"]
     return used.total_seconds() if used else 0.0
 
 
 def replicas_granted(job: Job, spec: JobSpec) -> int:
-    """From what is reserved for its replicas now; at least the fewest that it may start with."""
+    """Replicas covered by the job's live reservations; at least the fewest that it may start with."""
     kept = job.reservations.filter(released_at__isnull=True, reclaimed_at__isnull=True)
     live = kept.exclude(role=ReservationRole.TRAINER)
     devices: int = live.aggregate(devices=Sum("devices"))["devices"] or 0
@@ -72,12 +72,12 @@ def replicas_granted(job: Job, spec: JobSpec) -> int:
 
 
 def faults_of(job: Job) -> QuerySet[JobEvent]:
-    """Faults that the engine noticed and repaired, newest first."""
+    """Faults that the engine detected and handled, newest first."""
     return JobEvent.objects.filter(job=job, type="fault_detected").order_by("-seq")
 
 
 def late_pools(now: datetime) -> QuerySet[Job, str]:
-    """Ids of pools with a job that no scheduler has looked at for long."""
+    """Ids of pools with a queued job that the scheduler has not evaluated for long."""
     seen = Coalesce("evaluated_at", "queued_at", "created_at")
     waiting = Job.objects.filter(state=JobState.QUEUED).annotate(seen=seen).filter(seen__lt=now - SCHEDULER_IS_LATE)
     return waiting.values_list("pool_id", flat=True).distinct()

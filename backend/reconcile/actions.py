@@ -68,19 +68,19 @@ def lose_attempt(held: Held, ray_says: str, log_tail: str, now: datetime) -> Non
     if stands_still(held.view, STALL_DEADLINE_S):
         why = f"was ended, since its driver had not moved for {held.view.still_s:.0f} s"
     message = f"Attempt {attempt.n} {why} (Ray: {ray_says})."
-    ending.end_unheard(job, attempt, outcome=ending.LOST, message=message, log_tail=log_tail, actor=ACTOR, now=now)
+    ending.end_unreported(job, attempt, outcome=ending.LOST, message=message, log_tail=log_tail, actor=ACTOR, now=now)
 
 
 def fail_start(held: Held, ray_says: str, log_tail: str, now: datetime) -> None:
     job, attempt = _unchanged(held), _attempt_of(held)
     message = f"Attempt {attempt.n} was not ready in time (Ray: {ray_says})."
-    ending.end_unheard(
+    ending.end_unreported(
         job, attempt, outcome=ending.START_FAILED, message=message, log_tail=log_tail, actor=ACTOR, now=now
     )
 
 
 def next_attempt(held: Held, now: datetime) -> None:
-    ending.go_on_after_last(_unchanged(held), actor=ACTOR, now=now)
+    ending.retry_after_last(_unchanged(held), actor=ACTOR, now=now)
 
 
 def land_pause(held: Held, ray_says: str, now: datetime) -> None:

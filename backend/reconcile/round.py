@@ -21,7 +21,7 @@ from django.db import transaction
 from backend.clock import Clock, database_now
 from backend.jobs.attempts.ending import LOST, START_FAILED
 from backend.jobs.attempts.launcher import Launcher, Rays, SubmissionStatus
-from backend.jobs.generation.left_behind import is_of_before, left_facts, of_nobody
+from backend.jobs.generation.left_behind import left_facts, orphaned_submissions, predates_restore
 from backend.jobs.models import JobAttempt
 from backend.pools.clusters.addresses import address_of
 from backend.pools.clusters.dashboard import LauncherError
@@ -90,7 +90,7 @@ def _sweep(launcher: Launcher, now: datetime) -> None:
     for submission_id in ended.values_list("submission_id", flat=True):
         log.warning("zombie submission=%s stopped", submission_id)
         launcher.stop(submission_id)
-    for submission_id in of_nobody(running):
+    for submission_id in orphaned_submissions(running):
         log.warning("zombie of the lost time submission=%s stopped", submission_id)
         launcher.stop(submission_id)
 
@@ -115,7 +115,7 @@ def _had_left_facts(held: Held, status: SubmissionStatus | None, now: datetime) 
     """Of an attempt that is over, and whose end the database may have lost when it was put back."""
     if held.attempt is None or status is None or status.is_live:
         return False
-    return is_of_before(held.attempt) and left_facts()(held.attempt, now)
+    return predates_restore(held.attempt) and left_facts()(held.attempt, now)
 
 
 def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:

@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
-from backend.jobs.attempts.ending import end_as_told
+from backend.jobs.attempts.ending import end_as_reported
 from backend.jobs.control_requests import acknowledge_request
 from backend.jobs.lifecycle import advance, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
@@ -179,7 +179,7 @@ class FactEffects:
         failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
         if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
             failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt tries the one before
-        end_as_told(
+        end_as_reported(
             self._job,
             self._attempt,
             outcome=body.outcome,

@@ -69,15 +69,13 @@ class Wanted:
         return LEVELS.index(line.level) >= LEVELS.index(self.least_level) and self.text in line.message.lower()
 
 
-def scrubbed(text: str) -> str:
+def scrub(text: str) -> str:
     return _SECRETS.sub(lambda found: next((part for part in found.groups() if part), "") + _BLOT, text)
 
 
 def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: datetime) -> None:
     """The job is locked by the caller."""
-    lines = [
-        (line.at.isoformat(), LEVELS.index(line.level), for_tenants(scrubbed(line.message))) for line in told.lines
-    ]
+    lines = [(line.at.isoformat(), LEVELS.index(line.level), for_tenants(scrub(line.message))) for line in told.lines]
     content = compress(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
     num_dropped = told.num_dropped
     last = LogBatch.objects.filter(job=job).order_by("-cursor").first()

@@ -138,7 +138,7 @@ def test_every_port_is_filled_when_the_site_has_started() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("app", "loses"),
-    [("jobs", "the project of a job"), ("checkpoints", "where jobs go on from"), ("telemetry", "the last lines of an")],
+    [("jobs", "the project of a job"), ("checkpoints", "where jobs resume"), ("telemetry", "the last lines of an")],
 )
 def test_a_web_process_whose_apps_fill_no_port_does_not_start(app: str, loses: str) -> None:
     script = f"from backend.{app} import apps; apps.{app.title()}Config.ready = lambda self: None; import backend.asgi"

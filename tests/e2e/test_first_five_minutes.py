@@ -106,6 +106,6 @@ def test_a_stuck_run_is_found_by_its_verdict_alone(page: Page, stack: Stack) -> 
     expect(row).to_contain_text("stuck", timeout=STARTS_WITHIN_MS)
     row.get_by_role("link").first.click()
     expect(page.locator("#verdict .sentence")).to_contain_text("Stuck: in 100 % of the groups")
-    expect(page.locator("#verdict")).to_contain_text("a reward that pays for a part of the way")
+    expect(page.locator("#verdict")).to_contain_text("a reward that pays for partial success")
     asks(page, "Cancel job", "Cancel job")
     expect(state(page)).to_have_text("cancelled", timeout=ANSWERS_WITHIN_MS)

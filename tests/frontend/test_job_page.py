@@ -96,13 +96,13 @@ def test_a_failed_job_says_what_to_do(world: World, owner: Client) -> None:
     page = unescape(text_of(owner.get(f"/jobs/{seed.failed(world).pk}/")))
     assert "Failed: config" in page
     assert "from 2 to max_terms (64), got 80.0" in page
-    assert "Change the spec as the message says" in page
+    assert "Fix the spec as the message describes" in page
 
 
 def test_a_failed_job_shows_what_its_parts_said_last(world: World, owner: Client) -> None:
     job = seed.failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=1))
     page = " ".join(unescape(text_of(owner.get(f"/jobs/{job.pk}/"))).split())
-    assert "Failed: user code" in page and "Mend the environment's code" in page
+    assert "Failed: user code" in page and "Fix the environment's code" in page
     assert page.index("<figcaption>environment") < page.index("the grader raised for prompt 4183")
     assert page.index("<figcaption>trainer") < page.index("no batch for 60 s; giving up")
     assert "step 12" in page and "environment: it dies" in page and "fact 5" in page

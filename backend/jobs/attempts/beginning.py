@@ -1,14 +1,14 @@
-"""Beginning an attempt: the one way from waiting or recovering to starting.
+"""Begins attempts: the only way from waiting or recovering to starting.
 
 Invariants:
-- an attempt has a number and a fence of its own, each more than the last, and the fence no less than the generation:
-  what was begun before the database was put back in time has another;
-- one that the lost time has begun is not begun again: it is taken up under the fence that its driver has;
-- an earlier attempt that had not ended is ended in the same transaction, and the engine is asked to stop it: from
-  here on its fence is old and what it still sends has no effect;
-- it goes on from the newest checkpoint, and an evaluation begins again; what was wanted of the attempt before is not
-  wanted of this one;
-- the launcher hears of it from the outbox, after commit; not of one that is taken up.
+- each attempt has a number and a fence, both higher than any before, and a fence no lower than the generation: attempts
+  begun before the database was restored have other fences;
+- an attempt begun in the lost time is not begun again: it is adopted, with the fence that its driver has;
+- an earlier attempt that had not ended is ended in the same transaction, and the engine is asked to stop it: from now
+  on its fence is outdated and whatever it still sends has no effect;
+- it resumes from the newest checkpoint, and an evaluation starts over; requests to the previous attempt do not carry
+  over;
+- the launcher gets an outbox message after commit, except for an adopted attempt.
 """
 
 from datetime import datetime
@@ -16,7 +16,7 @@ from datetime import datetime
 from backend.jobs.attempts.resume_points import resume_point
 from backend.jobs.attempts.tokens import attempt_token, token_digest
 from backend.jobs.control_requests import close_requests
-from backend.jobs.generation.left_behind import begun_before, submission_id
+from backend.jobs.generation.left_behind import adoptable_fence, submission_id
 from backend.jobs.generation.raising import present_generation
 from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobAttempt, JobState
@@ -26,10 +26,10 @@ from backend.jobs.outbox import enqueue
 def begin_attempt(
     job: Job, *, now: datetime, actor: str = "scheduler", reason: str = "", message: str = ""
 ) -> JobAttempt:
-    """A locked job, queued (with fresh reservations) or recovering (with those it holds), gets its next attempt."""
+    """Begins the next attempt of a locked job, queued (with fresh reservations) or recovering (with those it holds)."""
     n, generation = job.num_attempts + 1, present_generation()
-    taken_up = begun_before(job, n, generation.number)
-    fence = taken_up or max(job.fence + 1, generation.number)
+    adopted_fence = adoptable_fence(job, n, generation.number)
+    fence = adopted_fence or max(job.fence + 1, generation.number)
     point = resume_point(job)
     resume_from, resume_step = (point.uri, point.step) if point else ("", 0)
     close_requests(job.pk, now=now)
@@ -57,8 +57,8 @@ def begin_attempt(
         resume_from=resume_from,
         resume_step=resume_step,
         created_at=now,
-        submitted_at=now if taken_up else None,
+        submitted_at=now if adopted_fence else None,
     )
-    if not taken_up:
+    if not adopted_fence:
         enqueue("launch", job.pk, now)
     return attempt

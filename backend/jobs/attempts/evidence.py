@@ -1,10 +1,10 @@
-"""The traces kept of an attempt that failed: its end, its progress, and the last words of its parts.
+"""Evidence kept of a failed attempt: its end, its progress, and the last lines that its parts logged.
 
 Invariants:
-- it is taken in the transaction that gives the attempt up, after which no line of that attempt is let in (one that
-  is out of time may add a few while it lets go);
-- it holds no secret that we can recognise and nothing of our hosts, and is small whatever the attempt said;
-- what cannot be seen is left out, never made up.
+- it is taken in the transaction that gives the attempt up; later lines of the attempt are refused (an attempt that
+  exceeded its time may add a few while it shuts down);
+- it holds no recognisable secret and no detail of our hosts, and its size is bounded whatever the attempt logged;
+- what is unknown is left out, never guessed.
 """
 
 import re
@@ -37,33 +37,33 @@ class SaidLine(BaseModel):
 
 
 class Evidence(BaseModel):
-    """The traces of one attempt. Empty where nothing was seen."""
+    """Evidence of one attempt. Fields are empty if nothing was recorded."""
 
-    exit_reason: str = Field("", description="How the driver's process ended, in the engine's words.")
+    exit_reason: str = Field("", description="How the driver's process ended, as the engine reported it.")
     phase: str = ""
     step: int = 0
     last_fact: LastFact | None = None
-    faults: list[str] = Field(default_factory=list, description="The last faults that the engine noticed.")
+    faults: list[str] = Field(default_factory=list, description="The last faults that the engine detected.")
     lines: list[SaidLine] = Field(
         default_factory=list,
-        description="The last errors that each part of the job logged, oldest first; if none logged any, the last "
-        "lines of all. From GET /jobs/{job_id}/logs, where the rest is.",
+        description="The last errors that each part of the job logged, oldest first; without errors, the last lines. "
+        "The full log is at GET /jobs/{job_id}/logs.",
     )
-    log_tail: str = Field("", description="The end of what the driver's process printed, while Ray had it.")
+    log_tail: str = Field("", description="The end of the driver's output, if Ray still had it.")
 
     @property
     def by_component(self) -> dict[str, list[SaidLine]]:
-        """The part that spoke last comes first."""
-        found: dict[str, list[SaidLine]] = {}
+        """The part with the newest line comes first."""
+        lines: dict[str, list[SaidLine]] = {}
         for line in reversed(self.lines):
-            found.setdefault(line.component, []).insert(0, line)
-        return found
+            lines.setdefault(line.component, []).insert(0, line)
+        return lines
 
 
 LastWords = Callable[[Job, int], Sequence[SaidLine]]
-"""Of an attempt by its number."""
+"""Takes a job and the number of an attempt."""
 last_words: Port[LastWords] = Port("the last lines of an attempt")
-"""They are kept by telemetry, which is above jobs and fills this."""
+"""Telemetry, a layer above, stores the lines and provides this."""
 
 
 def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: str) -> Evidence:
@@ -75,10 +75,10 @@ def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: 
         last_fact=LastFact(seq=attempt.acked_seq, at=attempt.last_seen_at) if attempt.acked_seq else None,
         faults=[f"{event.data.get('component', '')}: {event.message}" for event in faults],
         lines=list(last_words()(job, attempt.n)),
-        log_tail=scrubbed(log_tail)[-LONGEST_TAIL:],
+        log_tail=scrub(log_tail)[-LONGEST_TAIL:],
     )
 
 
-def scrubbed(text: str) -> str:
-    """No secret that we can recognise, no path of a host, no line of our own code."""
-    return for_tenants(_UNPRINTABLE.sub("", _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text)))
+def scrub(text: str) -> str:
+    """Removes recognisable secrets, paths of hosts and lines of our own code."""
+    return for_tenants(_UNPRINTABLE.sub("", _SECRETS.sub(lambda match: f"{match[1] or match[2]}…", text)))

@@ -1,9 +1,9 @@
-"""Failures of attempts: a class, one sentence, what was seen, and what to do about it.
+"""Failures of attempts: a class, one sentence, evidence, and advice.
 
 Invariants:
-- a class of failure that says nothing about the job itself is tried again, at most so often without progress: an
-  attempt that left a checkpoint of its own is progress, and the count begins again;
-- a job is explained by the attempt that failed as the job did, never by an earlier one of another kind.
+- a failure class that is not the job's fault is retried, a limited number of times without progress: an attempt that
+  wrote a checkpoint is progress and resets the count;
+- a failed job is explained by the attempt that failed with the job's own class, never by an earlier one of another.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from backend.jobs.attempts.evidence import LONGEST_TAIL, Evidence, scrubbed, take_evidence
+from backend.jobs.attempts.evidence import LONGEST_TAIL, Evidence, scrub, take_evidence
 from backend.jobs.attempts.resume_points import checkpoints, resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
 
 
 class RetryPolicy(NamedTuple):
-    """A number of tries without progress. The first retry keeps the devices; later ones give them back and wait."""
+    """Tries without progress. The first `at_once` retries keep the devices; later ones release them and wait."""
 
     tries: int
     at_once: int
     first_backoff_s: float
 
 
-# A lost node is worth a few tries; a cluster without room is worth waiting for; the rest needs a person first.
+# A lost node is worth a few tries, a full cluster is worth waiting for; everything else needs a user first.
 RETRIES: Final[Mapping[str, RetryPolicy]] = {
     "infrastructure": RetryPolicy(tries=4, at_once=1, first_backoff_s=15.0),
     "capacity": RetryPolicy(tries=5, at_once=0, first_backoff_s=30.0),
@@ -33,16 +33,16 @@ RETRIES: Final[Mapping[str, RetryPolicy]] = {
 LONGEST_BACKOFF_S: Final = 900.0
 
 ADVICE: Final[Mapping[str, str]] = {
-    "user_code": "Mend the environment's code; the log's last lines name the place. Then retry from a checkpoint.",
-    "reward": "Try the grader on a few answers of your own; a reward must be a finite number. Then retry.",
-    "config": "Change the spec as the message says and submit it again; nothing else will help.",
-    "data": "Look at what the job reads, or retry from another checkpoint.",
-    "capacity": "The cluster had no room although the pool had devices free. Retry later, or ask an operator.",
-    "memory": "It would run out again: submit it with the change that the message names, or on larger devices.",
-    "infrastructure": "Nothing is wrong with the job: retry it from its last checkpoint. If it recurs, tell us.",
-    "platform": "This is a fault of ours. Retry it from its last checkpoint, and report the request of this page.",
+    "user_code": "Fix the environment's code: the last log lines name the place. Then retry from a checkpoint.",
+    "reward": "Check the reward function on a few answers: a reward must be a finite number. Then retry.",
+    "config": "Fix the spec as the message describes and submit it again. A retry will not help.",
+    "data": "Check the data that the job reads, or retry from another checkpoint.",
+    "capacity": "The cluster had no room although the pool had free devices. Retry later, or contact an operator.",
+    "memory": "A retry would run out again. Submit it with the change that the message names, or on larger devices.",
+    "infrastructure": "The job itself is fine. Retry it from its last checkpoint. If this recurs, contact an operator.",
+    "platform": "This is a platform error. Retry from the last checkpoint, and report the request ID of this page.",
     "timeout": "Retry from the last checkpoint with a larger max_runtime_s.",
-    "budget": "Ask for a larger budget, or wait for the next period; then retry from the last checkpoint.",
+    "budget": "Request a larger budget or wait for the next period, then retry from the last checkpoint.",
 }
 
 
@@ -52,27 +52,27 @@ class FailureExplained(BaseModel):
     advice: str
     attempt: int
     evidence: Evidence
-    tries: int = Field(description="How many attempts of this kind are made in a row before a job fails.")
+    tries: int = Field(description="Attempts without progress before a job fails with this class.")
     tried: int
-    resume_step: int | None = Field(description="A retry may go on after this step; null: only from the beginning.")
+    resume_step: int | None = Field(description="A retry can resume after this step. Null: only from the beginning.")
 
 
 def note_failure(job: Job, attempt: JobAttempt, failure_class: str, *, exit_reason: str, log_tail: str = "") -> None:
-    """With the attempt, in the caller's transaction; its job is locked."""
+    """Stores the class and the evidence with the attempt, in the caller's transaction; the job is locked."""
     evidence = take_evidence(job, attempt, exit_reason=exit_reason, log_tail=log_tail)
     attempt.failure_class, attempt.evidence = failure_class, evidence.model_dump(mode="json")
     JobAttempt.objects.filter(pk=attempt.pk).update(failure_class=failure_class, evidence=attempt.evidence)
 
 
 def add_log_tail(attempt: JobAttempt, log_tail: str) -> None:
-    """Ray's log comes later than the driver's last fact."""
+    """Adds the log's end, which Ray has only after the driver's last fact."""
     if attempt.failure_class and not attempt.evidence.get("log_tail"):
-        evidence = attempt.evidence | {"log_tail": scrubbed(log_tail)[-LONGEST_TAIL:]}
+        evidence = attempt.evidence | {"log_tail": scrub(log_tail)[-LONGEST_TAIL:]}
         JobAttempt.objects.filter(pk=attempt.pk).update(evidence=evidence)
 
 
 class NextTry(NamedTuple):
-    """The next try of a job whose attempt has failed. `backoff_s` None: it begins at once."""
+    """The next attempt after a failure. `backoff_s` None: at once."""
 
     is_left: bool
     backoff_s: float | None
@@ -97,7 +97,7 @@ def not_before(now: datetime, backoff_s: float) -> datetime:
 
 
 def explain_failure(job: Job) -> FailureExplained:
-    """Of a job that has failed, from what was kept when it did."""
+    """Explains a failed job from the evidence stored when it failed."""
     assert job.state == JobState.FAILED, f"{job.pk} is {job.state}"
     failure_class = job.failure_class or "platform"
     attempt = job.attempts.filter(failure_class=failure_class).order_by("-n").first()
@@ -128,4 +128,4 @@ def _tried_in_a_row(job: Job, failure_class: str) -> int:
 
 def _first_sentence(message: str) -> str:
     lines: list[Any] = message.strip().splitlines()
-    return str(lines[0]) if lines else "It failed, and nothing was said about why."
+    return str(lines[0]) if lines else "The job failed without a message."

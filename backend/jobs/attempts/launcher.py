@@ -1,16 +1,16 @@
-"""Starting, asking after and stopping attempts on a Ray cluster, through its Jobs API and without importing Ray.
+"""Starts, polls and stops attempts on a Ray cluster, through its Jobs API and without importing Ray.
 
 Invariants:
 - the submission id is the attempt's, so launching twice starts once;
 - an order travels as a file in a package of its own, because it holds a token: environment variables and entrypoints
-  are shown to everyone who may list Ray's jobs;
-- an answer that says neither yes nor no is settled by asking for that id; what stays unclear raises `RayUnreachable`,
-  which is never taken for a word about the job;
-- the driver runs on a host that the pool's selector chooses, or on the head of a Ray that gets hosts by itself;
-- in a pool of CPUs neither the driver nor what it starts sees a GPU, which Ray 2.60 shows to whoever asked for none;
-- a Ray that does not answer is left alone for as long as it made us wait: at most half of a process' time goes to it;
-- which interpreter runs the driver is the cluster's business: LAMINAR_RAY_PYTHON in the environment of Ray's nodes,
-  else the `python` on their PATH. Their PYTHONPATH, or an installed package, must offer `engine`.
+  are visible to everyone who may list Ray's jobs;
+- an ambiguous response is resolved by querying the id; if that fails too, `RayUnreachable` is raised, which never says
+  anything about the job;
+- the driver runs on a host that the pool's selector matches, or on the head node of an autoscaling Ray;
+- in a CPU pool neither the driver nor its children see a GPU, which Ray 2.60 exposes to processes that requested none;
+- after a timeout Ray gets no request for as long as the timeout took: at most half of a process' time waits for it;
+- the cluster chooses the driver's interpreter: LAMINAR_RAY_PYTHON in the environment of Ray's nodes, otherwise the
+  `python` on their PATH. Their PYTHONPATH, or an installed package, must provide `engine`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ ENTRYPOINT = 'exec "${LAMINAR_RAY_PYTHON:-python}" -m engine.live.run.driver'
 """`exec`, so that Ray's signal reaches the driver and not a shell."""
 ORDER_FILE = "order.json"
 
-SUBMIT_TIMEOUT = httpx.Timeout(25.0, connect=2.0)  # the first submission after Ray's start took 1.3 s; a busy node more
+SUBMIT_TIMEOUT = httpx.Timeout(25.0, connect=2.0)  # the first submission to a new Ray took 1.3 s; more on a busy node
 
 
 class SubmissionStatus(StrEnum):
@@ -56,7 +56,7 @@ class SubmissionStatus(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     MISSING = "MISSING"
-    """Ray answers and does not know the id: never submitted, or Ray lost its memory in a restart."""
+    """Ray responds and does not know the id: never submitted, or forgotten in a restart of Ray."""
 
     @property
     def is_live(self) -> bool:
@@ -64,26 +64,26 @@ class SubmissionStatus(StrEnum):
 
 
 class Launcher(Protocol):
-    """One Ray, as attempts need it. All of these raise `LauncherError`, and none waits for a job."""
+    """One Ray, as attempts need it. All methods raise `LauncherError`; none waits for a job."""
 
     def launch(self, order: AttemptOrder, submission_id: str) -> None:
-        """Returns when the engine has the submission, from this call or from an earlier one."""
+        """Returns once the engine has the submission, from this call or an earlier one."""
 
     def status(self, submission_id: str) -> SubmissionStatus: ...
 
     def stop(self, submission_id: str) -> None:
-        """Asks; the end is seen in `status`. What is unknown or over stays so."""
+        """Requests the stop; `status` shows the end. No-op for an unknown or ended submission."""
 
     def live_submissions(self) -> list[str]: ...
 
     def log_tail(self, submission_id: str, max_chars: int) -> str: ...
 
     def hosts(self) -> list[RayHost]:
-        """Those that are alive."""
+        """Hosts that are alive."""
 
 
 Rays = Callable[[ResourcePool], Launcher]
-"""The Ray of a pool. Raises `LauncherError` where its token is missing."""
+"""Maps a pool to its Ray. Raises `LauncherError` if its token is missing."""
 
 
 def ray_of(pool: ResourcePool) -> "RayLauncher":
@@ -95,7 +95,7 @@ def ray_of(pool: ResourcePool) -> "RayLauncher":
 
 
 def read_token(path: Path) -> str:
-    """Of the site's own Ray. Raises `RayRefused`."""
+    """Reads the token of the site's own Ray. Raises `RayRefused`."""
     try:
         return token_in(path, "LAMINAR_RAY_TOKEN_FILE")
     except TokenMissing as missing:
@@ -104,7 +104,7 @@ def read_token(path: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _launcher(url: str, token: str) -> "RayLauncher":
-    """The same one for all of a Ray's pools, until its token is another."""
+    """One launcher for all pools of a Ray, replaced when its token changes."""
     return RayLauncher(url, token)
 
 
@@ -113,7 +113,7 @@ class RayLauncher:
         self, url: str, token: str, *, entrypoint: str = ENTRYPOINT, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._entrypoint, self._clock = entrypoint, clock
-        self._left_alone_until = clock()
+        self._paused_until = clock()
         self._ray = Dashboard(url, token)
 
     def launch(self, order: AttemptOrder, submission_id: str) -> None:
@@ -125,9 +125,9 @@ class RayLauncher:
         request = {
             "submission_id": submission_id,
             "entrypoint": self._entrypoint,
-            "runtime_env": {"working_dir": f"gcs://{name}"} | _hidden_gpus(order.pool),
+            "runtime_env": {"working_dir": f"gcs://{name}"} | _hide_gpus(order.pool),
             "metadata": {"laminar_job": order.job, "laminar_attempt": str(order.attempt)},
-            **_where(order.pool),
+            **_select_hosts(order.pool),
         }
         try:
             answer = self._ask("POST", "/api/jobs/", json=request, timeout=SUBMIT_TIMEOUT)
@@ -135,7 +135,7 @@ class RayLauncher:
             if self._has(submission_id):
                 return
             raise
-        # A repeated id is answered 500 with a traceback, and so is many another mishap.
+        # Ray answers a repeated id with 500 and a traceback, like many other errors.
         if answer.status_code != httpx.codes.OK and not self._has(submission_id):
             raise unclear(answer)
 
@@ -169,14 +169,14 @@ class RayLauncher:
         return hosts_in(self._ask("GET", "/api/v0/nodes", params={"limit": MOST_HOSTS}))
 
     def _has(self, submission_id: str) -> bool:
-        """Asked at once, also of a Ray that has just not answered something else."""
+        """Skips the pause: also queries a Ray that has just timed out."""
         answer = self._send("GET", f"/api/jobs/{submission_id}")
         return self._status(answer) is not SubmissionStatus.MISSING
 
     def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
-        left_s = self._left_alone_until - self._clock()
+        left_s = self._paused_until - self._clock()
         if left_s > 0:
-            raise RayUnreachable(f"{method} {path}: it has just not answered, and is left alone for {left_s:.0f} s")
+            raise RayUnreachable(f"{method} {path}: Ray timed out just now; next request in {left_s:.0f} s")
         return self._send(method, path, **request)
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
@@ -185,25 +185,25 @@ class RayLauncher:
             return self._ray.send(method, path, **request)
         except RayUnreachable:
             now = self._clock()
-            self._left_alone_until = now + (now - began_at)
+            self._paused_until = now + (now - began_at)
             raise
 
 
 def order_package(order: AttemptOrder) -> bytes:
-    """The same order makes the same bytes, so that a repeated upload is the same package."""
+    """Equal orders give equal bytes, so that a repeated upload is the same package."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
         package.writestr(zipfile.ZipInfo(ORDER_FILE), order.model_dump_json())  # mode 600, dated 1980
     return archive.getvalue()
 
 
-def _where(pool: PoolTerms) -> dict[str, Any]:
-    """Without labels the driver is on Ray's head, as it has always been; and where hosts have yet to come, since a
-    driver that waits for one asks for nothing that would make it come."""
+def _select_hosts(pool: PoolTerms) -> dict[str, Any]:
+    """Without labels the driver runs on Ray's head node. So it does in an autoscaling pool: a driver that waits for a
+    host requests nothing that would make the cluster add one."""
     return {"entrypoint_label_selector": pool.labels} if pool.labels and not pool.autoscales else {}
 
 
-def _hidden_gpus(pool: PoolTerms) -> dict[str, Any]:
+def _hide_gpus(pool: PoolTerms) -> dict[str, Any]:
     return {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}} if pool.device == "cpu" else {}
 
 
@@ -211,4 +211,4 @@ def _status_of(row: dict[str, Any]) -> SubmissionStatus:
     try:
         return SubmissionStatus(row["status"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RayUnreachable(f"not a status of Ray's: {str(row)[:200]}") from error
+        raise RayUnreachable(f"unknown Ray job status: {str(row)[:200]}") from error

@@ -1,11 +1,11 @@
-"""The way of an attempt from the database to a submission on the engine, and away again.
+"""Carries an attempt from the database to a submission on the engine, and stops it again.
 
 Invariants:
-- what is launched is the job's live attempt and nothing else; an attempt that was ended meanwhile is stopped again;
-- an attempt is launched on its pool's Ray, and asked after and stopped there;
-- nothing is locked while the engine is called;
-- launching, and stopping, twice is the same as once;
-- what the cluster answered of a job that was killed is in its event log: no engine says how it ended.
+- only the job's live attempt is launched; if it was ended meanwhile, it is stopped again;
+- an attempt is launched, polled and stopped on its pool's Ray;
+- no lock is held during calls to the engine;
+- launching and stopping are idempotent;
+- the cluster's answer about a killed job is in its event log: no engine reports how it ended.
 """
 
 import logging
@@ -23,7 +23,7 @@ from backend.jobs.attempts.failures import add_log_tail
 from backend.jobs.attempts.launcher import Rays
 from backend.jobs.attempts.library import library
 from backend.jobs.attempts.tokens import token_of
-from backend.jobs.generation.left_behind import was_begun
+from backend.jobs.generation.left_behind import has_unknown_driver
 from backend.jobs.lifecycle import locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
@@ -38,43 +38,43 @@ from engine.spec.job import ACCEPTED, JobSpec
 log = logging.getLogger(__name__)
 
 LAUNCHABLE = (JobState.STARTING, JobState.RECOVERING)
-LEAST_RUNTIME_S = 1.0  # a job that was paused in its last second learns from its engine that it is out of time
-ENGINE_AWAY = "The engine cannot be reached right now; the job starts as soon as it answers."
-ENGINE_HAS_IT = "The engine has the job and is setting it up."
+LEAST_RUNTIME_S = 1.0  # for a job paused in its last second: its engine ends it with `timeout`
+ENGINE_AWAY = "The cluster cannot be reached right now. The job starts as soon as it responds."
+ENGINE_HAS_IT = "The cluster accepted the job and is setting it up."
 
 
 def launch_attempt(job_id: str, rays: Rays) -> None:
     attempt = _awaiting_launch(job_id)
     if attempt is None:
         return
-    if was_begun(attempt):  # before the database was put back: a second driver must not get the same fence
+    if has_unknown_driver(attempt):  # before the restore: a second driver must not get the same fence
         _mark_submitted(attempt)
         return
     try:
         avoiding = _hosts_to_avoid(attempt.job.pool, rays)
     except LauncherError:
-        _tell(job_id, ENGINE_AWAY)
-        raise  # the outbox tries again
+        _set_message(job_id, ENGINE_AWAY)
+        raise  # the outbox retries
     try:
         order = order_for(attempt, avoiding=avoiding)
     except ValidationError as failure:
         log.error("no order job=%s attempt=%d: %s", job_id, attempt.n, failure)
         with transaction.atomic():
             job = locked_job(job_id)
-            if _awaiting_launch(job_id) == attempt:  # nobody has stopped the job, or ended the attempt, meanwhile
+            if _awaiting_launch(job_id) == attempt:  # neither job nor attempt ended meanwhile
                 end_unlaunchable(job, attempt, NOT_UNDERSTOOD, now=database_now())
         return
     try:
         rays(attempt.job.pool).launch(order, attempt.submission_id)
     except LauncherError:
-        _tell(job_id, ENGINE_AWAY)
-        raise  # the outbox tries again
+        _set_message(job_id, ENGINE_AWAY)
+        raise  # the outbox retries
     log.info("launched job=%s attempt=%d submission=%s", job_id, attempt.n, attempt.submission_id)
     _mark_submitted(attempt)
 
 
 def stop_superseded(job_id: str, rays: Rays) -> None:
-    """Asks the engine to stop every submission of the job whose attempt has ended."""
+    """Stops every submission of the job whose attempt has ended."""
     stopped: list[int] = []
     ended = JobAttempt.objects.filter(job_id=job_id, ended_at__isnull=False)
     for attempt in ended.select_related("job__pool"):
@@ -83,22 +83,22 @@ def stop_superseded(job_id: str, rays: Rays) -> None:
             launcher.stop(submission_id)
             stopped.append(attempt.n)
             log.info("stopped superseded job=%s submission=%s", job_id, submission_id)
-    _tell_if_killed(job_id, stopped)
+    _record_if_killed(job_id, stopped)
 
 
-def _tell_if_killed(job_id: str, stopped: Sequence[int]) -> None:
-    """Nobody waited for its engine, so what the cluster answered is all that is known of its end."""
+def _record_if_killed(job_id: str, stopped: Sequence[int]) -> None:
+    """The job did not wait for its engine: the cluster's answer is all that is known of its end."""
     with transaction.atomic():
         job = locked_job(job_id)
         if not job.is_terminal or job.reason != KILLED or job.events.filter(type="cluster_stopped").exists():
             return
         numbers = " and ".join(str(n) for n in stopped)
-        message = f"It was told to stop attempt {numbers}." if stopped else "Nothing of it ran any more."
+        message = f"The cluster was asked to stop attempt {numbers}." if stopped else "Nothing was running."
         record_event(job, "cluster_stopped", actor="launcher", now=database_now(), message=message)
 
 
 def gather_evidence(job_id: str, rays: Rays) -> None:
-    """The last lines of a failed attempt's log, while Ray still has them."""
+    """Stores the last lines of a failed attempt's log while Ray still has them."""
     failed = JobAttempt.objects.filter(job_id=job_id).exclude(failure_class="").select_related("job__pool")
     last = failed.order_by("-n").first()
     if last is not None and not last.evidence.get("log_tail"):
@@ -106,7 +106,7 @@ def gather_evidence(job_id: str, rays: Rays) -> None:
 
 
 def _hosts_to_avoid(pool: ResourcePool, rays: Rays) -> Sequence[str]:
-    """By the ids that they have at this moment; where none is being taken out, nobody is asked."""
+    """Drained hosts by their current Ray ids; Ray is not called if none is drained."""
     return ids_to_avoid(pool, rays(pool).hosts()) if drained_of(pool) else ()
 
 
@@ -140,12 +140,12 @@ def _mark_submitted(attempt: JobAttempt) -> None:
         job = locked_job(attempt.job_id)
         JobAttempt.objects.filter(pk=attempt.pk, submitted_at__isnull=True).update(submitted_at=now)
         if JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).exists():
-            enqueue("stop", job.pk, now)  # it was ended while we spoke to the engine
-    _tell(attempt.job_id, ENGINE_HAS_IT)
+            enqueue("stop", job.pk, now)  # it was ended during the call
+    _set_message(attempt.job_id, ENGINE_HAS_IT)
 
 
-def _tell(job_id: str, message: str) -> None:
-    """On the page, while the job waits for its launch; not an event, or an outage would leave hundreds."""
+def _set_message(job_id: str, message: str) -> None:
+    """Shows a message while the job waits for its launch. Not an event: an outage would record hundreds."""
     with transaction.atomic():
         job = locked_job(job_id)
         if job.state in LAUNCHABLE and job.message != message:

@@ -1,5 +1,5 @@
-"""The data sets and models that specs may name. They belong to an app above this one: what jobs need of them stands in
-`Library`, a port that `backend.assets` fills; which of them somebody may use is its to say."""
+"""The data sets and models that specs may name. They belong to an app above jobs: `Library` is the port that
+`backend.assets` provides, and decides who may use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from engine.spec.named_assets import NamedAsset
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAsset:
     pointer: str
-    """Into the spec."""
+    """Place in the spec."""
     id: str
     reference: str
-    """As a spec says this version and no other."""
+    """Reference that names exactly this version."""
 
 
 class Library(Protocol):
     def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[FoundAsset]:
-        """Those that are there, for jobs of this project; None: of any."""
+        """Resolves the names that exist, for jobs of this project; None: of any."""
 
     def keep(self, job: Job, found: Sequence[FoundAsset]) -> None:
-        """For as long as the job is not over. In the transaction that makes it."""
+        """Keeps the assets until the job has ended. Runs in the transaction that creates the job."""
 
     def order_for(self, job: Job, *, attempt: int, fence: int) -> OrderedAssets | None:
-        """None: it uses none."""
+        """None if the job uses none."""
 
     def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
         """A model's config.json."""

@@ -1,11 +1,11 @@
-"""The control plane's part of a job's trace, sent to the collector (LAMINAR_OTLP_URL) once the job has ended.
+"""The control plane's spans of a job's trace, sent to the collector (LAMINAR_OTLP_URL) once the job has ended.
 
     events of the job ──▶ a span for each stay in a state      attempts ──▶ admission: devices granted ──▶ handed to Ray
 
 Invariants:
-- it is sent by the outbox after the commit that ended the job, mostly once; a collector that does not take it is a line
-  in the log, and nothing else waits for it or is tried again;
-- the engine's spans of the same trace come from its drivers: engine/spec/spans.py has what both agree on.
+- the outbox sends it after the commit that ended the job, usually once; a failed request is logged, never retried, and
+  delays nothing else;
+- the engine's drivers send their spans of the same trace; engine/spec/spans.py holds what both share.
 """
 
 import logging
@@ -23,7 +23,7 @@ from engine.spec.spans import JOB, Span, document
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 5.0
-MOST_EVENTS: Final = 1_000  # of one job; checkpoints and faults of weeks beyond it are on its page
+MOST_EVENTS: Final = 1_000  # per job; weeks of checkpoints and faults beyond it are on its page
 STAYS: Final = {
     JobState.VALIDATING: "submission",
     JobState.QUEUED: "queue",

@@ -1,1 +1,1 @@
-"""Requests to a job that is there."""
+"""Requests to an existing job."""

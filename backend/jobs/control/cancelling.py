@@ -1,8 +1,8 @@
 """Cancelling a job, which waits for its engine, and killing it, which does not.
 
 Invariants:
-- doing it twice is the same as once;
-- cancelling a job that already stops does not change where it lands.
+- both are idempotent;
+- cancelling a job that is already stopping does not change its target state.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ MAY_KILL: Final = frozenset({Role.ADMIN, Role.OWNER})
 
 
 def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
-    """The job, and whether this call changed anything: cancelling twice is the same as once.
+    """Returns the job and whether this call changed anything.
 
-    A job that holds nothing is cancelled at once. One that runs goes to `stopping`, its driver is asked to end it,
-    and ingest (or reconcile's deadline) makes the last move. A job that already stops keeps its destination.
+    A job that holds no devices is cancelled at once. A running one moves to `stopping` and its driver is asked to end;
+    ingest (or reconcile's deadline) makes the last move. A job that is already stopping keeps its target state.
     """
     with transaction.atomic():
         job = locked_job(job_id)
@@ -40,7 +40,7 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
             _ask_to_stop(job, actor=actor, now=now)
         else:
             raise InvalidState(
-                f"a job that has {job.state} cannot be cancelled",
+                f"A job that has {job.state} cannot be cancelled.",
                 state=job.state,
                 allowed=[str(move) for move in moves],
             )
@@ -49,8 +49,8 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
 
 
 def cancel_many(team: Team, job_ids: Sequence[str], *, actor: str, now: datetime) -> list[tuple[str, str]]:
-    """Each id with what became of it: cancelled, already, finished, not_found. Each job in a transaction of its own, so
-    that one that is busy does not hold up the others."""
+    """Returns each id with its result: cancelled, already, finished, not_found. Each job has its own transaction, so
+    that a locked one does not block the others."""
     known = set(Job.objects.filter(team=team, pk__in=job_ids).values_list("pk", flat=True))
     return [(job_id, _cancel_one(job_id, actor, now) if job_id in known else "not_found") for job_id in job_ids]
 
@@ -63,8 +63,8 @@ def _cancel_one(job_id: str, actor: str, now: datetime) -> str:
 
 
 def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
-    """Ends a job without waiting for its engine: for one that will not let go. What still runs of it is fenced off at
-    once and stopped by Ray; until then it may use devices that another job is given."""
+    """Ends a job without waiting for its engine, if the engine does not stop. The attempt is fenced off at once and
+    stopped by Ray; until then it may use devices that another job has been given."""
     with transaction.atomic():
         job = locked_job(job_id)
         if job.is_terminal:
@@ -89,6 +89,6 @@ def _ask_to_stop(job: Job, *, actor: str, now: datetime) -> None:
         actor=actor,
         now=now,
         reason="user",
-        message="Waiting for the engine to let go.",
+        message="Waiting for the engine to stop.",
         target_state=JobState.CANCELLED,
     )

@@ -1,4 +1,4 @@
-"""Changes of a job: its name, its tags, and how it waits."""
+"""Changes to a job: its name, its tags, and how it waits."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,16 +14,16 @@ CHANGEABLE_WHILE_WAITING = frozenset({"priority", "max_runtime_s"})
 
 
 def change_job(job_id: str, changes: Mapping[str, Any], *, actor: str, now: datetime) -> Job:
-    """Name and tags of a job that is not over, priority and runtime of one that waits. The caller holds the lock and
+    """Changes name and tags of an unfinished job, priority and runtime of a waiting one. The caller holds the lock and
     has compared the version. Raises `InvalidState`."""
     job = locked_job(job_id)
     if job.is_terminal:
-        raise InvalidState(f"a job that has {job.state} is not changed any more", state=job.state, allowed=[])
+        raise InvalidState(f"A job that has {job.state} can no longer be changed.", state=job.state, allowed=[])
     too_late = sorted(set(changes) & CHANGEABLE_WHILE_WAITING) if job.state not in WAITING_STATES else []
     if too_late:
         errors = [FieldError(pointer=f"/{name}", code="too_late", message="only while it waits") for name in too_late]
         raise InvalidState(
-            f"{' and '.join(too_late)} can be changed while a job waits, not when it is {job.state}",
+            f"Cannot change {' and '.join(too_late)} of a job that is {job.state}: only while it waits.",
             errors=errors,
             state=job.state,
             allowed=[],

@@ -1,9 +1,9 @@
 """Pausing and resuming.
 
-    running ──pause──▶ pausing ──the engine's last word, or a deadline──▶ paused ──resume──▶ queued
-                          └── preempted: back to its old place in the line ──▶ queued
+    running ──pause──▶ pausing ──the engine's last fact, or a deadline──▶ paused ──resume──▶ queued
+                          └── preempted: back to its old place in the queue ──▶ queued
 
-How a pause lands is a matter of how its attempt ends: `attempts.ending.land`.
+The end of the attempt decides how a pause ends: `attempts.ending.land`.
 
 Invariant: pausing twice is the same as once; cancelling wins over pausing.
 """
@@ -21,7 +21,7 @@ from backend.jobs.models import Job, JobState
 
 
 def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
-    """The job, and whether this call changed anything. Raises `InvalidState`."""
+    """Returns the job and whether this call changed anything. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
         if job.state == JobState.PAUSED or (job.state == JobState.PAUSING and landing_of(job) == JobState.PAUSED):
@@ -37,20 +37,20 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
 
 
 def send_back(job_id: str, *, actor: str, now: datetime) -> Job:
-    """By an operator: it pauses at a checkpoint and goes on from there, at its old place in the line, on hosts that are
-    not being taken out. Raises `InvalidState`."""
+    """Requested by an operator: the job pauses at a checkpoint and resumes from its old place in the queue, on hosts
+    that are not being drained. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
         if JobState.PAUSING not in LEGAL_MOVES[job.state]:
-            raise refused(job, "sent back into the line")
-        message = "An operator needs its hosts; it goes on from its checkpoint when there are free devices."
+            raise refused(job, "sent back to the queue")
+        message = "An operator needs its hosts. The job resumes from its checkpoint when devices are free."
         begin_pause(job, reason=PREEMPTED, message=message, actor=actor, now=now)
         record_action(team_id=job.team_id, actor=actor, action="job.sent_back", target=job.pk, now=now)
     return job
 
 
 def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetime) -> None:
-    """Of a locked job that holds devices. The driver hears of it with its next heartbeat."""
+    """Pauses a locked job that holds devices. The driver gets the request with its next heartbeat."""
     ask_driver(job, "pause", now=now)
     target = JobState.QUEUED if reason == PREEMPTED else JobState.PAUSED
     advance(
@@ -66,14 +66,14 @@ def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetim
 
 
 def resume_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
-    """Into the line again, at its end. Raises `InvalidState`."""
+    """Puts the job at the end of the queue. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
         if job.state in {JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.RECOVERING}:
             return job, False
         if job.state != JobState.PAUSED:
             raise refused(job, "resumed")
-        message = "Resumed; waiting for its turn."
+        message = "Resumed. Waiting in the queue."
         advance(job, JobState.QUEUED, actor=actor, now=now, reason="user", message=message, queued_at=now)
         record_action(team_id=job.team_id, actor=actor, action="job.resume", target=job.pk, now=now)
     return job, True
@@ -81,11 +81,11 @@ def resume_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
 
 def refused(job: Job, verb: str) -> InvalidState:
     allowed = [str(move) for move in LEGAL_MOVES[job.state]]
-    return InvalidState(f"a job that is {job.state} cannot be {verb}", state=job.state, allowed=allowed)
+    return InvalidState(f"A job that is {job.state} cannot be {verb}.", state=job.state, allowed=allowed)
 
 
 def _stay_paused(job: Job, *, actor: str, now: datetime) -> None:
-    """It was being preempted; now its owner does not want it back in the line."""
+    """Turns a preemption into a pause: the user does not want the job back in the queue."""
     changes = {"target_state": JobState.PAUSED, "reason": "user", "version": job.version + 1}
     Job.objects.filter(pk=job.pk).update(**changes)
     for name, value in changes.items():

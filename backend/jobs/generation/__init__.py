@@ -1,1 +1,1 @@
-"""The generation of an installation, which grows whenever its database was put back in time."""
+"""The generation of an installation: grows whenever its database is restored to an earlier time."""

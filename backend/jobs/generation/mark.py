@@ -1,6 +1,6 @@
-"""The mark: a copy of the generation's row in the site folder, which no restore of the database puts back.
+"""The mark: a copy of the generation's row in the site folder, which a restore of the database does not touch.
 
-Invariant: it is written after the commit of what it tells, so it is never ahead of a database that was not put back.
+Invariant: the mark is written after the commit of its row, so it is only ahead of a database that was restored.
 """
 
 import json
@@ -28,20 +28,20 @@ class Mark:
 
 
 def read_mark() -> Mark | None:
-    """None: there is none yet, or none that can be understood, and the next one is written over it."""
+    """None if the file is missing or unreadable; the next write replaces it."""
     path = _path()
     try:
-        told = json.loads(path.read_bytes())
-        return Mark(site=str(told["site"]), number=int(told["number"]), pulse=int(told["pulse"]))
+        fields = json.loads(path.read_bytes())
+        return Mark(site=str(fields["site"]), number=int(fields["number"]), pulse=int(fields["pulse"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        log.error("the mark of the generation cannot be read path=%s error=%s", path, error)
+        log.error("cannot read the generation mark path=%s error=%s", path, error)
         return None
 
 
 def write_mark(mark: Mark) -> None:
-    """A site folder that is full or read-only stops no job; the next tick tries again."""
+    """A full or read-only site folder stops no job; the next tick retries."""
     path = _path()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
@@ -53,7 +53,7 @@ def write_mark(mark: Mark) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        log.error("the mark of the generation cannot be written path=%s error=%s", path, error)
+        log.error("cannot write the generation mark path=%s error=%s", path, error)
         draft.unlink(missing_ok=True)
 
 

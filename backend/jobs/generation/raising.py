@@ -1,14 +1,14 @@
-"""The look whether the database was put back in time, before anything is begun that the lost time may have begun too.
+"""Detects whether the database was restored to an earlier time, before any attempt begins that may exist already.
 
-    pulse of the mark > pulse of the row         put back under a running site: a snapshot, a dump into the same server
-    Postgres is another, or its timeline is      restored elsewhere, to a point in time, or a standby took over
+    pulse of the mark > pulse of the row         restored under a running site: a snapshot, a dump into the same server
+    another Postgres, or another timeline        restored elsewhere, to a point in time, or failed over to a standby
 
 Invariants:
-- no attempt begins before this look, in its own transaction: so no fence is given twice, however the restore was done;
-- a generation is the moment of its raise, in seconds, and never less than the one before: two restores of one backup
-  get different ones, and so many attempts of one job are never begun;
+- every attempt begins after this check, in the same transaction: no fence is given twice, however the restore was done;
+- a generation is the time of its raise, in seconds, and higher than the one before: two restores of one backup get
+  different ones, and no job begins enough attempts for its fence to reach a later generation;
 - a fence is at least the generation under which it was given, and below every later one;
-- a raise without need does no harm: it makes numbers larger.
+- an unnecessary raise is harmless: it only makes numbers larger.
 """
 
 import logging
@@ -25,10 +25,10 @@ from backend.jobs.models import Generation
 
 log = logging.getLogger(__name__)
 
-COUNTED_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)  # 31 bits of a fence last until 2094
+COUNTED_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)  # the 31 bits of a fence last until 2094
 
-# Of the server, its history and the database in it. A standby that takes over, and a restore to a point in time,
-# begin a new timeline; pg_control_checkpoint() would name it only after the next checkpoint.
+# Identifies the server, its timeline and the database. Failover to a standby and a restore to a point in time begin a
+# new timeline; pg_control_checkpoint() would show it only after the next checkpoint.
 _CLUSTER: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system())
     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -39,26 +39,26 @@ SELECT (SELECT system_identifier::text FROM pg_control_system())
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     mark: Mark
-    """As the database has it."""
+    """The mark as stored in the database."""
     cluster: str
-    """When it was last looked at; empty: never."""
+    """The server at the last check; empty: never checked."""
     cluster_now: str
 
 
 def present_generation() -> Mark:
-    """In the caller's transaction, and raised there if it has to be."""
+    """The current generation, raised if necessary, in the caller's transaction."""
     seen = _look()
-    why = why_put_back(seen, read_mark())
+    why = restore_reason(seen, read_mark())
     return raise_generation(why, only_if_put_back=True) if why else seen.mark
 
 
 def generation_number() -> int:
-    """As it was last raised; 0: never."""
+    """The number as last raised; 0: never."""
     return Generation.objects.filter(pk=1).values_list("number", flat=True).first() or 0
 
 
-def why_put_back(seen: Seen, mark: Mark | None) -> str:
-    """Empty: it was not. A mark of another installation tells nothing."""
+def restore_reason(seen: Seen, mark: Mark | None) -> str:
+    """Empty if the database was not restored. A mark of another installation is ignored."""
     if seen.cluster and seen.cluster != seen.cluster_now:
         return f"Postgres was {seen.cluster} and is {seen.cluster_now} (server/timeline/database)"
     if mark is not None and mark.site == seen.mark.site and mark.pulse > seen.mark.pulse:
@@ -70,8 +70,8 @@ def why_put_back(seen: Seen, mark: Mark | None) -> str:
 def raise_generation(reason: str, *, only_if_put_back: bool = False) -> Mark:
     Generation.objects.select_for_update().get(pk=1)
     seen, mark = _look(), read_mark()
-    if only_if_put_back and not why_put_back(seen, mark):
-        return seen.mark  # somebody else has just raised it
+    if only_if_put_back and not restore_reason(seen, mark):
+        return seen.mark  # another process has just raised it
     now = database_now()
     known = mark if mark is not None and mark.site == seen.mark.site else seen.mark
     moment = int((now - COUNTED_FROM).total_seconds())
@@ -80,7 +80,7 @@ def raise_generation(reason: str, *, only_if_put_back: bool = False) -> Mark:
     Generation.objects.filter(pk=1).update(
         number=number, pulse=pulse, cluster=seen.cluster_now, raised_at=now, reason=reason[:200]
     )
-    log.error("the database was put back in time: generation=%d reason=%s", number, reason)
+    log.error("database restored to an earlier time: generation=%d reason=%s", number, reason)
     raised = Mark(site=seen.mark.site, number=number, pulse=pulse)
     transaction.on_commit(lambda: write_mark(raised))
     return raised
@@ -88,7 +88,7 @@ def raise_generation(reason: str, *, only_if_put_back: bool = False) -> Mark:
 
 @transaction.atomic
 def keep_mark() -> None:
-    """Every few seconds: one pulse more, in the row and in the mark."""
+    """Runs every few seconds: increments the pulse, in the row and in the mark."""
     present_generation()
     seen = _look()
     row = Generation.objects.select_for_update().get(pk=1)
@@ -99,7 +99,7 @@ def keep_mark() -> None:
 
 def _look() -> Seen:
     row = Generation.objects.filter(pk=1).first()
-    if row is None:  # a database that was emptied is a new installation
+    if row is None:  # an emptied database is a new installation
         Generation.objects.bulk_create([Generation(site=secrets.token_hex(16))], ignore_conflicts=True)
         row = Generation.objects.get(pk=1)
     mark = Mark(site=row.site, number=row.number, pulse=row.pulse)
@@ -107,12 +107,12 @@ def _look() -> Seen:
 
 
 def _cluster() -> str:
-    """Empty where the server does not tell: some that are rented do not. Then the pulses have to do."""
+    """Empty if the server does not reveal it, as some hosted ones. Then only the pulses detect a restore."""
     try:
         with transaction.atomic(), connection.cursor() as db:
             db.execute(_CLUSTER)
-            told: tuple[str] = db.fetchone()
+            row: tuple[str] = db.fetchone()
     except (ProgrammingError, NotSupportedError) as error:
-        log.warning("Postgres does not tell which server it is: %s", str(error).strip())
+        log.warning("cannot identify the Postgres server: %s", str(error).strip())
         return ""
-    return told[0]
+    return row[0]

@@ -1,1 +1,1 @@
-"""The line of a pool: who starts next, who gives way, and why somebody waits."""
+"""The queue of a pool: which job starts next, which is preempted, and why a job waits."""

@@ -1,4 +1,4 @@
-"""Starting a job on devices of its own: reservations, attempt, state and outbox row in one transaction.
+"""Starts a job on its devices: reservations, attempt, state and outbox row in one transaction.
 
 The caller holds the pool row's lock and has decided.
 """
@@ -18,26 +18,26 @@ from engine.spec.job import JobSpec
 
 
 def locked_if_waiting(job_id: str) -> Job | None:
-    """A job that somebody is cancelling this moment is skipped; its cancellation calls the next round."""
+    """Skips a job that is being cancelled at this moment; its cancellation triggers the next round."""
     jobs = Job.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
     return jobs.filter(pk=job_id, state=JobState.QUEUED).first()
 
 
 def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple[int, int]], *, now: datetime) -> bool:
-    """True if it did. `replicas` has, by job, the number of elastic ones that it gets at once, and of their devices
-    that are borrowed."""
+    """True if the job started. `replicas`: by job, the number of elastic replicas that it gets at once, and how many
+    of their devices are borrowed."""
     job = locked_if_waiting(admission.job)
     if job is None:
         return False
     try:
         spec = JobSpec.accepted(job.spec)
-    except ValidationError:  # taken in by another release; it must not stop everybody behind it
+    except ValidationError:  # accepted by another release; it must not block the jobs behind it
         advance(job, JobState.FAILED, actor="scheduler", now=now, message=NOT_UNDERSTOOD, failure_class="config")
         return False
-    assert spec.min_devices == job.min_devices, "min_devices were written from this very spec"
+    assert spec.min_devices == job.min_devices, "min_devices comes from this spec"
     trainer = spec.trainer_devices
     shares = {ReservationRole.TRAINER: trainer, ReservationRole.ROLLOUT: job.min_devices - trainer}
-    # Borrowed is what lies on top, so it is counted against the replicas first.
+    # Borrowed devices lie on top of a team's own, so they are counted against the replicas first.
     borrowed = {ReservationRole.ROLLOUT: min(admission.borrowed, shares[ReservationRole.ROLLOUT])}
     borrowed[ReservationRole.TRAINER] = admission.borrowed - borrowed[ReservationRole.ROLLOUT]
     Reservation.objects.bulk_create(
@@ -52,7 +52,7 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
             created_at=now,
         )
         for role, devices in shares.items()
-        if devices  # an evaluation holds its replicas and no more
+        if devices  # an evaluation holds only its replicas
     )
     more, more_borrowed = replicas.get(job.pk, (0, 0))
     add_replicas(job, pool, spec, more, borrowed=more_borrowed, attempt=job.num_attempts + 1, now=now)
@@ -63,7 +63,7 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
 def add_replicas(
     job: Job, pool: ResourcePool, spec: JobSpec, more: int, *, borrowed: int, attempt: int, now: datetime
 ) -> None:
-    """Each elastic replica has a reservation, and so a slot, of its own."""
+    """Each elastic replica has its own reservation, and so its own slot."""
     live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
     taken = set(live.values_list("slot", flat=True))
     free = [slot for slot in range(len(taken) + more) if slot not in taken][:more]

@@ -1,8 +1,8 @@
-"""Explanations of the line: why a job waits, when it would start, what would start now in its stead. They are the
-scheduler's own decision on other inputs, read without the pool's lock, so an answer may be a moment old.
+"""Explains the queue: why a job waits, when it would start, what would start now in its place. These are the
+scheduler's own decisions on other inputs, read without the pool's lock, so an answer may be slightly out of date.
 
-Invariant: advice can be followed. Devices and preemptibility of a job in line cannot be changed, so it is told of a new
-job, submitted now at the end of the line, with this one cancelled.
+Invariant: advice can be followed. Devices and preemptibility of a queued job cannot be changed, so advice is about a
+new job, submitted now at the end of the queue, with this one cancelled.
 """
 
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from engine.spec.job import JobSpec
 from engine.spec.sandbox import needs_sandbox
 
 _NEWCOMER: Final = "~newcomer"
-# Reasons that no wait and no smaller size changes.
-_FOR_GOOD = {WaitingReason.POOL_CLOSED, WaitingReason.MAINTENANCE, WaitingReason.NO_SANDBOX}
+# Reasons that neither waiting nor a smaller size changes.
+_PERMANENT = {WaitingReason.POOL_CLOSED, WaitingReason.MAINTENANCE, WaitingReason.NO_SANDBOX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """A size with which a new job in its stead would start now: its devices, and the replicas that this leaves."""
+    """A size with which a replacement job would start now: its devices, and the replicas that this leaves."""
 
     devices: int
     fewer: int
@@ -39,15 +39,15 @@ class WaitExplained:
     reason: WaitingReason
     message: str
     position: int | None
-    """In the order in which the scheduler looks at the line; 1 is next."""
+    """In the order in which the scheduler evaluates the queue; 1 is next."""
     starts_at: datetime | None
     smaller: Smaller | None
     as_preemptible: bool
-    """A new one in its stead that might be taken back would start now; false as well if it may be already."""
+    """A preemptible replacement would start now. False also if the job is preemptible already."""
 
 
 def outlook(spec: JobSpec, *, team_id: str, pool: ResourcePool, now: datetime) -> WaitingReason | None:
-    """The reason why a job like this would wait if it were submitted now; None: it would start."""
+    """Why such a job would wait if submitted now; None: it would start."""
     newcomer = QueuedJobView(
         id=_NEWCOMER,
         team=team_id,
@@ -63,7 +63,7 @@ def outlook(spec: JobSpec, *, team_id: str, pool: ResourcePool, now: datetime) -
 
 
 def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
-    """None: the line no longer has it, or it would start in this very moment."""
+    """None if the job is no longer queued, or would start right now."""
     assert job.state == JobState.QUEUED, f"{job.pk} is {job.state}"
     view = read_snapshot(job.pool, now=now).view
     verdict = decide(view)
@@ -79,24 +79,24 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
         budget_of=verdict.budgets_of.get(job.pk, ""),
     )
     ahead = only_ahead_of(view, job.pk, verdict)
-    anew = replace(mine, id=_NEWCOMER, queued_at=now, not_before=None)
+    replacement = replace(mine, id=_NEWCOMER, queued_at=now, not_before=None)
     without = replace(
         view,
-        queued=[*(one for one in view.queued if one.id != job.pk), anew],
+        queued=[*(one for one in view.queued if one.id != job.pk), replacement],
         claims={name: devices for name, devices in view.claims.items() if name != job.pk},
     )
     return WaitExplained(
         reason=reason,
         message=message,
         position=verdict.line.index(job.pk) + 1,
-        starts_at=None if reason in _FOR_GOOD | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
-        smaller=None if reason in _FOR_GOOD else _smaller(without, anew, JobSpec.accepted(job.spec)),
-        as_preemptible=not mine.preemptible and would_start(without, replace(anew, preemptible=True)),
+        starts_at=None if reason in _PERMANENT | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
+        smaller=None if reason in _PERMANENT else _smaller(without, replacement, JobSpec.accepted(job.spec)),
+        as_preemptible=not mine.preemptible and would_start(without, replace(replacement, preemptible=True)),
     )
 
 
 def _smaller(view: PoolView, job: QueuedJobView, spec: JobSpec) -> Smaller | None:
-    """With fewer replicas: the trainer's share, if there is one, stays what it is."""
+    """With fewer replicas; the trainer's devices, if any, stay the same."""
     trainer, each = spec.trainer_devices, spec.resources.devices_per_replica
     least = (job.devices - trainer) // each
     sizes = [trainer + replicas * each for replicas in range(1, least)]

@@ -1,7 +1,7 @@
-"""A pool as it stands, in the words of `backend.pools.views`, for a round, a forecast and a page.
+"""The current state of a pool as views of `backend.pools.views`, for a round, a forecast and a page.
 
-Invariant: everything is read from reservations, jobs and quotas at once, with nothing counted beside them. A round
-reads under the pool row's lock; everybody else reads without and may be a moment behind.
+Invariant: everything is computed from reservations, jobs and quotas, without counters of its own. A round reads under
+the pool row's lock; other readers do without and may be slightly out of date.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ LEAVING_STATES = (JobState.PAUSING, JobState.STOPPING)
 
 
 class Waiting(NamedTuple):
-    """A row of the line, with what the page says of it."""
+    """A queued job, with the columns that its page shows."""
 
     id: str
     team_id: str
@@ -149,24 +149,24 @@ def _holder(held: list[_Held], replica_devices: int, purses: Purses, *, is_busy:
 
 
 def _line_of(pool: ResourcePool) -> list[Waiting]:
-    """The whole line, unlocked: a limit here would let one team's waiting jobs hide everybody else's."""
+    """The whole queue, unlocked: a limit here would let one team's waiting jobs hide those of all others."""
     line = Job.objects.filter(pool=pool, state=JobState.QUEUED, queued_at__isnull=False)
     return [Waiting(*row) for row in line.order_by("queued_at", "id").values_list(*Waiting._fields)]
 
 
 def _replica_devices(pool: ResourcePool) -> dict[str, int]:
-    """Of those in line who may have more replicas than they start with; the others need not be looked into."""
+    """Sizes of queued jobs that may get more replicas than they start with; others need no look at their spec."""
     return _sizes(Job.objects.filter(pool=pool, state=JobState.QUEUED, devices__gt=F("min_devices")))
 
 
 def _sizes(jobs: Any) -> dict[str, int]:
-    """A job's spec says how many devices a replica takes; one of another release may say it elsewhere."""
+    """Devices per replica by job, from its spec; a spec of another release may lack the field."""
     rows = jobs.values_list("pk", "spec__resources__devices_per_replica")
     return {job: size for job, size in rows if isinstance(size, int) and size > 0}
 
 
 def _lacking_sandbox(pool: ResourcePool) -> set[str]:
-    """Those in line who need a sandbox, where the pool has none."""
+    """Queued jobs that need a sandbox, if no node of the pool has one."""
     if not lacks_sandbox(pool):
         return set()
     line = Job.objects.filter(pool=pool, state=JobState.QUEUED)

@@ -1,10 +1,10 @@
-"""Taking devices back: pausing victims, resizing jobs with elastic replicas, keeping freed devices for their claim.
+"""Takes devices back: pauses victims, resizes jobs with elastic replicas, keeps freed devices for their claim.
 
-    round n: victim ──▶ pausing, claim written ─────┐         (the victim drains, writes its checkpoint, lets go)
+    round n: victim ──▶ pausing, claim written ─────┐         (the victim drains, writes its checkpoint, releases)
     round m: the claim's job gets the devices first ◀┘
 
-The caller holds the pool row's lock and has decided. Every function skips a job that has moved on meanwhile: what it
-held is free, or it is leaving already, and the next round sees that.
+The caller holds the pool row's lock and has decided. Every function skips a job that has moved on meanwhile: its
+devices are free or being released, and the next round sees that.
 """
 
 import logging
@@ -25,24 +25,24 @@ log = logging.getLogger(__name__)
 
 ACTOR = "scheduler"
 PAUSABLE = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
-# A replica hands its trajectories over within seconds. An engine that has not answered after this is not going to, and
-# those that wait for the devices must not wait forever.
+# A replica hands its trajectories over within seconds. An engine that has not answered by then never will, and the jobs
+# that wait for the devices must not wait forever.
 RECLAIM_DEADLINE = timedelta(minutes=2)
 
 
 def pause_victim(preemption: Preemption, *, now: datetime) -> bool:
-    job = _locked(preemption.victim)
+    job = _lock(preemption.victim)
     if job is None or job.state not in PAUSABLE:
         return False
-    message = "Its devices are needed by a job that comes before it; it goes on when there are free ones again."
+    message = "A job ahead of it needs the devices. This job resumes when devices are free."
     begin_pause(job, reason=PREEMPTED, message=message, actor=ACTOR, now=now)
     log.info("preempted job=%s", job.pk)
     return True
 
 
 def take_replicas(resize: Resize, *, now: datetime) -> bool:
-    """The engine is asked to go on with fewer; the reservations stay until it says that it does."""
-    job = _locked(resize.job)
+    """Asks the engine to continue with fewer replicas; the reservations stay until the engine confirms."""
+    job = _lock(resize.job)
     if job is None or job.state not in PAUSABLE:
         return False
     kept = Reservation.objects.filter(
@@ -52,13 +52,13 @@ def take_replicas(resize: Resize, *, now: datetime) -> bool:
     if not surplus:
         return False
     Reservation.objects.filter(pk__in=surplus).update(reclaimed_at=now)
-    _ask_for(job, resize.replicas, now=now)
+    _request_replicas(job, resize.replicas, now=now)
     record_event(job, "replicas_reclaimed", actor=ACTOR, now=now, data={"replicas": len(surplus)})
     return True
 
 
 def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
-    job = _locked(resize.job)
+    job = _lock(resize.job)
     if job is None or job.state != JobState.RUNNING or jobs_asked([job.pk]):
         return False
     live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
@@ -67,46 +67,46 @@ def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
         return False
     spec = JobSpec.accepted(job.spec)
     add_replicas(job, pool, spec, more, borrowed=resize.borrowed, attempt=job.num_attempts, now=now)
-    _ask_for(job, resize.replicas, now=now)
+    _request_replicas(job, resize.replicas, now=now)
     record_event(job, "replicas_granted", actor=ACTOR, now=now, data={"replicas": more})
     return True
 
 
 def release_overdue(pool: ResourcePool, *, now: datetime) -> int:
-    """Replicas that were asked for long ago, of engines that do not answer."""
+    """Releases replicas reclaimed long ago from engines that do not answer."""
     overdue = Reservation.objects.filter(
         pool=pool, released_at__isnull=True, reclaimed_at__isnull=False, reclaimed_at__lte=now - RECLAIM_DEADLINE
     )
     jobs = list(overdue.order_by("job_id").values_list("job_id", flat=True).distinct())
     released = 0
     for job_id in jobs:
-        if _locked(job_id) is None:
+        if _lock(job_id) is None:
             continue
         released += overdue.filter(job_id=job_id).update(released_at=now)
         close_requests(job_id, kind="resize", now=now)
-        log.warning("reclaimed without an answer job=%s", job_id)
+        log.warning("released without the engine's answer job=%s", job_id)
     return released
 
 
 def keep_claims(pool: ResourcePool, claims: Mapping[str, int], *, still: Collection[str], now: datetime) -> None:
-    """`still`: claims of jobs that should have started and could not be written this time."""
-    standing = dict(Claim.objects.filter(pool=pool).values_list("job_id", "devices"))
-    Claim.objects.filter(job_id__in=set(standing) - set(claims) - set(still)).delete()
-    fresh = {job: devices for job, devices in claims.items() if job not in standing}
+    """`still`: claims of jobs that were to start but could not be written in this round."""
+    kept = dict(Claim.objects.filter(pool=pool).values_list("job_id", "devices"))
+    Claim.objects.filter(job_id__in=set(kept) - set(claims) - set(still)).delete()
+    fresh = {job: devices for job, devices in claims.items() if job not in kept}
     Claim.objects.bulk_create(
         Claim(job_id=job, pool=pool, devices=devices, created_at=now) for job, devices in fresh.items()
     )
     for job, devices in claims.items():
-        if standing.get(job, devices) != devices:
+        if kept.get(job, devices) != devices:
             Claim.objects.filter(job_id=job).update(devices=devices)
 
 
-def _ask_for(job: Job, elastic: int, *, now: datetime) -> None:
+def _request_replicas(job: Job, elastic: int, *, now: datetime) -> None:
     spec = JobSpec.accepted(job.spec)
     replicas = (spec.placement.min_replicas or spec.rollout.replicas) + elastic
     ask_driver(job, "resize", replicas=replicas, now=now)
 
 
-def _locked(job_id: str) -> Job | None:
-    """Not waited for: a job that is busy this moment is looked at again in the next round."""
+def _lock(job_id: str) -> Job | None:
+    """Does not wait: a job locked at this moment is handled in the next round."""
     return Job.objects.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=job_id).first()

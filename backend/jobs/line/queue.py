@@ -1,7 +1,7 @@
-"""A pool's line, as one team may see it: holders, then waiting jobs in their order.
+"""A pool's queue as one team may see it: holders, then waiting jobs in their order.
 
-Invariant: of another team nothing is told but how many devices a job of it holds or needs, whether they may be taken
-back, its state, and since when. No name, no id, no priority, and no reason: that may be the team's budget.
+Invariant: of another team's job only these are shown: the number of devices that it holds or needs, whether it is
+preemptible, its state, and since when. No name, id or priority, and no reason: that may be the team's budget.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ ANOTHER_TEAM = "another team"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     job: Job | None
-    """Of the viewing team; None: another team's."""
+    """None for another team's job."""
     state: str
     view: HolderView
 
@@ -43,13 +43,13 @@ class QueueSeen:
     has_more: bool
     free: int
     drained: int
-    """Devices of hosts that are being taken out."""
+    """Devices of hosts that are being drained."""
     used: int
     used_by_others: int
     share: float
     history: float
     evaluated_at: datetime | None
-    """The moment at which the scheduler last looked at all of the line; None while part of it is new."""
+    """When the scheduler last evaluated the whole queue; None while part of it is new."""
 
 
 def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int, now: datetime) -> QueueSeen:
@@ -85,7 +85,7 @@ def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int
 
 
 def _order(snapshot: PoolSnapshot) -> list[str]:
-    """As the scheduler would look at it now; whoever would start in this moment comes first."""
+    """The order in which the scheduler would decide now: jobs that would start at once come first."""
     verdict = decide(snapshot.view)
     return [*verdict.admitted, *verdict.line]
 

@@ -3,12 +3,12 @@
 Invariants:
 - rounds of one pool never overlap, so two submissions that race for the last device meet here and one waits;
 - reservations, attempt, state and outbox row of an admitted job are written in one transaction: all or none;
-- a reason is written only when it changed, so an idle line costs nothing;
-- a round writes a bounded number of jobs and calls the next round for the rest: however long the line, each round
-  ends well within the time limit of a background task. Who starts comes before who must give way: a round that could
-  not start all whom it admitted preempts nobody.
+- a reason is written only if it changed, so an idle queue costs nothing;
+- a round writes a bounded number of jobs and triggers the next round for the rest: however long the queue, each round
+  ends well within the time limit of a background task. Starts come before preemptions: a round that could not start
+  all admitted jobs preempts none.
 
-Lock order: pool, then budgets, then jobs. A release needs no pool lock: a device whose release is not committed yet
+Lock order: pool, then budgets, then jobs. A release needs no pool lock: a device with an uncommitted release
 counts as held.
 """
 
@@ -36,12 +36,12 @@ __all__ = ["outlook", "schedule_pool", "waiting_message"]
 
 log = logging.getLogger(__name__)
 
-# A start writes eight rows, an explanation one: with ten thousand in line a round stays under a second on two cores
+# A start writes eight rows, an explanation one: with ten thousand queued a round stays under a second on two cores
 # (tests/bench/scheduler.py).
 MOST_STARTS = 50
 MOST_EXPLANATIONS = 1_500
-# A page says so when a job was not looked at for a minute. Every round looks at all; the dates of a longer line are
-# written in turns, the oldest first, because ten thousand rows at once take a second.
+# A page warns if a job was not evaluated for a minute. Every round evaluates all; the times of a longer queue are
+# written in turns, oldest first, because ten thousand rows at once take a second.
 EVALUATED_EVERY = timedelta(seconds=10)
 MOST_EVALUATED = 2_000
 
@@ -50,12 +50,12 @@ WITH news AS (
     SELECT * FROM unnest(%(ids)s::text[], %(reasons)s::text[], %(messages)s::text[]) AS n (id, reason, message)
 ), free AS (
     SELECT j.id FROM jobs_job j WHERE j.id = ANY(%(ids)s) AND j.state = 'queued' FOR NO KEY UPDATE SKIP LOCKED
-), told AS (
+), changed AS (
     UPDATE jobs_job j
     SET reason = news.reason, message = news.message, cursor = j.cursor + 1, evaluated_at = %(now)s
     FROM news JOIN free USING (id) WHERE j.id = news.id RETURNING j.team_id, j.id, j.cursor
 )
-SELECT pg_notify(%(channel)s, team_id || ' ' || id || ' ' || cursor) FROM told
+SELECT pg_notify(%(channel)s, team_id || ' ' || id || ' ' || cursor) FROM changed
 """
 _EVALUATED = """
 UPDATE jobs_job SET evaluated_at = %(now)s WHERE id IN (
@@ -65,7 +65,7 @@ UPDATE jobs_job SET evaluated_at = %(now)s WHERE id IN (
 
 
 def schedule_pool(pool_id: str, *, now: datetime) -> int:
-    """The number of jobs started."""
+    """Returns the number of jobs started."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).filter(pk=pool_id).first()
         if pool is None:
@@ -73,7 +73,7 @@ def schedule_pool(pool_id: str, *, now: datetime) -> int:
         release_overdue(pool, now=now)
         snapshot = read_snapshot(pool, now=now, lock_budgets=True)
         verdict = decide(snapshot.view)
-        started = _carry_out(verdict, snapshot, pool, now=now)
+        started = _apply(verdict, snapshot, pool, now=now)
         news = [(job, reason) for job, reason in verdict.reasons.items() if snapshot.waiting[job].reason != reason]
         _explain(news[:MOST_EXPLANATIONS], verdict, snapshot, pool, now=now)
         _note_evaluation(snapshot, {job for job, _ in news}, now=now)
@@ -85,19 +85,19 @@ def schedule_pool(pool_id: str, *, now: datetime) -> int:
 
 
 def pools_due() -> list[str]:
-    """Those in which a round may find something to do although no message says so: somebody waits, or something that
-    runs could grow or has not answered."""
+    """Pools where a round may find work without a message: jobs are queued, or a running one could grow or has not
+    answered."""
     waits = ResourcePool.objects.filter(jobs__state=JobState.QUEUED)
     elastic = Reservation.objects.filter(released_at__isnull=True, job__devices__gt=F("job__min_devices"))
     return list(waits.union(ResourcePool.objects.filter(reservations__in=elastic)).values_list("pk", flat=True))
 
 
 def call_a_round(pool_id: str, now: datetime) -> None:
-    """A pool has more to give, or gives it otherwise."""
+    """A pool has more devices to give, or its rules changed."""
     enqueue("schedule", pool_id, now)
 
 
-def _carry_out(verdict: Verdict, snapshot: PoolSnapshot, pool: ResourcePool, *, now: datetime) -> int:
+def _apply(verdict: Verdict, snapshot: PoolSnapshot, pool: ResourcePool, *, now: datetime) -> int:
     grants = {resize.job: (resize.replicas, resize.borrowed) for resize in verdict.grants}
     chosen = verdict.admissions[:MOST_STARTS]
     started = {one.job for one in chosen if start(one, pool, grants, now=now)}
@@ -124,8 +124,8 @@ def _explain(
     *,
     now: datetime,
 ) -> None:
-    """No event: a job in a busy line would gather hundreds. The cursor alone moves, so open pages pull it. A job that
-    somebody is changing this moment is skipped; its reason is still the old one, so the next round tells it."""
+    """Writes no events: a job in a busy queue would gather hundreds. Only the cursor moves, so that open pages reload.
+    A job that is locked at this moment keeps its old reason, so the next round updates it."""
     if not news:
         return
     messages = []
@@ -153,9 +153,9 @@ def _explain(
         )
 
 
-def _note_evaluation(snapshot: PoolSnapshot, told: set[str], *, now: datetime) -> None:
+def _note_evaluation(snapshot: PoolSnapshot, explained: set[str], *, now: datetime) -> None:
     never, stale = datetime.min.replace(tzinfo=UTC), now - EVALUATED_EVERY
-    due = [(row.evaluated_at or never, row.id) for row in snapshot.waiting.values() if row.id not in told]
+    due = [(row.evaluated_at or never, row.id) for row in snapshot.waiting.values() if row.id not in explained]
     ids = [job_id for at, job_id in sorted(due)[:MOST_EVALUATED] if at <= stale]
     if ids:
         with connection.cursor() as db:
@@ -163,7 +163,7 @@ def _note_evaluation(snapshot: PoolSnapshot, told: set[str], *, now: datetime) -
 
 
 def _note_history(snapshot: PoolSnapshot, started: set[str], pool: ResourcePool, *, now: datetime) -> None:
-    """With the entry penalty of what has just started; otherwise every few seconds is enough."""
+    """With the entry penalty of jobs just started; otherwise every few seconds is enough."""
     histories = dict(snapshot.histories)
     for job_id in started:
         row = snapshot.waiting[job_id]

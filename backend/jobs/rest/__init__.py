@@ -1,1 +1,1 @@
-"""REST over jobs: shape in, call, shape out."""
+"""REST API of jobs: shape in, call, shape out."""

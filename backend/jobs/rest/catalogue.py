@@ -1,4 +1,4 @@
-"""REST: the schema of a spec, and specs to start from. The same for everybody, so any valid key may read it."""
+"""REST: the schema of a spec, and templates to start from. Readable with any valid key."""
 
 from typing import Any
 
@@ -18,20 +18,20 @@ from engine.spec.presets import as_said
 router = Router(tags=["Catalogue"])
 
 
-@router.get("/templates", auth=ANY_KEY, response={200: Page[TemplateOut]} | problems(), summary="Job templates")
+@router.get("/templates", auth=ANY_KEY, response={200: Page[TemplateOut]} | problems(), summary="List job templates")
 def list_templates(request: HttpRequest) -> Page[TemplateOut]:
     return Page(data=[_represent(each) for each in gallery()])
 
 
-@router.get("/templates/{name}", auth=ANY_KEY, response={200: TemplateOut} | problems(404), summary="One template")
+@router.get("/templates/{name}", auth=ANY_KEY, response={200: TemplateOut} | problems(404), summary="Get a template")
 def show_template(request: HttpRequest, name: PathId) -> TemplateOut:
     template = next((each for each in gallery() if each.name == name), None)
     if template is None:
-        raise NotFound("There is no template with this name; GET /templates lists them.")
+        raise NotFound("There is no template with this name. GET /templates lists them.")
     return _represent(template)
 
 
-@router.get("/schemas/job-spec", auth=ANY_KEY, response={200: dict[str, Any]} | problems(), summary="JSON Schema")
+@router.get("/schemas/job-spec", auth=ANY_KEY, response={200: dict[str, Any]} | problems(), summary="Get JSON Schema")
 def job_spec_schema(request: HttpRequest) -> dict[str, Any]:
     return JobSpec.model_json_schema()
 

@@ -1,4 +1,4 @@
-"""REST: control of a job that is there. Shape in, call, shape out; the services decide."""
+"""REST: control of existing jobs. Shape in, call, shape out; the services decide."""
 
 from typing import Any, Literal
 
@@ -31,12 +31,12 @@ class RetryJob(Strict):
     start_from: Id | None = Field(
         None,
         alias="from",
-        description='A checkpoint of the job\'s, or "start" for the beginning; left out: its newest checkpoint.',
+        description='One of the job\'s checkpoints, or "start" for the beginning. Default: its newest checkpoint.',
     )
     changes: dict[str, Any] = Field(
         default_factory=dict,
-        description='Merged into the spec: {"training": {"steps": 200}} changes just that. Its name says "(retry 2)" '
-        "unless you give one.",
+        description='Merged into the spec: {"training": {"steps": 200}} changes only that. The name gets "(retry 2)" '
+        "unless you set one.",
     )
 
 
@@ -50,7 +50,7 @@ class CancelledOut(BaseModel):
 
 
 class CancelledJobsOut(BaseModel):
-    """Answers of a bulk cancel: one entry an id, in the order in which they were sent."""
+    """Results of a bulk cancel: one entry per id, in the order of the request."""
 
     data: list[CancelledOut]
 
@@ -59,10 +59,10 @@ class CancelledJobsOut(BaseModel):
     "/jobs:cancel",
     auth=MAY_WRITE,
     response={200: CancelledJobsOut} | problems(400, 413, 415, 422),
-    summary="Cancel several",
+    summary="Cancel jobs",
 )
 def cancel_several(request: HttpRequest, body: CancelJobs) -> CancelledJobsOut:
-    """Each id is answered for itself: one that is finished or unknown stops none of the others."""
+    """Each id has its own result: a finished or unknown job does not affect the others."""
     caller = caller_of(request)
     ids = list(dict.fromkeys(body.ids))
     results = cancel_many(caller.team, ids, actor=caller.actor, now=database_now())
@@ -73,11 +73,11 @@ def cancel_several(request: HttpRequest, body: CancelJobs) -> CancelledJobsOut:
     "/jobs/{job_id}/pause",
     auth=MAY_WRITE,
     response={202: JobOut, 200: JobOut} | problems(404, 409),
-    summary="Pause",
+    summary="Pause a job",
 )
 def pause(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """The engine ends its step, writes a checkpoint and gives the devices back. 202: it was asked to. 200: it pauses
-    or is paused already. 409 `invalid_state`: it waits, stops, or is over."""
+    """The engine ends its step, writes a checkpoint and releases the devices. 202: pause requested. 200: the job is
+    already pausing or paused. 409 `invalid_state`: it is waiting, stopping or finished."""
     caller = caller_of(request)
     _, changed = pause_job(the_job(caller.team, job_id).pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
@@ -87,11 +87,11 @@ def pause(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     "/jobs/{job_id}/resume",
     auth=MAY_WRITE,
     response={202: JobOut, 200: JobOut} | problems(404, 409),
-    summary="Resume",
+    summary="Resume a job",
 )
 def resume(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """A paused job joins the end of its pool's line and goes on from its checkpoint. 200: it waits or runs already.
-    409 `invalid_state`: it is still pausing, stops, or is over."""
+    """A paused job joins the end of its pool's queue and resumes from its checkpoint. 200: it is already queued or
+    running. 409 `invalid_state`: it is pausing, stopping or finished."""
     caller = caller_of(request)
     _, changed = resume_job(the_job(caller.team, job_id).pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
@@ -102,11 +102,11 @@ def resume(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     auth=MAY_WRITE,
     throttle=COUNTED_SUBMISSION,
     response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
-    summary="Retry",
+    summary="Retry a job",
 )
 def retry(request: HttpRequest, job_id: PathId, body: RetryJob, idempotency_key: Key = None) -> HttpResponse:
-    """A new job made of one that is over, which stays as it is. It goes on from a checkpoint, with what you change of
-    the spec. 409 `invalid_state`: the job is not over yet."""
+    """Creates a new job from a finished one, which does not change. The new job starts from a checkpoint, with your
+    changes to the spec. 409 `invalid_state`: the job has not finished."""
     caller, now = caller_of(request), database_now()
     job = the_job(caller.team, job_id)
 
@@ -126,23 +126,23 @@ def retry(request: HttpRequest, job_id: PathId, body: RetryJob, idempotency_key:
     "/jobs/{job_id}/kill",
     auth=MAY_WRITE,
     response={202: JobOut, 200: JobOut} | problems(404),
-    summary="Kill",
+    summary="Kill a job",
 )
 def kill(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """Ends a job that will not stop, without waiting for its engine: nothing is written down first. For admins and
-    owners of the team, and in the audit log. 200: it was over already."""
+    """Ends a job that does not stop, without waiting for its engine: no checkpoint is written first. For admins and
+    owners of the team; recorded in the audit log. 200: the job had already finished."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
     if caller.role not in MAY_KILL:
-        raise Denied("Only admins and owners of the team kill jobs; cancel it instead.")
+        raise Denied("Only admins and owners of the team can kill jobs. Cancel it instead.")
     _, changed = kill_job(job.pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
 
 
 @router.get(
-    "/jobs/{job_id}/faults", auth=MAY_READ, response={200: Page[FaultOut]} | problems(404, 422), summary="Its faults"
+    "/jobs/{job_id}/faults", auth=MAY_READ, response={200: Page[FaultOut]} | problems(404, 422), summary="List faults"
 )
 def faults(request: HttpRequest, job_id: PathId, limit: Limit = DEFAULT_LIMIT) -> Page[FaultOut]:
-    """Faults that the engine noticed and repaired, newest first; the events of the job hold all of them."""
-    found = faults_of(the_job(caller_of(request).team, job_id))[: limit + 1]
-    return Page(data=[represent_fault(event) for event in found[:limit]], has_more=len(found) > limit)
+    """Faults that the engine detected and handled, newest first. The job's events contain all of them."""
+    rows = faults_of(the_job(caller_of(request).team, job_id))[: limit + 1]
+    return Page(data=[represent_fault(event) for event in rows[:limit]], has_more=len(rows) > limit)

@@ -52,18 +52,18 @@ TagAsked = Annotated[Text, Field(max_length=40)]
 
 
 class SubmitJob(Strict):
-    project: Annotated[Id, Field(description="Its id.")]
+    project: Annotated[Id, Field(description="Project ID.")]
     spec: JobSpec
     pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
-        None, description="Its name; may be left out if the team has one pool."
+        None, description="Name of the pool. Optional if the team has one pool."
     )
     start_from: Id | None = Field(
-        None, description="A checkpoint of your team's to go on from: its weights, step and place in the data."
+        None, description="One of your team's checkpoints to resume from: its weights, step and position in the data."
     )
 
 
 class ChangeJob(Strict):
-    """Changes of a job. A field that is left out stays."""
+    """Changes to a job. Fields left out stay as they are."""
 
     name: Name | None = None
     tags: list[Tag] | None = Field(None, max_length=20)
@@ -81,19 +81,19 @@ class PreviewJob(Strict):
     auth=MAY_WRITE,
     throttle=COUNTED_SUBMISSION,
     response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
-    summary="Submit",
+    summary="Submit a job",
 )
 def submit(
     request: HttpRequest,
     body: SubmitJob,
     idempotency_key: Key = None,
 ) -> HttpResponse:
-    """The job waits in its pool's line until the devices that it needs are free. Send an Idempotency-Key, and the
-    same request can be sent again without submitting twice; the answer then carries `Idempotency-Replayed: true`."""
+    """The job waits in its pool's queue until its devices are free. With an Idempotency-Key, the same request can be
+    sent again without submitting twice; the response then has `Idempotency-Replayed: true`."""
     caller, now = caller_of(request), counted_at(request)
 
     def make() -> Job:
-        refuse_other_project(caller.key, body.project)  # before a look that tells whether there is such a project
+        refuse_other_project(caller.key, body.project)  # before any query that reveals whether the project exists
         destination = destination_of(caller.team, project_id=body.project, pool_name=body.pool)
         return submit_job(
             by=Submitter(user=caller.user, key=caller.key),
@@ -110,10 +110,10 @@ def submit(
 
 
 @router.post(
-    "/jobs:preview", auth=MAY_READ, response={200: PreviewOut} | problems(400, 413, 415, 422), summary="Try out a spec"
+    "/jobs:preview", auth=MAY_READ, response={200: PreviewOut} | problems(400, 413, 415, 422), summary="Preview a job"
 )
 def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
-    """Nothing is submitted: the spec with all presets and defaults filled in, why the model has these presets, whether
+    """Submits nothing. Returns the spec with all presets and defaults filled in, the reasons of the presets, whether
     the job would start at once, and whether it fits the pool's devices."""
     caller, now = caller_of(request), database_now()
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
@@ -153,15 +153,15 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     )
 
 
-@router.get("/jobs", auth=MAY_READ, response={200: Page[JobOut]} | problems(422), summary="The team's jobs")
+@router.get("/jobs", auth=MAY_READ, response={200: Page[JobOut]} | problems(422), summary="List jobs")
 def list_jobs(
     request: HttpRequest,
-    state: Annotated[list[JobState], Query()] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
+    state: Annotated[list[JobState], Query()] = [],  # noqa: B006  # ninja needs a list; it is never changed
     project: Annotated[Id | None, Query()] = None,
-    tag: Annotated[list[TagAsked], Query(max_length=20, description="Jobs that have all of these.")] = [],  # noqa: B006
-    q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or begin of an id.")] = None,
+    tag: Annotated[list[TagAsked], Query(max_length=20, description="Only jobs with all of these tags.")] = [],  # noqa: B006
+    q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or the start of an ID.")] = None,
     created_by: Annotated[Text | None, Query(max_length=254, description="An e-mail address.")] = None,
-    since: Annotated[Moment | None, Query(description="Submitted then or later; RFC 3339.")] = None,
+    since: Annotated[Moment | None, Query(description="Submitted at or after this time, RFC 3339.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[JobOut]:
@@ -179,13 +179,13 @@ def list_jobs(
         jobs = jobs.filter(created_by__email__iexact=created_by)
     if since is not None:
         jobs = jobs.filter(created_at__gte=since)
-    found, next_cursor = page_after(jobs, cursor=cursor, limit=limit)
-    return Page(data=[represent_job(job) for job in found], has_more=next_cursor is not None, next_cursor=next_cursor)
+    page, next_cursor = page_after(jobs, cursor=cursor, limit=limit)
+    return Page(data=[represent_job(job) for job in page], has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
-@router.get("/jobs/{job_id}", auth=MAY_READ, response={200: JobOut} | problems(404), summary="One job")
+@router.get("/jobs/{job_id}", auth=MAY_READ, response={200: JobOut} | problems(404), summary="Get a job")
 def show(request: HttpRequest, response: HttpResponse, job_id: PathId) -> JobOut:
-    """The ETag tells whether the job was moved or changed since; send it as If-Match to change it."""
+    """The ETag changes whenever the job's state or settings change. Send it as If-Match to change the job."""
     job = the_job(caller_of(request).team, job_id)
     tagged(response, etag_of(job.version))
     return represent_job(job)
@@ -200,8 +200,8 @@ def show(request: HttpRequest, response: HttpResponse, job_id: PathId) -> JobOut
 def change(
     request: HttpRequest, response: HttpResponse, job_id: PathId, body: ChangeJob, if_match: IfMatch = None
 ) -> JobOut:
-    """Name and tags while the job is not over; priority and max_runtime_s while it waits. The spec stays as it was
-    submitted. Send the ETag of what you read as If-Match, and nobody's change is overwritten unseen."""
+    """Name and tags until the job finishes; priority and max_runtime_s while it waits. The spec never changes. Send
+    the ETag that you read as If-Match to avoid overwriting another change."""
     caller, now = caller_of(request), database_now()
     job = the_job(caller.team, job_id)
     changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
@@ -217,10 +217,10 @@ def change(
     "/jobs/{job_id}/cancel",
     auth=MAY_WRITE,
     response={202: JobOut, 200: JobOut} | problems(404, 409),
-    summary="Cancel",
+    summary="Cancel a job",
 )
 def cancel(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """202: the job is cancelled, or its engine was asked to let go. 200: it is already stopping or cancelled.
+    """202: the job is cancelled, or its engine was asked to stop. 200: it is already stopping or cancelled.
     409 `invalid_state`: it has succeeded or failed."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
@@ -229,7 +229,7 @@ def cancel(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
 
 
 @router.get(
-    "/jobs/{job_id}/attempts", auth=MAY_READ, response={200: Page[AttemptOut]} | problems(404), summary="Its attempts"
+    "/jobs/{job_id}/attempts", auth=MAY_READ, response={200: Page[AttemptOut]} | problems(404), summary="List attempts"
 )
 def attempts(request: HttpRequest, job_id: PathId) -> Page[AttemptOut]:
     """Oldest first."""

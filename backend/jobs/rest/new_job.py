@@ -1,6 +1,6 @@
-"""The answer to a request for a new job: counted, made once however often it is sent, and told where the job is.
+"""Answers requests for a new job: rate-limited, created once per Idempotency-Key, with the job's location.
 
-Invariant: the job, what is remembered of its Idempotency-Key, and the answer are one transaction.
+Invariant: the job, the record of its Idempotency-Key and the response are written in one transaction.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from backend.jobs.rest.representations import represent_job
 from backend.jobs.submitting.refusals import SpecRefused
 
 COUNTED_SUBMISSION = EveryRequest(team_and_key, also=lambda: SUBMITS)
-"""For a route's `throttle=`: counted before its body is looked at, so a refused spec counts as well."""
+"""For a route's `throttle=`: counts before the body is parsed, so a refused spec counts as well."""
 
 
 def answer_with_new_job(
@@ -27,7 +27,7 @@ def answer_with_new_job(
     spec_at: str,
     now: datetime,
 ) -> HttpResponse:
-    """`spec_at`: where in the body the spec, or what changes it, stands; a refusal points there."""
+    """`spec_at`: place in the body of the spec or its changes; pointers of a refusal start there."""
     caller = caller_of(request)
 
     def effect() -> Answer:

@@ -1,4 +1,4 @@
-"""REST: a pool's line, and a job's place in it."""
+"""REST: a pool's queue, and a job's place in it."""
 
 from datetime import datetime
 from typing import Annotated
@@ -25,27 +25,27 @@ router = Router(tags=["Queue"])
 
 
 class HolderOut(BaseModel):
-    """A job that holds devices. Of another team: no id, no name."""
+    """A job that holds devices. Jobs of other teams have no id and no name."""
 
     team: str = Field(description=f"The team's name; `{ANOTHER_TEAM}` for all others.")
     job: str | None
     name: str | None
     state: JobState
-    devices: int = Field(description="All that it holds.")
-    elastic_devices: int = Field(description="Of these, what is taken back first.")
+    devices: int = Field(description="All devices that it holds.")
+    elastic_devices: int = Field(description="Elastic devices among them, which are taken back first.")
     preemptible: bool
     since: datetime
 
 
 class InLineOut(BaseModel):
-    """A job that waits. Of another team: no id, no name, no reason."""
+    """A queued job. Jobs of other teams have no id, no name and no reason."""
 
-    position: int = Field(description="1 is looked at next.")
+    position: int = Field(description="1 is next.")
     team: str
     job: str | None
     name: str | None
-    devices: int = Field(description="What must be free at once.")
-    reason: WaitingReason | None = Field(description="Null for another team's.")
+    devices: int = Field(description="Devices that must be free at once.")
+    reason: WaitingReason | None = Field(description="Null for jobs of other teams.")
     queued_at: datetime
 
 
@@ -55,13 +55,11 @@ class QueueOut(BaseModel):
     capacity: int
     is_open: bool
     free: int
-    drained: int = Field(description="Of the capacity, what nothing starts on: its hosts are being taken out.")
-    used: int = Field(description="By the caller's team.")
+    drained: int = Field(description="Devices of the capacity on hosts that are being drained; no job starts there.")
+    used: int = Field(description="Devices used by the caller's team.")
     used_by_others: int
-    share: float = Field(
-        description="What the team borrows, of all that is lent, by its weight; the lowest goes first."
-    )
-    history: float = Field(description="GPU-seconds that the team had, the older the less; breaks ties of share.")
+    share: float = Field(description="What the team borrows of all lent devices, by its weight; the lowest goes first.")
+    history: float = Field(description="Past GPU-seconds of the team, decaying with age; breaks ties of share.")
     evaluated_at: datetime | None = Field(description="Older than a minute: the scheduler is late. Null: not yet.")
     holders: list[HolderOut]
     waiting: list[InLineOut]
@@ -80,16 +78,16 @@ class WaitOut(BaseModel):
     message: str
     position: int | None
     starts_at: datetime | None = Field(
-        description="An estimate: if everything that runs takes its longest time and nobody else comes."
+        description="Estimate, if every running job takes its maximum runtime and no other job comes."
     )
     starts_with_fewer: SmallerOut | None = Field(
-        description="The largest smaller size with which a new job in its stead would start now."
+        description="The largest smaller size with which a replacement job would start now."
     )
-    starts_as_preemptible: bool = Field(description="A new job in its stead that might be taken back would start now.")
+    starts_as_preemptible: bool = Field(description="A preemptible replacement job would start now.")
 
 
 class ExplainOut(BaseModel):
-    """A job's place: `waiting` in line, `failure` if it has failed; `message` says it in words for any."""
+    """A job's situation: `waiting` if queued, `failure` if failed; `message` summarizes it in either case."""
 
     job: str
     state: JobState
@@ -101,15 +99,15 @@ class ExplainOut(BaseModel):
 
 
 @router.get(
-    "/pools/{pool_id}/queue", auth=MAY_READ, response={200: QueueOut} | problems(404, 422), summary="A pool's line"
+    "/pools/{pool_id}/queue", auth=MAY_READ, response={200: QueueOut} | problems(404, 422), summary="Get a pool's queue"
 )
 def queue(
     request: HttpRequest,
     pool_id: PathId,
-    mine: Annotated[bool, Query(description="Only the team's own waiting jobs; their positions stay.")] = False,
+    mine: Annotated[bool, Query(description="Only the team's own jobs, with their true positions.")] = False,
     limit: Limit = DEFAULT_LIMIT,
 ) -> QueueOut:
-    """The holders of devices and the waiting jobs, in the scheduler's order; the first `limit` of the line."""
+    """Holders of devices, then queued jobs in the scheduler's order, up to `limit`."""
     team = caller_of(request).team
     pool = the_pool(pool_id, of=team)
     seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=database_now())
@@ -117,10 +115,10 @@ def queue(
 
 
 @router.get(
-    "/jobs/{job_id}/explain", auth=MAY_READ, response={200: ExplainOut} | problems(404), summary="Why it is as it is"
+    "/jobs/{job_id}/explain", auth=MAY_READ, response={200: ExplainOut} | problems(404), summary="Explain a job"
 )
 def explain(request: HttpRequest, job_id: PathId) -> ExplainOut:
-    """For a waiting job: why, when it would start, and what would let it start now. For a failed one: what was seen."""
+    """For a queued job: why it waits, when it would start, and what would let it start now. For a failed one: why."""
     job = the_job(caller_of(request).team, job_id)
     wait = explain_wait(job, now=database_now()) if job.state == JobState.QUEUED else None
     return ExplainOut(

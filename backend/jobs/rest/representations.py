@@ -1,4 +1,4 @@
-"""A job, its events and its attempts, as programs see them. Adding a field is fine, changing one is not."""
+"""A job, its events and its attempts in the API. Fields may be added, never changed."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -19,7 +19,7 @@ class JobLinks(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """Progress of a job: steps trained; of one that only evaluates, held-out prompts that have their end."""
+    """Progress of a job: steps trained, or for an evaluation, held-out prompts completed."""
 
     done: int
     total: int
@@ -39,21 +39,21 @@ class JobOut(BaseModel):
     pool: str = Field(description="The pool's name.")
     state: JobState
     phase: str
-    reason: str = Field(description="While queued: why it waits, from a closed list. Else: what led to this state.")
+    reason: str = Field(description="While queued: why it waits, from a closed list. Otherwise: cause of the state.")
     message: str
     failure_class: str
-    attempt: int = Field(description="Of the present or last attempt; 0 before the first.")
+    attempt: int = Field(description="Number of the current or last attempt; 0 before the first.")
     devices: int
     step: int
-    steps: int = Field(description="Of training; 0: it only evaluates, the weights of `step`.")
+    steps: int = Field(description="Training steps; 0 for an evaluation of the weights of `step`.")
     progress: ProgressOut
-    spec: dict[str, Any] = Field(description="With all defaults filled in; GET /schemas/job-spec describes it.")
+    spec: dict[str, Any] = Field(description="With all defaults filled in. Schema: GET /schemas/job-spec.")
     priority: int
     max_runtime_s: int
-    parent: str | None = Field(description="The job that this one is a retry of.")
-    start_from: str | None = Field(description="The checkpoint that it was submitted to go on from.")
+    parent: str | None = Field(description="The job that this one retries.")
+    start_from: str | None = Field(description="The checkpoint that the job was submitted to start from.")
     stalled_since: datetime | None = Field(
-        description="Its driver has stood still since then, or not been heard of. Soon another attempt goes on."
+        description="The driver has been stuck or silent since then. Another attempt will replace it soon."
     )
     created_at: datetime
     queued_at: datetime | None
@@ -76,7 +76,7 @@ class EventOut(BaseModel):
 
 
 class EventsOut(BaseModel):
-    """A page of events. Ask again with `after=next_after`; events are never changed, and `seq` has no gaps."""
+    """A page of events. Pass `next_after` as `after` for the next page; events never change, and `seq` has no gaps."""
 
     data: list[EventOut]
     has_more: bool
@@ -84,84 +84,84 @@ class EventsOut(BaseModel):
 
 
 class FaultOut(BaseModel):
-    seq: int = Field(description="Of its event.")
+    seq: int = Field(description="`seq` of its event.")
     at: datetime
     attempt: int
     component: str
     message: str
-    action: str = Field(description="What was done about it.")
+    action: str = Field(description="What the engine did about it.")
 
 
 class AttemptOut(BaseModel):
     n: int
     fence: int
     submission_id: str
-    resume_from: str = Field(description="The place of its checkpoint in the store; empty: from the beginning.")
-    resume_step: int = Field(description="It goes on after this step.")
+    resume_from: str = Field(description="Path of its checkpoint in the store; empty: from the beginning.")
+    resume_step: int = Field(description="The attempt resumed after this step.")
     created_at: datetime
     submitted_at: datetime | None
     last_seen_at: datetime | None
-    moved_at: datetime | None = Field(description="When its driver was last known to be going about its work.")
+    moved_at: datetime | None = Field(description="When its driver last made progress.")
     ended_at: datetime | None
     outcome: str
     message: str
     failure_class: str
-    evidence: dict[str, Any] = Field(description="What was seen when it failed; empty if it did not.")
+    evidence: dict[str, Any] = Field(description="Evidence of its failure; empty if it did not fail.")
 
 
 class FitOut(BaseModel):
     """Whether the job fits the memory of the pool's devices."""
 
-    fits: bool = Field(description="Margins included. False: it may not; what cannot fit at all is refused.")
+    fits: bool = Field(description="Includes margins. False: it may not fit; a job that cannot fit is refused.")
     message: str
-    arithmetic: list[str] = Field(description="A line a term, for a person.")
+    arithmetic: list[str] = Field(description="One line per term, for display.")
 
 
 class PresetOut(BaseModel):
-    """A setting that the model's size and family ask for."""
+    """A preset value of a setting, by the model's size and family."""
 
-    path: str = Field(description="In the spec, such as optimizer.learning_rate.")
-    value: float | int | str | None = Field(description="Null: as the empty setting has it.")
+    path: str = Field(description="Path in the spec, such as optimizer.learning_rate.")
+    value: float | int | str | None = Field(description="Null: the same as leaving the setting empty.")
     reason: str
 
 
 class HintOut(BaseModel):
-    """A setting that works against another one. Nothing is refused by it."""
+    """A setting that works against another one. Only a hint: the job is not refused."""
 
-    path: str = Field(description="In the spec, such as rollout.replicas.")
+    path: str = Field(description="Path in the spec, such as rollout.replicas.")
     message: str
 
 
 class EstimateOut(BaseModel):
-    """By the pool's price of now, in exact decimals."""
+    """Cost at the pool's current price, as exact decimals."""
 
     currency: str
-    an_hour: str = Field(description="With all devices that the job may get.")
-    an_hour_at_least: str = Field(description="With those that it starts with.")
-    at_most: str = Field(description="All of them for the whole of `max_runtime_s`: a budget must have that much left.")
+    an_hour: str = Field(description="Per hour, with all devices that the job may get.")
+    an_hour_at_least: str = Field(description="Per hour, with the devices that it starts with.")
+    at_most: str = Field(description="All devices for the full `max_runtime_s`. A budget must have this much left.")
 
 
 class PreviewOut(BaseModel):
     spec: dict[str, Any]
     presets: list[PresetOut] = Field(
-        description="Those of the model that this spec has, whether it says so or left them out. None of a model that "
-        "is small, or not known here."
+        description="The model's presets in this spec, set explicitly or by default. Empty for a small or unknown "
+        "model."
     )
-    hints: list[HintOut] = Field(description="Valid settings that work against each other, with what helps.")
+    hints: list[HintOut] = Field(description="Valid settings that work against each other, and how to fix them.")
     pool: str
     devices: int
     trajectories_per_step: int
     starts_at_once: bool
     reason: str = Field(description="Why the job would wait, from the closed list.")
     message: str
-    fit: FitOut | None = Field(description="Null: the pool's devices or the model's shape are not known here.")
-    cost: EstimateOut | None = Field(description="Null: the pool is free.")
+    fit: FitOut | None = Field(description="Null if the pool's devices or the model's shape are unknown.")
+    cost: EstimateOut | None = Field(description="Null if the pool is free.")
 
 
 class TemplateOut(BaseModel):
     name: str
     title: str
-    about: str = Field(description="A sentence on what it shows.")
+    about: str = Field(description="One sentence about the template.")
     spec: dict[str, Any]
 
 

@@ -1,1 +1,1 @@
-"""The way from a spec to a waiting job."""
+"""The way from a spec to a queued job."""

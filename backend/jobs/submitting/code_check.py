@@ -1,8 +1,8 @@
-"""A check that a customer's environment file defines what the engine will call. Parsed, never run, in a process apart.
+"""Checks that a customer's environment file defines what the engine calls. Parsed, never run, in a separate process.
 
 Invariants:
-- a file that breaks Python's parser breaks that process and nothing else, and is refused for it;
-- the process has seconds of time, little memory, no environment and nothing to import of ours.
+- a file that crashes Python's parser crashes only that process, and is refused;
+- the process has seconds of time, little memory, no environment, and none of our code to import.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _TIMEOUT_S: Final = 10.0
-_MEMORY: Final = 512 * 2**20  # CPython's own limits stop sooner; this is for what they forget
+_MEMORY: Final = 512 * 2**20  # CPython's own limits apply first; this one is the backstop
 _PARSER: Final = """
 import ast, json, sys
 try:
@@ -34,8 +34,8 @@ print(json.dumps({"names": sorted(names)}))
 """
 
 
-def what_is_wrong(code: str, wanted: Sequence[str]) -> str | None:
-    """One sentence for the author; None: it can be tried."""
+def check_code(code: str, wanted: Sequence[str]) -> str | None:
+    """One sentence for the author; None if the file may be tried."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _PARSER],
@@ -43,21 +43,21 @@ def what_is_wrong(code: str, wanted: Sequence[str]) -> str | None:
             capture_output=True,
             timeout=_TIMEOUT_S,
             env={},
-            preexec_fn=_bounded,
+            preexec_fn=_limit_resources,
             check=False,
         )
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
-        return "environment.code cannot be parsed: Python's own parser gives up on it."
+        return "environment.code cannot be parsed: Python's parser ran out of time or memory."
     if "names" not in answer:
         place = f" in line {answer['line']}" if answer["line"] else ""
-        return f"environment.code is not Python{place}: {answer['message']}."
+        return f"environment.code is not valid Python{place}: {answer['message']}."
     missing = [name for name in wanted if name not in answer["names"] and "*" not in answer["names"]]
     if missing:
         return f"environment.code does not define {' and '.join(missing)}."
     return None
 
 
-def _bounded() -> None:
+def _limit_resources() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (int(_TIMEOUT_S), int(_TIMEOUT_S)))

@@ -1,9 +1,9 @@
-"""The cost of a job before it is submitted, by the pool's price of now.
+"""The cost of a job before it is submitted, at the pool's current price.
 
-Invariant: nothing is guessed. An hour is told of all devices that the job may get and of those that it starts with; the
-most is that of all of them for its longest run. How long it will really take nobody knows yet.
+Invariant: nothing is estimated. The hourly cost is given for all devices that the job may get and for those it starts
+with; the maximum is for all devices during its longest possible run.
 
-Jobs know no prices: usage fills this port.
+Jobs know no prices: usage provides this port.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from backend.ports import Port
 from engine.spec.job import JobSpec
 
 PriceNow = Callable[[ResourcePool, datetime], tuple[Decimal, str]]
-"""Of a device-second, and its currency; 0: free."""
+"""Returns the price of a device-second and its currency; 0 if free."""
 price_now: Port[PriceNow] = Port("the price of a pool")
 
 
@@ -29,7 +29,7 @@ class Cost:
 
 
 def cost_of(spec: JobSpec, pool: ResourcePool, *, now: datetime) -> Cost | None:
-    """None: the pool is free."""
+    """None if the pool is free."""
     price, currency = price_now()(pool, now)
     if not price:
         return None

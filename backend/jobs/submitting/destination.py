@@ -1,4 +1,4 @@
-"""The destination of a new job: its project, its pool and all quotas in it, asked for in one trip."""
+"""The destination of a new job: its project, its pool and all quotas of the pool, read in one trip."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -20,12 +20,12 @@ class Destination:
     project: Project
     pool: ResourcePool
     quotas: list[TeamQuota]
-    """Of all teams in that pool."""
+    """Of all teams in the pool."""
 
 
 def destination_of(team: Team, *, project_id: str, pool_name: str | None) -> Destination:
-    """The pool by name; without one, the team's only pool. Raises `NotFound`, `Invalid`."""
-    rows = [_parts_of(row) for row in fetch_prepared(_question(), [project_id, team.pk])]
+    """The pool by name, or the team's only pool. Raises `NotFound`, `Invalid`."""
+    rows = [_split_row(row) for row in fetch_prepared(_query(), [project_id, team.pk])]
     project: Project | None = rows[0][0] if rows else projects_of(team).filter(pk=project_id).first()
     if project is None or project.pk is None:
         error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
@@ -35,18 +35,18 @@ def destination_of(team: Team, *, project_id: str, pool_name: str | None) -> Des
 
 
 def the_only_pool(choices: list[ResourcePool], name: str | None) -> ResourcePool:
-    """Of those that the team may use. Raises `Invalid`."""
+    """The only choice, or the one with that name; `choices` are the team's pools. Raises `Invalid`."""
     by_name = {pool.name: pool for pool in choices}
-    found = [pool for pool in by_name.values() if name is None or pool.name == name]
-    if len(found) != 1:
-        offered = ", ".join(by_name) or "none yet: ask an administrator for a quota"
+    matches = [pool for pool in by_name.values() if name is None or pool.name == name]
+    if len(matches) != 1:
+        offered = ", ".join(by_name) or "none yet; ask an administrator for a quota"
         error = FieldError(pointer="/pool", code="unknown_pool", message=f"name one of your team's pools: {offered}")
         raise Invalid(errors=[error])
-    return found[0]
+    return matches[0]
 
 
 @cache
-def _question() -> str:
+def _query() -> str:
     columns = [f'{alias}."{field.column}"' for alias, model in _PARTS for field in model._meta.concrete_fields]
     return f"""
         SELECT {", ".join(columns)}
@@ -59,10 +59,10 @@ def _question() -> str:
     """  # noqa: S608  # names of columns
 
 
-def _parts_of(row: tuple[Any, ...]) -> list[Any]:
+def _split_row(row: tuple[Any, ...]) -> list[Any]:
     values = iter(row)
-    found = []
+    parts = []
     for _, model in _PARTS:
         names = [field.attname for field in model._meta.concrete_fields]
-        found.append(model.from_db(connection.alias, names, [next(values) for _ in names]))
-    return found
+        parts.append(model.from_db(connection.alias, names, [next(values) for _ in names]))
+    return parts

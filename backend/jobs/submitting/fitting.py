@@ -1,11 +1,10 @@
-"""Whether a job fits the devices of its pool, as far as that can be known before anything runs.
+"""Checks whether a job fits the devices of its pool, as far as that is known before anything runs.
 
-A pool tells what memory a device of it has, a model its shape: by its config.json, kept when it
-was uploaded or registered, or by its
-name, if that is a public model's. Where either is unknown nothing is judged here: the engine asks the same arithmetic
-once more, with its device before it.
+A pool gives the memory of its devices. A model gives its shape: by the config.json stored at upload or registration,
+or by its name, for a public model. If either is unknown, nothing is decided here: the engine repeats the same
+arithmetic on the actual device.
 
-Invariant: a job is refused for what no batch would change, by a config.json that was read, and for nothing else.
+Invariant: a job is refused only if no batch size would make it fit, according to a config.json that was read.
 """
 
 import logging
@@ -33,10 +32,10 @@ class Fit:
     misfit: Misfit | None
     sentence: str
     arithmetic: tuple[str, ...]
-    """A line a term, of each kind of device; and what each backend of the trainer would need."""
+    """One line per term, for each kind of device, and the needs of each trainer backend."""
     is_refused: bool
     pointer: str = ""
-    """Into the spec: where the smallest change that helps would be made."""
+    """Place in the spec of the smallest change that helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +43,11 @@ class Shapes:
     model: ModelShape
     teacher: ModelShape | None
     are_read: bool
-    """Of models that the team has; else some of it is what public models of these names have."""
+    """True if all shapes are of the team's stored models; otherwise some come from public models of these names."""
 
 
 def shapes_of(spec: JobSpec, team: Team) -> Shapes | None:
-    """None: not all of them are known."""
+    """None unless all of them are known."""
     sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
     stored = [_stored_shape(source, team) for source in sources]
     model, *teachers = [read or _public_shape(source) for read, source in zip(stored, sources, strict=True)]
@@ -58,12 +57,12 @@ def shapes_of(spec: JobSpec, team: Team) -> Shapes | None:
 
 
 def shape_of(source: str, team: Team) -> ModelShape | None:
-    """None: it is not known."""
+    """None if unknown."""
     return _stored_shape(source, team) or _public_shape(source)
 
 
 def fit_of(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
-    """None: it is not known."""
+    """None if unknown."""
     if pool.device_gb is None:
         return None
     shapes = shapes_of(spec, team)
@@ -74,7 +73,7 @@ def fit_of(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
     needs = _needs(spec, shape, teacher)
     return Fit(
         misfit=misfit,
-        sentence=_fits(needs, pool.device_gb) if misfit is None else misfit.sentence,
+        sentence=_describe_fit(needs, pool.device_gb) if misfit is None else misfit.sentence,
         arithmetic=(*(line for need in needs for line in need.lines), *backend_lines(spec, shape, teacher=teacher)),
         is_refused=misfit is not None and misfit.is_certain and shapes.are_read,
         pointer=_pointer(misfit),
@@ -88,9 +87,9 @@ def _needs(spec: JobSpec, shape: ModelShape, teacher: ModelShape | None) -> list
     return [trainer_need(shape, TrainerPlan.of_spec(spec, shape, teacher=teacher)), replica]
 
 
-def _fits(needs: list[Need], device_gb: int) -> str:
+def _describe_fit(needs: list[Need], device_gb: int) -> str:
     each = ", ".join(f"{need.of[0].lower()}{need.of[1:]} needs up to {gigabytes(need.num_bytes)}" for need in needs)
-    return f"It fits devices of {device_gb} GB: {each}."
+    return f"Fits devices of {device_gb} GB: {each}."
 
 
 def _pointer(misfit: Misfit | None) -> str:
@@ -105,12 +104,12 @@ def _public_shape(source: str) -> ModelShape | None:
 
 
 def _stored_shape(source: str, team: Team) -> ModelShape | None:
-    """Of a model that was uploaded or registered."""
+    """Shape of an uploaded or registered model."""
     config = None if source in BUILT_IN_MODELS else library().config_of(team, source)
     if config is None:
         return None
     try:
         return ModelShape.of_config(config)
-    except (ValueError, AttributeError, TypeError, KeyError) as error:  # somebody's own: the engine says what is wrong
+    except (ValueError, AttributeError, TypeError, KeyError) as error:  # a custom model: the engine reports the error
         log.info("fit=unknown model=%s reason=%s", source, error)
         return None

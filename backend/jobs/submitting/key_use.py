@@ -1,7 +1,7 @@
-"""Use of an API key: the devices that its jobs hold and have used, the measure behind its ceilings.
+"""Use of an API key: the devices that its jobs hold and have used, for its ceilings.
 
-A key's jobs are those whose `submitted` event names it as the actor; the index `job_submitted_by` serves that.
-Use is computed from reservations, never from what an engine says of itself.
+A key's jobs are those whose `submitted` event names it as the actor; the index `job_submitted_by` serves that query.
+Use is computed from reservations, never from what an engine reports.
 """
 
 from datetime import datetime
@@ -39,7 +39,7 @@ def use_of_key(key: ApiKey, *, now: datetime) -> KeyUse:
 
 
 def refuse_spec_over_ceiling(key: ApiKey, spec: JobSpec, *, now: datetime) -> None:
-    """Call it in the transaction that makes the job, before the job is made."""
+    """Call this in the transaction that creates the job, before creating it."""
     refuse_over_ceiling(
         key,
         devices=spec.num_devices,
@@ -49,7 +49,7 @@ def refuse_spec_over_ceiling(key: ApiKey, spec: JobSpec, *, now: datetime) -> No
 
 
 def refuse_checkpoint_beyond_project(key: ApiKey, checkpoint: str) -> None:
-    """A key of one project does not reach another's weights by starting from them. Raises `NotFound`."""
+    """A key limited to a project cannot reach another project's weights by starting from them. Raises `NotFound`."""
     if key.project_id is None or not checkpoint:
         return
     origin = job_of_checkpoint(key.team, checkpoint)

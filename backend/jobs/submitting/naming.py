@@ -1,8 +1,8 @@
-"""The names of data sets and models in a spec: looked up when it is submitted, and held to that version from then on.
+"""Resolves the names of data sets and models in a spec at submission, and pins them to that version.
 
 Invariants:
-- a name leads to something of the team's, or of everybody's; what is another team's does not exist;
-- the spec that is stored says the version, so whoever reads it, or tries the job again, gets the same bytes.
+- a name resolves to something of the team's or something public; another team's assets do not exist here;
+- the stored spec names the version, so a reader or a retry gets the same bytes.
 """
 
 from backend.accounts.models import Team
@@ -14,23 +14,23 @@ from engine.spec.named_assets import NamedAsset, named_assets, saying
 
 
 def looked_up(spec: JobSpec, team: Team, project: str | None) -> tuple[JobSpec, list[FoundAsset]]:
-    """The spec with the versions that it will use, and those. `project`: None: of any. Raises `SpecRefused`, with every
-    name that is not there."""
+    """Returns the spec with pinned versions, and the assets. `project` None: of any project. Raises `SpecRefused` with
+    every unknown name."""
     named = named_assets(spec)
     if not named:
         return spec, []
-    found = library().find(team, project, named)
-    there = {each.pointer for each in found}
-    errors = [_unknown(each) for each in named if each.pointer not in there]
+    assets = library().find(team, project, named)
+    resolved = {each.pointer for each in assets}
+    errors = [_refuse_name(each) for each in named if each.pointer not in resolved]
     if errors:
         raise SpecRefused(errors[0].message, code=errors[0].code, errors=errors)
-    return saying(spec, {each.pointer: each.reference for each in found}), found
+    return saying(spec, {each.pointer: each.reference for each in assets}), assets
 
 
-def _unknown(named: NamedAsset) -> FieldError:
+def _refuse_name(named: NamedAsset) -> FieldError:
     what = "model" if named.kind == "model" else "data set"
     message = (
-        f"your team has no {what} {named.said[:120]!r}: name one that was uploaded or registered (GET /assets), as "
+        f"your team has no {what} {named.said[:120]!r}: use an uploaded or registered one (GET /assets), as "
         "NAME or NAME@VERSION" + (", or demo" if named.kind == "model" else "")
     )
     return FieldError(pointer=named.pointer, code=f"{named.kind}_unknown", message=message)

@@ -1,6 +1,6 @@
-"""A spec filled in by the presets of its model and pool, where the model's shape and the pool's devices are known here.
+"""Applies the presets of a spec's model and pool, if the model's shape and the pool's devices are known here.
 
-Invariant: whoever looks at a spec before it is submitted sees the one that is submitted.
+Invariant: a preview shows exactly the spec that would be submitted.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from engine.spec.vllm_label import has_vllm
 
 
 def filled(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
-    """`quotas`: of all teams in the pool, if they were read already."""
+    """`quotas`: of all teams in the pool, if already read."""
     shape = shape_of(spec.model.source, team)
     return presets.filled(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
 
@@ -29,7 +29,7 @@ def in_force(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...
 
 
 def _size_of(pool: ResourcePool, team: Team, spec: JobSpec, quotas: Sequence[TeamQuota] | None) -> PoolSize | None:
-    """As far as this team may use it. None: it has no GPUs, or nobody said how large they are."""
+    """The part of the pool that this team may use. None if it has no GPUs or their size is unknown."""
     if pool.device_gb is None or pool.device == Device.CPU:
         return None
     preemptible = spec.placement.preemptible

@@ -1,4 +1,4 @@
-"""Demands that no job may make, whoever submits it: checked when it is submitted and once more before it waits."""
+"""Rules that apply to every job: checked at submission, and again before it is queued."""
 
 from collections.abc import Sequence
 
@@ -13,19 +13,19 @@ from engine.spec.job import JobSpec
 
 
 class SpecRefused(Invalid):
-    """The spec is well formed, and still no job: it could never start, or asks for what is not the team's.
+    """The spec is well formed but not acceptable: it could never start, or uses something that the team does not own.
 
-    The pointers lead into the spec.
+    Pointers lead into the spec.
     """
 
 
 def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequence[TeamQuota] | None = None) -> None:
-    """`quotas`: of all teams in the pool, if they were read already. Raises `SpecRefused`."""
+    """`quotas`: of all teams in the pool, if already read. Raises `SpecRefused`."""
     for which, pointer, is_name in (
         ("model", "/model/source", spec.model.is_name),
         ("teacher", "/algorithm/teacher/source", spec.algorithm.teacher.is_name),
     ):
-        if not is_name:  # a path could lead to another team's
+        if not is_name:  # a path could lead to another team's model
             message = "must be a name of letters, digits, dots, dashes and underscores, such as demo or NAME@2"
             raise refused(f"The {which} {message}.", pointer=pointer, code="model_unknown", message=message)
     preemptible = spec.placement.preemptible
@@ -33,20 +33,20 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         most = most_of(team, pool, preemptible=preemptible)
     else:
         most = most_within(quotas, team, pool, preemptible=preemptible)
-    limit, whose = min((pool.capacity, f"pool {pool.name} has"), (most, f"your team may use in pool {pool.name}"))
+    limit, limiter = min((pool.capacity, f"pool {pool.name} has"), (most, f"your team's limit in pool {pool.name} is"))
     if spec.min_devices > limit:
         pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
-        message = f"this job needs {spec.min_devices} devices; {limit} is all that {whose}"
+        message = f"this job needs {spec.min_devices} devices; {limiter} {limit}"
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
-    _refuse_dealing(spec, team)
+    _refuse_sharding(spec, team)
     fit = fit_of(spec, pool, team)
     if fit is not None and fit.is_refused:
         error = FieldError(pointer=fit.pointer, code="does_not_fit", message=fit.sentence)
         raise SpecRefused(fit.sentence, code="does_not_fit", errors=[error], arithmetic=list(fit.arithmetic))
 
 
-def _refuse_dealing(spec: JobSpec, team: Team) -> None:
-    """Of a model whose config.json can be read here. Raises `SpecRefused`."""
+def _refuse_sharding(spec: JobSpec, team: Team) -> None:
+    """Refuses a model that cannot be split over a replica's devices, if its config.json is known here."""
     shapes = shapes_of(spec, team) if spec.resources.devices_per_replica > 1 else None
     if shapes is None or not shapes.are_read:
         return
@@ -57,25 +57,25 @@ def _refuse_dealing(spec: JobSpec, team: Team) -> None:
 
 
 def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
-    """Of a job that is to go on from another one's checkpoint. Raises `SpecRefused`."""
+    """Checks a job that is to resume from another job's checkpoint. Raises `SpecRefused`."""
     before = JobSpec.accepted(point.origin.spec)
     if spec.training.steps <= point.step and not spec.only_evaluates:
-        message = f"must be more than {point.step}, the step of the checkpoint; or 0, to evaluate it"
+        message = f"must be more than {point.step}, the step of the checkpoint, or 0 to evaluate it"
         raise refused(f"training.steps {message}.", pointer="/training/steps", code="nothing_left", message=message)
     same: list[tuple[str, object, object]] = []
     if not _is_same_model(spec.model.source, before.model.source):
         same.append(("/model/source", spec.model.source, before.model.source))
-    if not spec.only_evaluates:  # an evaluation reads the merged weights, whichever trainer wrote them
+    if not spec.only_evaluates:  # an evaluation reads the merged weights of any trainer
         same.append(("/trainer/lora_rank", spec.trainer.lora_rank, before.trainer.lora_rank))
         same.append(("/trainer/backend", spec.trainer.backend, before.trainer.backend))
     for pointer, mine, its in same:
         if mine != its:
-            message = f"must be {its!r} as in the job that wrote the checkpoint, not {mine!r}"
+            message = f"must be {its!r}, as in the job that wrote the checkpoint; got {mine!r}"
             raise refused(f"{pointer[1:]} {message}.", pointer=pointer, code="other_weights", message=message)
 
 
 def _is_same_model(mine: str, its: str) -> bool:
-    """`its`: of a job that perhaps began before specs said versions."""
+    """`its`: the spec of a job that may predate versions in specs."""
     return mine == its or ("@" not in its and mine.partition("@")[0] == its)
 
 

@@ -1,6 +1,6 @@
-"""Retry: a new job made of a finished one, with changes, from one of its checkpoints.
+"""Retry: a new job made from a finished one, with changes, starting at one of its checkpoints.
 
-Invariant: the finished job stays as it is; its successor names it as parent.
+Invariant: the finished job does not change; the new job names it as parent.
 """
 
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ def retry_job(
     by: Submitter,
     now: datetime,
 ) -> Job:
-    """`start_from`: a checkpoint of this job, "start", or None for its newest. `changes` is merged into the spec as by
-    RFC 7396; its name says that it is a retry, unless they name it. Raises `InvalidState` and what `submit_job` raises.
+    """`start_from`: a checkpoint of this job, "start", or None for its newest. `changes` is merged into the spec as in
+    RFC 7396; the name gets a retry number unless they set one. Raises `InvalidState` and what `submit_job` raises.
     """
     with transaction.atomic():
         parent = locked_job(job.pk)
         if not parent.is_terminal:
             raise InvalidState(
-                f"a job that is {parent.state} is not retried: wait for its end, or cancel it",
+                f"A job that is {parent.state} cannot be retried. Wait until it ends, or cancel it.",
                 state=parent.state,
                 allowed=[],
             )
-        spec = _changed(parent.spec, {"name": retry_name(parent), **changes})
+        spec = _change_spec(parent.spec, {"name": retry_name(parent), **changes})
         child = submit_job(
             by=by,
             team=parent.team,
@@ -50,7 +50,7 @@ def retry_job(
             spec=spec,
             pool=parent.pool,
             now=now,
-            start_from=_checkpoint(parent, start_from),
+            start_from=_find_checkpoint(parent, start_from),
             parent=parent,
         )
         record_event(parent, "retried", actor=by.actor, now=now, data={"job": child.pk})
@@ -59,7 +59,7 @@ def retry_job(
     return child
 
 
-def _checkpoint(parent: Job, wanted: str | None) -> str:
+def _find_checkpoint(parent: Job, wanted: str | None) -> str:
     if wanted == FROM_START:
         return ""
     if wanted is None:
@@ -71,20 +71,20 @@ def _checkpoint(parent: Job, wanted: str | None) -> str:
     return wanted
 
 
-def _changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
-    patched = _merged(spec, changes)
+def _change_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
+    patched = _merge(spec, changes)
     try:
         return JobSpec.model_validate(patched)
     except ValidationError as failure:
-        raise SpecRefused("The changed spec breaks a rule.", errors=field_errors(failure, patched)) from None
+        raise SpecRefused("The changed spec is not valid.", errors=field_errors(failure, patched)) from None
 
 
-def _merged(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7396, but a null stays one: in a spec it is a value."""
+def _merge(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7396, except that null stays a value: specs use it."""
     merged = dict(target)
     for key, value in patch.items():
         below = merged.get(key)
         merged[key] = (
-            _merged(below if isinstance(below, Mapping) else {}, value) if isinstance(value, Mapping) else value
+            _merge(below if isinstance(below, Mapping) else {}, value) if isinstance(value, Mapping) else value
         )
     return merged

@@ -1,9 +1,9 @@
-"""Submitting: the one door to a pool's line, whoever asks and by whichever way.
+"""Submission: the only way into a pool's queue, for every kind of caller.
 
 Invariants:
-- what a key is limited to (its project, its ceilings) is held here, so no caller can forget it;
-- a ceiling's lock lasts until the job is there, so of two jobs that fit alone and not together one is refused;
-- a job's first event names the person or the key that submitted it: by that a key's use is counted.
+- the limits of a key (its project, its ceilings) are enforced here, so no caller can forget them;
+- a ceiling stays locked until the job exists, so of two jobs that fit only one at a time, one is refused;
+- a job's first event names the user or key that submitted it: the use of a key is computed from that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from engine.spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """The owner of a new job, and the key that speaks for them; None: they are at a page."""
+    """The owner of a new job, and the API key used; None for a browser session."""
 
     user: User
     key: ApiKey | None
@@ -44,7 +44,7 @@ class Submitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A spec that is taken in, with the versions of what it names and its model's presets."""
+    """An accepted spec, with presets applied and the resolved versions of its assets."""
 
     spec: JobSpec
     found: list[FoundAsset]
@@ -60,12 +60,12 @@ def look_at(
     start_from: str = "",
     quotas: Sequence[TeamQuota] | None = None,
 ) -> Admitted:
-    """All that is asked of a spec before it is taken in; nothing is made. Raises `SpecRefused`, `NotFound`."""
-    assert project.team_id == team.pk, "the caller looks projects up within the team"
+    """Runs every check of a submission without creating anything. Raises `SpecRefused`, `NotFound`."""
+    assert project.team_id == team.pk, "the project belongs to the team"
     spec, found = looked_up(spec, team, project.pk)
     spec = filled(spec, team, pool, quotas)
     refuse_spec(spec, team, pool, quotas=quotas)
-    return Admitted(spec=spec, found=found, start=_start(team, spec, start_from))
+    return Admitted(spec=spec, found=found, start=_find_start(team, spec, start_from))
 
 
 def submit_job(
@@ -81,10 +81,10 @@ def submit_job(
     data: Mapping[str, Any] | None = None,
     quotas: Sequence[TeamQuota] | None = None,
 ) -> Job:
-    """The job waits in the pool's line; the scheduler hears of it when this transaction commits. What its spec does not
-    say, its model's presets do.
+    """Creates a job in the pool's queue; the scheduler is notified when this transaction commits. Presets of the model
+    fill in what the spec leaves out.
 
-    `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
+    `start_from` is the id of one of the team's checkpoints; `quotas` are the pool's, if already read. Raises
     `SpecRefused`, `NotFound`, `Denied`, `CeilingReached`.
     """
     if by.key is not None:
@@ -113,22 +113,22 @@ def submit_job(
         parent=parent,
         state=state,
         reason=WaitingReason.NOT_EVALUATED_YET if is_queued else "",
-        message="The scheduler has not looked at this job yet." if is_queued else "Its parts are being looked at.",
+        message="Waiting for the scheduler." if is_queued else "Validating the job.",
         created_at=now,
         queued_at=now if is_queued else None,
     )
     about = {"devices": spec.num_devices, "start_from": start_from, "parent": parent.pk if parent else ""}
-    told = {key: value for key, value in about.items() if value}
-    with transaction.atomic(savepoint=False):  # a caller's own transaction does not outlive a job that cannot be made
+    details = {key: value for key, value in about.items() if value}
+    with transaction.atomic(savepoint=False):  # a failure aborts the caller's transaction as well
         if by.key is not None:
             refuse_spec_over_ceiling(by.key, spec, now=now)
-        begin(job, actor=by.actor, now=now, data={**told, **(data or {})})
+        begin(job, actor=by.actor, now=now, data={**details, **(data or {})})
         if found:
             library().keep(job, found)
     return job
 
 
-def _start(team: Team, spec: JobSpec, start_from: str) -> ResumePoint | None:
+def _find_start(team: Team, spec: JobSpec, start_from: str) -> ResumePoint | None:
     if not start_from:
         return None
     point = checkpoint_of_team(team, start_from)

@@ -1,6 +1,6 @@
-"""Names of jobs that are made of others, so that a list tells them apart: "Sums (retry 2)", "Sums (from step 40)".
+"""Names of jobs made from other jobs, so that a list tells them apart: "Sums (retry 2)", "Sums (from step 40)".
 
-Invariant: a name does not grow from one successor to the next, and is no longer than a name may be.
+Invariant: names do not grow from one successor to the next, and never exceed the longest allowed name.
 """
 
 import re
@@ -14,25 +14,25 @@ _RETRY: Final = re.compile(r" \(retry (\d+)\)$")
 
 
 def retry_name(parent: Job) -> str:
-    """One more than the highest of its team's retries of that name."""
+    """One more than the highest retry of that name in the team."""
     base = _base_of(parent.name)
     names = Job.objects.filter(team=parent.team_id, name__startswith=f"{_cut(base)} (retry ").values_list(
         "name", flat=True
     )
-    highest = max((int(found[1]) for name in names if (found := _RETRY.search(name))), default=0)
-    return _named(base, f"retry {highest + 1}")
+    highest = max((int(match[1]) for name in names if (match := _RETRY.search(name))), default=0)
+    return _add_suffix(base, f"retry {highest + 1}")
 
 
 def again_name(name: str) -> str:
-    return _named(_base_of(name), "again")
+    return _add_suffix(_base_of(name), "again")
 
 
 def continued_name(name: str, step: int) -> str:
-    return _named(_base_of(name), f"from step {step}")
+    return _add_suffix(_base_of(name), f"from step {step}")
 
 
-def _named(base: str, how: str) -> str:
-    return f"{_cut(base)} ({how})"
+def _add_suffix(base: str, suffix: str) -> str:
+    return f"{_cut(base)} ({suffix})"
 
 
 def _cut(base: str) -> str:

@@ -1,12 +1,12 @@
-"""The job templates that ship with the engine: specs to start from, by name, in the order in which they are offered.
+"""The job templates that ship with the engine: specs to start from, by name, in display order.
 
     engine/spec/templates/**/NAME.json    a spec
                              NAME.py      its environment.code, where it has one
 
 Invariants:
-- every template is a valid `JobSpec`, with all defaults filled in but those that depend on the model; a broken
-  file fails loudly at first use, and so does one without a row here;
-- each runs as it is, on the built-in model and what is built in beside it.
+- every template is a valid `JobSpec` with all defaults filled in, except those that depend on the model; a broken file
+  fails loudly at first use, and so does a file without a row here;
+- each template runs as it is, on the built-in model and built-in data.
 """
 
 import json
@@ -23,17 +23,17 @@ from engine.spec.schedules import SCHEDULES
 LEARN, BRING, PACE = "What is learned", "Bring your own", "Who waits for whom"
 
 _ABOUT: Final[Mapping[str, tuple[str, str]]] = {
-    "running_sums": (LEARN, "One question, one answer: adding up, one sum after the other. The first to try."),
-    "tool_sums": (LEARN, "Several turns with a tool between them that takes its time to answer."),
+    "running_sums": (LEARN, "One question, one answer: adding up numbers. Start here."),
+    "tool_sums": (LEARN, "Several turns, with a slow tool in between."),
     "lora": (LEARN, "The same sums, training a small addition to the weights instead of all of them."),
-    "evaluate": (LEARN, "Nothing is trained: a model answers questions once, and is measured."),
+    "evaluate": (LEARN, "No training: a model answers each question once and is scored."),
     "own_questions": (BRING, "Questions and answers from a file, each answer checked by a rule that you name."),
-    "own_judge": (BRING, "Questions from a file, and a few lines of Python that say what an answer is worth."),
-    "own_code": (BRING, "A Python file that asks, answers over several turns, and judges."),
+    "own_judge": (BRING, "Questions from a file, and a few lines of Python that score the answers."),
+    "own_code": (BRING, "A Python file with prompts, several turns and a reward."),
     **{
         name: (PACE, f"{SCHEDULES[name].waits[0].upper()}{SCHEDULES[name].waits[1:]}.")
         for name in SCHEDULES
-        if name != "laminar"  # which the others here have
+        if name != "laminar"  # the schedule of the other templates
     },
 }
 
@@ -48,10 +48,10 @@ class Template:
 
 @cache
 def gallery() -> tuple[Template, ...]:
-    read = dict(_read(Path(str(files("engine.spec") / "templates"))))
-    assert read.keys() == _ABOUT.keys(), f"each template has a row here: {read.keys() ^ _ABOUT.keys()}"
+    specs = dict(_read(Path(str(files("engine.spec") / "templates"))))
+    assert specs.keys() == _ABOUT.keys(), f"each template needs a row here: {specs.keys() ^ _ABOUT.keys()}"
     return tuple(
-        Template(name=name, group=group, about=about, spec=read[name]) for name, (group, about) in _ABOUT.items()
+        Template(name=name, group=group, about=about, spec=specs[name]) for name, (group, about) in _ABOUT.items()
     )
 
 

@@ -1,12 +1,12 @@
-"""Validation of a job before it waits for devices: all that is too slow or too risky to look at in a request.
+"""Validates a job before it is queued: the checks that are too slow or too risky for a request.
 
     submit ──▶ validating ──▶ queued
-                   └────────▶ failed: config (can never start), reward (the file of its own), data (its checkpoint)
+                   └────────▶ failed: config (can never start), reward (its code), data (its checkpoint)
 
 Invariants:
-- a job with nothing to look at is queued at once;
-- each beginning is counted before anything is read: a spec that kills whoever looks at it is refused the third time;
-- twice is as good as once: what is not `validating` any more is left alone.
+- a job that needs no such check is queued at once;
+- each attempt to validate is counted before anything is read: a spec that crashes its validator three times is refused;
+- validation is idempotent: a job that is no longer `validating` is left alone.
 """
 
 import logging
@@ -19,7 +19,7 @@ from django.db.models import F
 from backend.jobs.attempts.resume_points import checkpoint_of_team
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.code_check import what_is_wrong
+from backend.jobs.submitting.code_check import check_code
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from engine.spec.job import JobSpec
 
@@ -30,7 +30,7 @@ FORGOTTEN_AFTER: Final = timedelta(seconds=30)
 MOST_AT_ONCE: Final = 10
 ACTOR: Final = "validator"
 Finding = tuple[str, str]
-"""Failure class and sentence."""
+"""Failure class and message."""
 
 
 def needs_validation(spec: JobSpec, *, start_from: str) -> bool:
@@ -46,13 +46,13 @@ def validate_job(job_id: str, *, now: datetime) -> None:
     begun = Job.objects.filter(pk=job_id, state=JobState.VALIDATING).update(num_validations=F("num_validations") + 1)
     if not begun:
         return
-    finding = _look_at(Job.objects.select_related("team", "pool").get(pk=job_id))
+    finding = _validate(Job.objects.select_related("team", "pool").get(pk=job_id))
     with transaction.atomic():
         job = locked_job(job_id)
         if job.state != JobState.VALIDATING:
             return
         if finding is None:
-            message = "Validated; the scheduler has not looked at this job yet."
+            message = "Validated. Waiting for the scheduler."
             advance(job, JobState.QUEUED, actor=ACTOR, now=now, reason="validated", message=message)
             return
         failure_class, message = finding
@@ -62,18 +62,18 @@ def validate_job(job_id: str, *, now: datetime) -> None:
         )
 
 
-def _look_at(job: Job) -> Finding | None:
+def _validate(job: Job) -> Finding | None:
     if job.num_validations > MOST_VALIDATIONS:
-        return "config", f"Validating this job was begun {MOST_VALIDATIONS} times and never came to an end."
+        return "config", f"Validation was started {MOST_VALIDATIONS} times and never finished."
     spec = JobSpec.accepted(job.spec)
     try:
         refuse_spec(spec, job.team, job.pool)
     except SpecRefused as refusal:
         return "config", refusal.detail
     if job.start_from and checkpoint_of_team(job.team, job.start_from) is None:
-        return "data", f"The checkpoint {job.start_from} that this job was to start from is gone."
+        return "data", f"Checkpoint {job.start_from}, from which this job should start, no longer exists."
     if spec.environment.functions:
-        wrong = what_is_wrong(spec.environment.code, spec.environment.functions)
+        wrong = check_code(spec.environment.code, spec.environment.functions)
         if wrong is not None:
             return "reward", wrong
     return None

@@ -93,7 +93,7 @@ def withdraw_price(
         refuse_if_changed(if_match, tag_of_prices(pool))
         price = PoolPrice.objects.filter(pool=pool, pk=price_id).first()
         if price is None:
-            raise NotFound("No price with this id in this pool.")
+            raise NotFound("There is no price with this id in this pool.")
         if price.valid_from <= now + FINAL_BEFORE:
             raise PriceBegun
         _record("price.withdrawn", price, site_currency(), actor, now)

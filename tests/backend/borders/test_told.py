@@ -12,7 +12,7 @@ from django.urls import NoReverseMatch, reverse
 
 from backend.accounts.models import User
 from backend.checkpoints.models import Checkpoint
-from backend.jobs.attempts.ending import end_unheard
+from backend.jobs.attempts.ending import end_unreported
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import Job, JobAttempt
 from backend.telemetry.ingest import ingest_facts
@@ -53,7 +53,7 @@ def told(attempt: JobAttempt, job: Job) -> Job:
     batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
     ingest_facts(attempt, batch, now=NOW)
     Checkpoint.objects.update(message=f"It cannot be read from here: {FOLDER}/store is away")
-    end_unheard(
+    end_unreported(
         locked_job(job.pk), JobAttempt.objects.get(pk=attempt.pk), outcome="lost", actor="reconciler", now=NOW,
         message=f"Ray says: {FOLDER}/ray exited", log_tail=OURS,
     )  # fmt: skip

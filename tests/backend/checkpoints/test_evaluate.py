@@ -215,7 +215,7 @@ class TestTheAnswer:
         assert api.post(f"/jobs/{job.pk}/pause").status_code == 202
         driver.say(FINISHED | {"outcome": "paused", "message": "Paused."})
         job.refresh_from_db()
-        assert (job.state, job.message) == ("paused", "Paused. The evaluation begins again.")
+        assert (job.state, job.message) == ("paused", "Paused. The evaluation will start over.")
 
     def test_the_last_attempts_word_counts_once(self, api: Api, checkpoint: Checkpoint, pool: ResourcePool) -> None:
         job = job_of(ask(api, checkpoint))

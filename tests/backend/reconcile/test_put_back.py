@@ -15,7 +15,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 from backend.jobs.attempts.tokens import attempt_of_token, attempt_token
 from backend.jobs.generation.left_behind import spool_of, submission_id
 from backend.jobs.generation.mark import Mark, read_mark
-from backend.jobs.generation.raising import Seen, keep_mark, present_generation, raise_generation, why_put_back
+from backend.jobs.generation.raising import Seen, keep_mark, present_generation, raise_generation, restore_reason
 from backend.jobs.models import Generation, Job, JobState, OutboxMessage
 from backend.pools.models import Reservation
 from backend.reconcile.lease import reconcile_lease
@@ -80,17 +80,17 @@ def seen(pulse: int, *, cluster: str = "1/1/5", now: str = "1/1/5") -> Seen:
 
 def test_a_database_that_lacks_pulses_or_has_another_history_was_put_back() -> None:
     ours = Mark(site="here", number=0, pulse=8)
-    assert why_put_back(seen(7), ours)
-    assert why_put_back(seen(9, now="1/2/5"), ours)  # a new timeline
-    assert why_put_back(seen(9, now="3/1/5"), None)  # another server, and no mark came along
+    assert restore_reason(seen(7), ours)
+    assert restore_reason(seen(9, now="1/2/5"), ours)  # a new timeline
+    assert restore_reason(seen(9, now="3/1/5"), None)  # another server, and no mark came along
 
 
 def test_a_database_as_it_was_a_first_look_and_the_mark_of_another_site_are_no_sign() -> None:
     ours = Mark(site="here", number=0, pulse=8)
-    assert not why_put_back(seen(8), ours)
-    assert not why_put_back(seen(9), ours)
-    assert not why_put_back(seen(9, cluster=""), None)
-    assert not why_put_back(seen(1), Mark(site="there", number=5, pulse=99))
+    assert not restore_reason(seen(8), ours)
+    assert not restore_reason(seen(9), ours)
+    assert not restore_reason(seen(9, cluster=""), None)
+    assert not restore_reason(seen(1), Mark(site="there", number=5, pulse=99))
 
 
 @pytest.mark.django_db

@@ -187,7 +187,7 @@ def test_currency_is_set_once(pool: ResourcePool, now: datetime) -> None:
             terms = PriceTerms(per_device_second=Decimal(1), valid_from=None, currency=wrong)
             set_price(pool, terms, actor="user:1", now=now)
     priced(pool, "1", now)
-    with pytest.raises(CurrencyFixed, match="in EUR"):
+    with pytest.raises(CurrencyFixed, match="is EUR"):
         terms = PriceTerms(per_device_second=Decimal(1), valid_from=None, currency="USD")
         set_price(pool, terms, actor="user:1", now=now + timedelta(seconds=1))
 

@@ -114,7 +114,7 @@ def test_a_pause_is_told_by_what_the_engine_says_and_not_by_the_request(world: W
     say(job, PAUSED)
     said = words_of(owner.get(f"/jobs/{job.pk}/logs/"))
     assert "<b>the engine ended: paused</b>" in said
-    assert '<b>paused</b> <span dir="auto">Goes on after step 12.' in said
+    assert '<b>paused</b> <span dir="auto">Will resume after step 12.' in said
     owner.post(f"/jobs/{job.pk}/resume")
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
     assert "Asked to resume" in said and "It waits for devices." in said and "Asked to pause" not in said
@@ -146,7 +146,7 @@ def test_killing_needs_nobodys_answer_and_an_admin(world: World, owner: Client, 
     assert "The job is cancelled" in said and "Killed" in said and CLUSTER_ASKED in said
     stop_superseded(job.pk, FakeRay())
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "Nothing of it ran any more." in said and CLUSTER_ASKED not in said
+    assert "Nothing was running." in said and CLUSTER_ASKED not in said
     assert Job.objects.get().state == JobState.CANCELLED
 
 
@@ -179,7 +179,7 @@ def test_a_job_that_runs_is_not_retried(world: World, owner: Client) -> None:
     assert "It can be retried when it is over" in words_of(owner.get(f"/jobs/{job.pk}/retry"))
     form = "application/x-www-form-urlencoded"
     said = words_of(owner.post(f"/jobs/{job.pk}/retry", f"token={'a' * 24}&from=start", form, follow=True))
-    assert "is not retried" in said and not Job.objects.filter(parent=job).exists()
+    assert "cannot be retried" in said and not Job.objects.filter(parent=job).exists()
 
 
 def test_name_and_tags_are_changed_and_how_it_waits_while_it_waits(world: World, owner: Client, viewer: Client) -> None:
@@ -227,7 +227,7 @@ def test_pausing_and_resuming_with_the_page_open(visit: Visit, width: int) -> No
     saved(job, step=12)
     say(job, PAUSED)
     expect(page.locator(".job-head .chip")).to_have_text("paused", timeout=ARRIVES_WITHIN_MS)
-    expect(story).to_contain_text("Goes on after step 12.")
+    expect(story).to_contain_text("Will resume after step 12.")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("link", name="Resume").click()
     page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()

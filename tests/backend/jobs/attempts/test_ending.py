@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 from django.db import transaction
 
-from backend.jobs.attempts.ending import LOST, end_as_told, end_stopped, end_unheard, go_on_after_last
+from backend.jobs.attempts.ending import LOST, end_as_reported, end_stopped, end_unreported, retry_after_last
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import ControlRequest, Job, JobAttempt, JobState
 
@@ -24,16 +24,16 @@ def running(job: Job, attempt: JobAttempt, now: datetime) -> Job:
 def told(job: Job, attempt: JobAttempt, outcome: str, now: datetime, *, failure_class: str = "") -> Job:
     with transaction.atomic():
         job = locked_job(job.pk)
-        end_as_told(job, attempt, outcome=outcome, failure_class=failure_class, message=MESSAGE, now=now)
+        end_as_reported(job, attempt, outcome=outcome, failure_class=failure_class, message=MESSAGE, now=now)
         if job.state == JobState.RECOVERING:
-            go_on_after_last(job, actor="reconcile", now=now)
+            retry_after_last(job, actor="reconcile", now=now)
     return job
 
 
 def unheard(job: Job, attempt: JobAttempt, now: datetime) -> Job:
     with transaction.atomic():
         job = locked_job(job.pk)
-        end_unheard(job, attempt, outcome=LOST, message=MESSAGE, log_tail="", actor="reconcile", now=now)
+        end_unreported(job, attempt, outcome=LOST, message=MESSAGE, log_tail="", actor="reconcile", now=now)
     return job
 
 
@@ -45,7 +45,7 @@ def test_a_lost_node_is_followed_by_the_next_attempt_whoever_noticed(
         job = unheard(running, attempt, now)
     else:
         job = told(running, attempt, "failed", now, failure_class="infrastructure")
-    assert (job.state, job.num_attempts, job.message) == ("starting", 2, f"{MESSAGE} Going on from the beginning.")
+    assert (job.state, job.num_attempts, job.message) == ("starting", 2, f"{MESSAGE} Restarting from the beginning.")
     first = job.attempts.get(n=1)
     assert (first.failure_class, first.ended_at) == ("infrastructure", now)
     assert job.reservations.filter(released_at__isnull=True).exists(), "the first retry keeps its devices"
@@ -53,7 +53,7 @@ def test_a_lost_node_is_followed_by_the_next_attempt_whoever_noticed(
 
 def test_an_engine_that_pauses_by_itself_pauses_its_job(running: Job, attempt: JobAttempt, now: datetime) -> None:
     job = told(running, attempt, "paused", now)
-    assert (job.state, job.reason, job.message) == ("paused", "engine", f"{MESSAGE} Begins at the beginning.")
+    assert (job.state, job.reason, job.message) == ("paused", "engine", f"{MESSAGE} Will start from the beginning.")
     assert not ControlRequest.objects.filter(acknowledged_at__isnull=True).exists()
 
 
@@ -70,7 +70,7 @@ def test_a_stopping_job_lands_where_it_was_sent_whatever_its_engine_says(
     if by == "its driver":
         job = told(job, attempt, "succeeded", now)
     assert (job.state, job.reason) == (target, "asked")
-    unsaid = "Why." if target == "failed" else "The engine let go without saying how it ended."
+    unsaid = "Why." if target == "failed" else "The engine stopped without reporting an outcome."
     assert job.message == (MESSAGE if by == "its driver" else unsaid)
 
 

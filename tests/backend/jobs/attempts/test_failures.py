@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from backend.jobs.attempts.evidence import Evidence, scrubbed
+from backend.jobs.attempts.evidence import Evidence, scrub
 from backend.jobs.attempts.failures import ADVICE, RETRIES, explain_failure, next_try, note_failure
 from backend.jobs.attempts.launching import gather_evidence
 from backend.jobs.lifecycle import advance, locked_job
@@ -212,4 +212,4 @@ def test_each_class_is_counted_for_itself_back_to_the_last_checkpoint(job: Job, 
 
 def test_secrets_of_ours_do_not_get_into_evidence() -> None:
     text = "key lam_live_abcd1234_SECRET, Authorization: Bearer abc.def and lam_run_xyz\0"
-    assert scrubbed(text) == "key lam_live_…, Authorization: Bearer … and lam_run_…"
+    assert scrub(text) == "key lam_live_…, Authorization: Bearer … and lam_run_…"

@@ -124,7 +124,7 @@ def test_a_ray_that_does_not_answer_is_left_alone_for_as_long_as_it_made_us_wait
     launcher = RayLauncher(f"http://127.0.0.1:{free_port()}", TOKEN, clock=lambda: next(moments))
     with pytest.raises(RayUnreachable, match="ConnectError"):
         launcher.status("s")  # from 100 to 107
-    with pytest.raises(RayUnreachable, match="left alone for 1 s"):
+    with pytest.raises(RayUnreachable, match="next request in 1 s"):
         launcher.status("s")  # at 113
     with pytest.raises(RayUnreachable, match="ConnectError"):
         launcher.status("s")

@@ -65,7 +65,7 @@ def test_a_pause_reaches_the_driver_and_its_last_word_frees_the_devices(
     acknowledged = {"type": "request_acknowledged", "request_id": request.id}
     say(attempt, trained(3), saved(3), acknowledged, finished("paused"), now=now)
     running.refresh_from_db()
-    assert (running.state, running.step) == ("paused", 3) and "Goes on after step 3" in running.message
+    assert (running.state, running.step) == ("paused", 3) and "Will resume after step 3" in running.message
     assert not running.reservations.filter(released_at=None).exists()
     assert not running.attempts.filter(ended_at=None).exists()
     landed = running.events.get(to_state="paused")

@@ -9,7 +9,7 @@ from backend.accounts.models import Team
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.submitting import validation
-from backend.jobs.submitting.code_check import what_is_wrong
+from backend.jobs.submitting.code_check import check_code
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.validation import MOST_VALIDATIONS, forgotten_validations, validate_job
 from backend.pools.models import TeamQuota
@@ -84,11 +84,11 @@ def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, team:
     ],
 )
 def test_what_may_define_them_is_let_through(code: str) -> None:
-    assert what_is_wrong(code, ("prompt", "respond")) is None
+    assert check_code(code, ("prompt", "respond")) is None
 
 
 def test_the_file_is_not_run(tmp_path: Path) -> None:
-    assert what_is_wrong(f"open({str(tmp_path)!r} + '/ran', 'w')\n{GOOD}", ("respond",)) is None
+    assert check_code(f"open({str(tmp_path)!r} + '/ran', 'w')\n{GOOD}", ("respond",)) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -126,7 +126,7 @@ def test_a_spec_that_kills_its_validator_is_refused_after_three_tries(
     def die(code: str, wanted: tuple[str, ...]) -> None:
         raise SystemExit("killed for its memory")
 
-    monkeypatch.setattr(validation, "what_is_wrong", die)
+    monkeypatch.setattr(validation, "check_code", die)
     for _ in range(MOST_VALIDATIONS):
         with pytest.raises(SystemExit):
             validate_job(custom.pk, now=now)
