@@ -4,7 +4,7 @@ Invariants:
 - each attempt has a number and a fence, both higher than any before, and a fence no lower than the generation: attempts
   begun before the database was restored have other fences;
 - an attempt begun in the lost time is not begun again: it is adopted, with the fence that its driver has;
-- an earlier attempt that had not ended is ended in the same transaction, and the engine is asked to stop it: from now
+- an earlier attempt that had not ended is ended in the same transaction and stopped on the engine: from now
   on its fence is outdated and whatever it still sends has no effect;
 - it resumes from the newest checkpoint, and an evaluation starts over; requests to the previous attempt do not carry
   over;

@@ -4,8 +4,8 @@ Invariants:
 - the submission id is the attempt's, so launching twice starts once;
 - an order travels as a file in a package of its own, because it holds a token: environment variables and entrypoints
   are visible to everyone who may list Ray's jobs;
-- an ambiguous response is resolved by querying the id; if that fails too, `RayUnreachable` is raised, which never says
-  anything about the job;
+- an ambiguous response is resolved by querying the id; if that fails too, `RayUnreachable` is raised, which implies
+  nothing about the job;
 - the driver runs on a host that the pool's selector matches, or on the head node of an autoscaling Ray;
 - in a CPU pool neither the driver nor its children see a GPU, which Ray 2.60 exposes to processes that requested none;
 - after a timeout Ray gets no request for as long as the timeout took: at most half of a process' time waits for it;

@@ -93,7 +93,7 @@ def _record_if_killed(job_id: str, stopped: Sequence[int]) -> None:
         if not job.is_terminal or job.reason != KILLED or job.events.filter(type="cluster_stopped").exists():
             return
         numbers = " and ".join(str(n) for n in stopped)
-        message = f"The cluster was asked to stop attempt {numbers}." if stopped else "Nothing was running."
+        message = f"Sent a stop request for attempt {numbers} to the cluster." if stopped else "Nothing was running."
         record_event(job, "cluster_stopped", actor="launcher", now=database_now(), message=message)
 
 

@@ -75,6 +75,6 @@ def _stays(events: Sequence[JobEvent]) -> Iterator[Span]:
             yield _span(STAYS[JobState(entered.to_state)], ("stay", entered.seq), entered.at, left.at)
 
 
-def _span(name: str, of: tuple[str, int], began: datetime, ended: datetime, **told: int) -> Span:
-    numbers = {f"laminar.{key}": value for key, value in told.items()}
+def _span(name: str, of: tuple[str, int], began: datetime, ended: datetime, **values: int) -> Span:
+    numbers = {f"laminar.{key}": value for key, value in values.items()}
     return Span(name=name, of=of, began=began.timestamp(), ended=ended.timestamp(), told=numbers)

@@ -26,7 +26,7 @@ MAY_KILL: Final = frozenset({Role.ADMIN, Role.OWNER})
 def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     """Returns the job and whether this call changed anything.
 
-    A job that holds no devices is cancelled at once. A running one moves to `stopping` and its driver is asked to end;
+    A job that holds no devices is cancelled at once. A running one moves to `stopping` and its driver gets a request;
     ingest (or reconcile's deadline) makes the last move. A job that is already stopping keeps its target state.
     """
     with transaction.atomic():

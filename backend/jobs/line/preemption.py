@@ -41,7 +41,7 @@ def pause_victim(preemption: Preemption, *, now: datetime) -> bool:
 
 
 def take_replicas(resize: Resize, *, now: datetime) -> bool:
-    """Asks the engine to continue with fewer replicas; the reservations stay until the engine confirms."""
+    """Requests that the engine continue with fewer replicas; reservations stay until it confirms."""
     job = _lock(resize.job)
     if job is None or job.state not in PAUSABLE:
         return False

@@ -1,14 +1,14 @@
-"""What the database refuses whoever asks: code with a bug, an admin page, or psql.
+"""Changes that the database refuses from any client: buggy code, an admin page, or psql.
 
-- a job's state moves only as `lifecycle.LEGAL_MOVES` says (a test holds the two lists together), and a terminal row
-  changes no more, but for the cursor under which late news are pulled;
+- a job's state moves only along `lifecycle.LEGAL_MOVES` (a test compares the two lists), and a terminal row never
+  changes, except for the cursor that late news move;
 - its spec, team, project and descent never change, its fence never falls, and no job is deleted;
 - a change of state raises the row's version by one and has its event, identified by that version, at commit;
 - the event log is append-only;
 - a job holds devices if and only if its state is one that does, checked at commit from both tables: a trainer if it
   trains, its replicas if it only evaluates.
 
-`jobs_generation` has one row, the generation of the installation, of which a copy is kept outside the database.
+`jobs_generation` has one row, the generation of the installation, with a copy outside the database.
 """
 
 import django.db.models.deletion

@@ -220,7 +220,7 @@ def change(
     summary="Cancel a job",
 )
 def cancel(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """202: the job is cancelled, or its engine was asked to stop. 200: it is already stopping or cancelled.
+    """202: the job is cancelled, or its engine received the request. 200: it is already stopping or cancelled.
     409 `invalid_state`: it has succeeded or failed."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)

@@ -47,7 +47,7 @@ class Admitted:
     """An accepted spec, with presets applied and the resolved versions of its assets."""
 
     spec: JobSpec
-    found: list[FoundAsset]
+    assets: list[FoundAsset]
     start: ResumePoint | None
 
 
@@ -62,10 +62,10 @@ def look_at(
 ) -> Admitted:
     """Runs every check of a submission without creating anything. Raises `SpecRefused`, `NotFound`."""
     assert project.team_id == team.pk, "the project belongs to the team"
-    spec, found = looked_up(spec, team, project.pk)
+    spec, assets = looked_up(spec, team, project.pk)
     spec = filled(spec, team, pool, quotas)
     refuse_spec(spec, team, pool, quotas=quotas)
-    return Admitted(spec=spec, found=found, start=_find_start(team, spec, start_from))
+    return Admitted(spec=spec, assets=assets, start=_find_start(team, spec, start_from))
 
 
 def submit_job(
@@ -91,7 +91,7 @@ def submit_job(
         refuse_other_project(by.key, project.pk)
         refuse_checkpoint_beyond_project(by.key, start_from)
     admitted = look_at(team=team, project=project, spec=spec, pool=pool, start_from=start_from, quotas=quotas)
-    spec, found, start = admitted.spec, admitted.found, admitted.start
+    spec, assets, start = admitted.spec, admitted.assets, admitted.start
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
     is_queued = state == JobState.QUEUED
     job = Job(
@@ -123,8 +123,8 @@ def submit_job(
         if by.key is not None:
             refuse_spec_over_ceiling(by.key, spec, now=now)
         begin(job, actor=by.actor, now=now, data={**details, **(data or {})})
-        if found:
-            library().keep(job, found)
+        if assets:
+            library().keep(job, assets)
     return job
 
 

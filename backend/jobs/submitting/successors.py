@@ -1,4 +1,4 @@
-"""Names of jobs made from other jobs, so that a list tells them apart: "Sums (retry 2)", "Sums (from step 40)".
+"""Names of jobs made from other jobs, to distinguish them in lists: "Sums (retry 2)", "Sums (from step 40)".
 
 Invariant: names do not grow from one successor to the next, and never exceed the longest allowed name.
 """

@@ -20,7 +20,7 @@ from typing import Final
 from engine.spec.job import JobSpec
 from engine.spec.schedules import SCHEDULES
 
-LEARN, BRING, PACE = "What is learned", "Bring your own", "Who waits for whom"
+LEARN, BRING, PACE = "Tasks", "Bring your own", "Schedules"
 
 _ABOUT: Final[Mapping[str, tuple[str, str]]] = {
     "running_sums": (LEARN, "One question, one answer: adding up numbers. Start here."),

@@ -1,4 +1,4 @@
-"""The door by which something is asked of a driver."""
+"""Control requests to a job's driver."""
 
 from datetime import datetime
 
@@ -10,20 +10,20 @@ def wanted(job: Job) -> list[tuple[str, int | None]]:
     return list(open_requests().filter(job=job).order_by("kind").values_list("kind", "replicas"))
 
 
-def test_asking_again_for_the_same_changes_nothing(job: Job, now: datetime) -> None:
+def test_same_request_again_is_a_no_op(job: Job, now: datetime) -> None:
     for _ in range(2):
         ask_driver(job, "pause", now=now)
         ask_driver(job, "resize", replicas=3, now=now)
     assert job.requests.count() == 2 and wanted(job) == [("pause", None), ("resize", 3)]
 
 
-def test_of_two_sizes_the_newer_is_wanted(job: Job, now: datetime) -> None:
+def test_newer_resize_replaces_older(job: Job, now: datetime) -> None:
     ask_driver(job, "resize", replicas=3, now=now)
     ask_driver(job, "resize", replicas=2, now=now)
     assert job.requests.count() == 2 and wanted(job) == [("resize", 2)]
 
 
-def test_what_was_acknowledged_can_be_asked_again(job: Job, now: datetime) -> None:
+def test_acknowledged_request_can_be_repeated(job: Job, now: datetime) -> None:
     ask_driver(job, "pause", now=now)
     (first,) = open_requests()
     assert acknowledge_request(job, first.pk, now=now) and not acknowledge_request(job, first.pk, now=now)

@@ -1,4 +1,4 @@
-"""What the database refuses whoever asks, proved by raw SQL."""
+"""Changes that the database refuses from any client, proved with raw SQL."""
 
 from itertools import product
 from typing import Any
@@ -22,10 +22,10 @@ def refused(sql: str, *values: Any) -> bool:
 
 
 def put(job: Job, state: str) -> None:
-    """Behind the guards' back, into any state."""
+    """Into any state, with the guards disabled."""
     finished = "now()" if state in TERMINAL_STATES else "NULL"
     with connection.cursor() as db:
-        db.execute("SET CONSTRAINTS ALL IMMEDIATE")  # else ALTER TABLE finds pending triggers
+        db.execute("SET CONSTRAINTS ALL IMMEDIATE")  # otherwise ALTER TABLE finds pending triggers
         db.execute("ALTER TABLE jobs_job DISABLE TRIGGER USER")
         db.execute(f"UPDATE jobs_job SET state = %s, finished_at = {finished} WHERE id = %s", [state, job.pk])
         db.execute("ALTER TABLE jobs_job ENABLE TRIGGER USER")
@@ -33,7 +33,7 @@ def put(job: Job, state: str) -> None:
 
 
 def moves(job: Job, source: str, target: str) -> bool:
-    """Does the database let this happen? Undone again."""
+    """True if the database allows the move. Rolled back afterwards."""
     finished = "now()" if target in TERMINAL_STATES else "NULL"
     with transaction.atomic():
         put(job, source)
@@ -44,7 +44,7 @@ def moves(job: Job, source: str, target: str) -> bool:
 
 
 def refused_at_commit(sql: str, *values: Any) -> bool:
-    """By the checks that are made when a transaction ends; here they are made at once."""
+    """By the constraints checked at commit, checked here at once."""
     try:
         with transaction.atomic(), connection.cursor() as db:
             db.execute(sql, values)
@@ -57,7 +57,7 @@ def refused_at_commit(sql: str, *values: Any) -> bool:
     return False
 
 
-def test_the_database_knows_the_same_legal_moves_as_the_code(job: Job) -> None:
+def test_database_and_code_have_the_same_legal_moves(job: Job) -> None:
     for source, target in product(JobState.values, JobState.values):
         if source != target:
             assert moves(job, source, target) == (target in LEGAL_MOVES[source]), (source, target)
@@ -75,12 +75,12 @@ def test_no_change_of_state_without_its_event(job: Job, attempt: Any) -> None:
         "message, data) VALUES (%s, 9, 9, now(), 'state_changed', 'x', 'starting', %s, %s, '', '', '{}')"
     )
     assert refused_at_commit(move, job.pk)
-    assert refused_at_commit(f"{move}; {event}", job.pk, job.pk, "running", job.version), "an older one does not count"
+    assert refused_at_commit(f"{move}; {event}", job.pk, job.pk, "running", job.version), "an old event does not count"
     assert refused_at_commit(f"{move}; {event}", job.pk, job.pk, "recovering", job.version + 1)
     assert not refused_at_commit(f"{move}; {event}", job.pk, job.pk, "running", job.version + 1)
 
 
-def test_a_job_holds_devices_if_and_only_if_its_state_does(job: Job, attempt: Any, make_job: Any) -> None:
+def test_job_holds_devices_iff_its_state_does(job: Job, attempt: Any, make_job: Any) -> None:
     release = "UPDATE pools_reservation SET released_at = created_at WHERE job_id = %s"
     assert refused_at_commit(release, job.pk)
     assert refused_at_commit(f"{release} AND role = 'trainer'", job.pk)
@@ -95,14 +95,14 @@ def test_a_job_holds_devices_if_and_only_if_its_state_does(job: Job, attempt: An
 def test_what_is_over_changes_no_more(job: Job, change: str) -> None:
     cancel_job(job.pk, actor="user:1", now=NOW)
     assert refused(f"UPDATE jobs_job SET {change} WHERE id = %s", job.pk)
-    assert not refused("UPDATE jobs_job SET cursor = cursor + 1 WHERE id = %s", job.pk), "late news are pulled by it"
+    assert not refused("UPDATE jobs_job SET cursor = cursor + 1 WHERE id = %s", job.pk), "late news still move it"
 
 
 @pytest.mark.parametrize(
     "column",
     ["spec = '{}'", "team_id = 'team_x'", "project_id = 'proj_x'", "start_from = 'x'", "parent_id = id", "fence = -1"],
 )
-def test_what_never_changes(job: Job, column: str) -> None:
+def test_immutable_columns_never_change(job: Job, column: str) -> None:
     assert refused(f"UPDATE jobs_job SET {column} WHERE id = %s", job.pk)
 
 
@@ -132,7 +132,7 @@ def test_events_are_not_truncated(job: Job) -> None:
     assert refused("TRUNCATE jobs_jobevent CASCADE")
 
 
-def test_one_live_attempt_and_one_live_reservation_a_role(job: Job, attempt: Any) -> None:
+def test_one_live_attempt_and_one_reservation_per_role(job: Job, attempt: Any) -> None:
     assert refused(
         "INSERT INTO jobs_jobattempt (job_id, n, fence, submission_id, token_sha256, resume_from, resume_step, "
         "acked_seq, created_at, outcome, message, failure_class, evidence) "

@@ -67,7 +67,7 @@ class Lifecycle(RuleBasedStateMachine):
             transaction.set_rollback(True)
             self.undo.__exit__(None, None, None)
 
-    # ── what people do ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what users do ────────────────────────────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: len(self.known) < 6)
     @rule(devices=st.integers(2, 5), preemptible=st.booleans())
@@ -92,7 +92,7 @@ class Lifecycle(RuleBasedStateMachine):
             return
         may = job.state in RUNS | {JobState.PAUSING, JobState.PAUSED}
         self.asked(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=may)
-        if may:  # twice is the same as once
+        if may:  # idempotent
             assert self.asked(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=True) is False
 
     @rule(which=PICK)
@@ -124,7 +124,7 @@ class Lifecycle(RuleBasedStateMachine):
         else:
             assert job.is_terminal and child.parent_id == job.pk
             self.known.pop(child.pk, None)
-            cancel_job(child.pk, actor="user:1", now=self.now)  # it is validating; the rest of it is a job like others
+            cancel_job(child.pk, actor="user:1", now=self.now)  # it is validating; otherwise a job like any other
             self.note(Job.objects.get(pk=child.pk), is_cancelled=True)
 
     @rule(which=PICK)
@@ -165,7 +165,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(which=PICK)
     def obey(self, which: int) -> None:
-        """The driver does what it is asked."""
+        """The driver acts on its requests."""
         attempt = self.attempt(which)
         if attempt is None or attempt.submitted_at is None:
             return
@@ -177,7 +177,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(which=PICK)
     def a_ghost_speaks(self, which: int) -> None:
-        """An attempt that is over: what it says has no effect."""
+        """Facts of an ended attempt have no effect."""
         ghosts = list(JobAttempt.objects.filter(ended_at__isnull=False).order_by("pk"))
         if not ghosts:
             return
@@ -301,7 +301,7 @@ class Lifecycle(RuleBasedStateMachine):
         ingest_facts(attempt, batch, now=self.now)
 
     def asked(self, ask: Callable[[], tuple[Job, bool]], *, may: bool) -> bool | None:
-        """Whether it changed anything; None: it was refused, as it had to be."""
+        """True if it changed anything; None if it was refused, as it had to be."""
         try:
             changed = ask()[1]
         except InvalidState:
@@ -312,7 +312,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 
 @pytest.mark.long
-def test_no_order_of_what_happens_breaks_an_invariant(pool: ResourcePool, make_job: MakeJob, now: datetime) -> None:
+def test_no_order_of_events_breaks_an_invariant(pool: ResourcePool, make_job: MakeJob, now: datetime) -> None:
     class Machine(Lifecycle):
         pass
 

@@ -1,4 +1,4 @@
-"""The outbox: at least once wherever a process dies, at once when the broker is up, harmless when it is not."""
+"""The outbox: at-least-once delivery wherever a process dies, immediate if the broker is up, harmless if it is down."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Handled:
-    """A handler that remembers its keys."""
+    """A handler that records its keys."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -41,7 +41,7 @@ class Handled:
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """What the nudge was told after a commit."""
+    """The ids passed to the nudge after a commit."""
     told: list[list[int]] = []
     monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: told.append(list(ids)))
     return told
@@ -58,7 +58,7 @@ def write(topic: str, key: str) -> int:
 
 
 def run_elsewhere(script: str) -> int:
-    """In a process of its own, on this test's database."""
+    """Runs in a process of its own, on this test's database."""
     database = connection.settings_dict
     url = f"postgresql://{database['USER']}:{database['PASSWORD']}@{database['HOST']}:{database['PORT']}"
     environment = os.environ | {"LAMINAR_DATABASE_URL": f"{url}/{database['NAME']}"}
@@ -69,31 +69,31 @@ def run_elsewhere(script: str) -> int:
 
 @pytest.mark.django_db(transaction=True)
 class TestAtLeastOnce:
-    def test_what_rolls_back_was_never_said(self, published: list[list[int]]) -> None:
+    def test_rollback_publishes_nothing(self, published: list[list[int]]) -> None:
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             enqueue("schedule", "pool_a", database_now())
             raise ZeroDivisionError
         assert published == [] and not OutboxMessage.objects.exists()
 
-    def test_the_nudge_comes_after_the_commit_and_not_before(self, published: list[list[int]]) -> None:
+    def test_nudge_is_sent_after_commit(self, published: list[list[int]]) -> None:
         with transaction.atomic():
             enqueue("schedule", "pool_a", database_now())
             assert published == []
         assert published == [[OutboxMessage.objects.get().pk]]
 
-    def test_a_delivered_row_is_gone_and_a_doubled_message_does_nothing(self, published: list[list[int]]) -> None:
+    def test_delivered_row_is_deleted_and_duplicate_is_a_no_op(self, published: list[list[int]]) -> None:
         row, handled = write("launch", "job_a"), Handled()
         for _ in range(2):
             deliver([row], {"launch": handled}, database_now())
         assert handled.keys == ["job_a"]
 
-    def test_a_lost_nudge_is_made_good_by_the_dispatcher(self, published: list[list[int]]) -> None:
+    def test_dispatcher_publishes_row_of_lost_nudge(self, published: list[list[int]]) -> None:
         row, sent = write("launch", "job_a"), list[Sequence[int]]()
         assert dispatch_due(database_now(), sent.append) == 0  # the nudge has a head start
         assert dispatch_due(in_a_moment(), sent.append) == 1
         assert sent == [[row]]
 
-    def test_one_message_for_many_rows_about_the_same(self, published: list[list[int]]) -> None:
+    def test_rows_of_one_subject_share_a_message(self, published: list[list[int]]) -> None:
         pools = [write("schedule", "pool_a") for _ in range(3)]
         other, sent, handled = write("schedule", "pool_b"), list[Sequence[int]](), Handled()
         assert dispatch_due(in_a_moment(), sent.append) == 4
@@ -106,7 +106,7 @@ class TestAtLeastOnce:
         row, sent = write("launch", "job_a"), list[Sequence[int]]()
         script = "import os\ndef die(ids): os._exit(9)\ndispatch_due(database_now() + NUDGE_HEAD_START, die)"
         assert run_elsewhere(script) == 9
-        assert dispatch_due(in_a_moment(), sent.append) == 0  # claimed: somebody may be at it
+        assert dispatch_due(in_a_moment(), sent.append) == 0  # claimed: a worker may be delivering it
         assert dispatch_due(in_a_moment() + CLAIM_LASTS, sent.append) == 1
         assert sent == [[row]]
 
@@ -118,13 +118,13 @@ class TestAtLeastOnce:
         assert dispatch_due(in_a_moment(), sent.append) == 1
         assert sent == [[row]]
 
-    def test_a_broker_that_forgets_everything_costs_a_delay(self, published: list[list[int]]) -> None:
+    def test_broker_losing_everything_only_delays(self, published: list[list[int]]) -> None:
         row, sent = write("launch", "job_a"), list[Sequence[int]]()
         now = in_a_moment()
         dispatch_due(now, lambda ids: None)  # published, then FLUSHALL
         assert dispatch_due(now + CLAIM_LASTS, sent.append) == 1 and sent == [[row]]
 
-    def test_a_failing_handler_is_tried_again_later_and_later(self, published: list[list[int]]) -> None:
+    def test_failing_handler_is_retried_with_backoff(self, published: list[list[int]]) -> None:
         row, now = write("launch", "job_a"), database_now()
 
         def fail(key: str) -> None:
@@ -139,7 +139,7 @@ class TestAtLeastOnce:
         deliver([row], {"launch": Handled()}, now)
         assert not OutboxMessage.objects.exists()
 
-    def test_a_late_commit_with_a_lower_id_is_not_skipped(self, published: list[list[int]]) -> None:
+    def test_late_commit_with_lower_id_is_not_skipped(self, published: list[list[int]]) -> None:
         written, may_commit = threading.Event(), threading.Event()
         early: list[int] = []
 
@@ -188,7 +188,7 @@ def app_on(port: int) -> Celery:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Takes connections and never says a word: a broker whose machine froze."""
+    """Accepts connections and never answers: a broker whose machine froze."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -202,7 +202,7 @@ def closed_port() -> int:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("broker", ["closed_port", "silent_port"])
-def test_a_request_never_waits_for_the_broker(
+def test_request_never_waits_for_the_broker(
     broker: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nudge, "app", app_on(request.getfixturevalue(broker)))
@@ -213,9 +213,9 @@ def test_a_request_never_waits_for_the_broker(
             enqueue("launch", f"job_{n}", database_now())
         slowest = max(slowest, time.perf_counter() - started)
     print(f"{broker}: slowest of 20 commits {1000 * slowest:.1f} ms")
-    assert slowest < 2.0  # of a busy machine; whoever waited for the broker would wait longer
+    assert slowest < 2.0  # on a busy machine; waiting for the broker would take longer
     assert dispatch_due(in_a_moment(), lambda ids: None) == 20
-    nudge._forget_thread()  # its thread may still be waiting for the silent broker
+    nudge._forget_thread()  # its thread may still wait for the silent broker
 
 
 @pytest.mark.long
@@ -232,12 +232,12 @@ def test_a_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, 
     started = time.monotonic()
     for n in range(3 * nudge._MOST_WAITING):
         nudge.publish_soon([n], f"launch job_{n}")
-    assert time.monotonic() - started < 60  # whoever waited for the broker would wait seconds for each
+    assert time.monotonic() - started < 60  # waiting for the broker would take seconds each
     nudge._forget_thread()
 
 
-def test_a_burst_to_one_pool_leaves_in_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first at once, the others together; other subjects apart; nothing lost."""
+def test_burst_to_one_pool_takes_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is sent at once, the others together; other subjects separately; none is lost."""
     sent: queue.Queue[list[int]] = queue.Queue()
     monkeypatch.setattr(nudge, "publish_now", lambda ids: sent.put(list(ids)))
     nudge._forget_thread()
@@ -257,7 +257,7 @@ def test_submitting_a_job_leaves_a_row_for_its_pool(job: Job, pool: ResourcePool
     assert row.not_before < database_now() + timedelta(seconds=3)
 
 
-def test_what_is_logged_while_an_act_of_a_job_is_done_names_the_job(db: None) -> None:
+def test_log_lines_of_a_delivery_name_the_job(db: None) -> None:
     now, said = database_now(), []
     for topic, key in (("launch", "job_1"), ("schedule", "pool_1")):
         OutboxMessage.objects.create(topic=topic, key=key, created_at=now, not_before=now)

@@ -78,7 +78,7 @@ class TestLaunching:
         for _ in range(2):
             stop_superseded(world.job.pk, world.ray)
         told = world.job.events.filter(type="cluster_stopped")
-        assert [event.message for event in told] == ["The cluster was asked to stop attempt 1."]
+        assert [event.message for event in told] == ["Sent a stop request for attempt 1 to the cluster."]
 
     def test_of_a_job_that_was_not_killed_nothing_more_is_told(self, world: World) -> None:
         world.run()

@@ -1,4 +1,4 @@
-"""From waiting to starting, and from recovering to the next attempt."""
+"""Attempts: from queued to starting, and from recovering to the next attempt."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from tests.backend.conftest import MakeCheckpoint
 
 
-def test_an_admitted_job_starts_with_reservations_attempt_event_and_launch(job: Job, attempt: JobAttempt) -> None:
+def test_admitted_job_gets_reservations_attempt_and_launch(job: Job, attempt: JobAttempt) -> None:
     assert (job.state, job.fence, job.num_attempts) == ("starting", 1, 1)
     assert dict(job.reservations.values_list("role", "devices")) == {"trainer": 1, "rollout": 2}
     assert attempt.submission_id.startswith(f"{job.pk}-1-1-")
@@ -22,7 +22,7 @@ def test_an_admitted_job_starts_with_reservations_attempt_event_and_launch(job: 
     ]
 
 
-def test_a_token_is_made_again_and_only_its_digest_is_stored(job: Job, attempt: JobAttempt) -> None:
+def test_token_is_derived_again_and_only_digest_stored(job: Job, attempt: JobAttempt) -> None:
     token = attempt_token(job.pk, 1, 1)
     assert attempt.token_sha256 == token_digest(token) != token
     assert attempt_of_token(token) == attempt
@@ -30,7 +30,7 @@ def test_a_token_is_made_again_and_only_its_digest_is_stored(job: Job, attempt: 
     assert attempt_of_token("\ud800\x00") is None
 
 
-def test_a_recovering_job_keeps_its_devices_and_gets_a_new_fence(
+def test_recovering_job_keeps_devices_and_gets_new_fence(
     job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     make_checkpoint(job, step=7)

@@ -1,4 +1,4 @@
-"""What becomes of a job when its attempt ends: the same whether its driver told of it or somebody noticed."""
+"""What happens to a job when its attempt ends: the same whether the driver reported it or reconcile noticed."""
 
 from datetime import datetime
 
@@ -38,9 +38,7 @@ def unheard(job: Job, attempt: JobAttempt, now: datetime) -> Job:
 
 
 @pytest.mark.parametrize("by", ["its driver", "reconcile"])
-def test_a_lost_node_is_followed_by_the_next_attempt_whoever_noticed(
-    running: Job, attempt: JobAttempt, now: datetime, by: str
-) -> None:
+def test_lost_node_leads_to_next_attempt(running: Job, attempt: JobAttempt, now: datetime, by: str) -> None:
     if by == "reconcile":
         job = unheard(running, attempt, now)
     else:
@@ -51,7 +49,7 @@ def test_a_lost_node_is_followed_by_the_next_attempt_whoever_noticed(
     assert job.reservations.filter(released_at__isnull=True).exists(), "the first retry keeps its devices"
 
 
-def test_an_engine_that_pauses_by_itself_pauses_its_job(running: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_engine_pausing_by_itself_pauses_its_job(running: Job, attempt: JobAttempt, now: datetime) -> None:
     job = told(running, attempt, "paused", now)
     assert (job.state, job.reason, job.message) == ("paused", "engine", f"{MESSAGE} Will start from the beginning.")
     assert not ControlRequest.objects.filter(acknowledged_at__isnull=True).exists()
@@ -59,7 +57,7 @@ def test_an_engine_that_pauses_by_itself_pauses_its_job(running: Job, attempt: J
 
 @pytest.mark.parametrize("target", ["cancelled", "failed"])
 @pytest.mark.parametrize("by", ["its driver", "reconcile"])
-def test_a_stopping_job_lands_where_it_was_sent_whatever_its_engine_says(
+def test_stopping_job_ends_in_its_target_state(
     running: Job, attempt: JobAttempt, now: datetime, by: str, target: str
 ) -> None:
     with transaction.atomic():
@@ -75,7 +73,7 @@ def test_a_stopping_job_lands_where_it_was_sent_whatever_its_engine_says(
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
-def test_what_is_not_tried_again_ends_the_job(running: Job, attempt: JobAttempt, now: datetime, outcome: str) -> None:
+def test_failure_without_retry_ends_the_job(running: Job, attempt: JobAttempt, now: datetime, outcome: str) -> None:
     failure_class = "user_code" if outcome == "failed" else ""
     job = told(running, attempt, outcome, now, failure_class=failure_class)
     assert (job.state, job.failure_class, job.reason) == (outcome, failure_class, "engine_finished")

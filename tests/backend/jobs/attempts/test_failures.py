@@ -1,4 +1,4 @@
-"""Why an attempt failed: what is kept of it, what is tried again, and what a user is told."""
+"""Why an attempt failed: the evidence kept, the retries, and the explanation for the user."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ FAILED = {
 }  # fmt: skip
 
 
-def test_a_failed_job_is_explained_by_what_was_seen(
+def test_failed_job_is_explained_by_its_evidence(
     job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     make_checkpoint(job, step=4)
@@ -69,12 +69,12 @@ def evidence_of(attempt: JobAttempt) -> Evidence:
 
 
 class TestLastWords:
-    """From our own log store: Ray says nothing in these tests."""
+    """From our own log store: Ray has no logs in these tests."""
 
     def test_the_last_errors_of_each_part_are_evidence(
         self, api: Api, job: Job, attempt: JobAttempt, now: datetime
     ) -> None:
-        """What another part said much later does not push them out, and what is no error is not evidence."""
+        """Much later lines of another part do not displace them, and lines that are no errors are no evidence."""
         noise = [("info", f"step {each}") for each in range(5)]
         say(
             attempt,
@@ -91,9 +91,7 @@ class TestLastWords:
         ]
         assert {line["level"] for line in told} == {"error"}
 
-    def test_where_no_part_logged_an_error_the_last_lines_of_all_are_told(
-        self, job: Job, attempt: JobAttempt, now: datetime
-    ) -> None:
+    def test_last_lines_are_evidence_without_errors(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
         say(
             attempt,
             lines("driver", *[("info", f"line {each}") for each in range(20)], at=now),
@@ -108,10 +106,10 @@ class TestLastWords:
         parts = [lines(f"rollout-{n}", *[("error", "x" * 1_000)] * 50, at=later(now, n)) for n in range(40)]
         say(attempt, *parts, FAILED, now=now)
         seen = evidence_of(attempt)
-        assert list(seen.by_component) == [f"rollout-{n}" for n in (39, 38, 37, 36, 35)], "those that spoke last"
+        assert list(seen.by_component) == [f"rollout-{n}" for n in (39, 38, 37, 36, 35)], "those with the newest lines"
         assert {len(said) for said in seen.by_component.values()} == {4}
 
-    def test_an_earlier_attempts_lines_are_not_this_ones(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
+    def test_lines_of_earlier_attempt_are_excluded(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
         say(attempt, lines("driver", ("error", "the first"), at=now), now=now)
         JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now)
         second = JobAttempt.objects.create(
@@ -120,9 +118,7 @@ class TestLastWords:
         say(second, lines("driver", ("error", "the second"), at=now), FAILED, now=now)
         assert [line.message for line in evidence_of(second).lines] == ["the second"]
 
-    def test_a_driver_that_was_lost_leaves_what_it_had_shipped(
-        self, job: Job, attempt: JobAttempt, now: datetime
-    ) -> None:
+    def test_lost_driver_leaves_its_shipped_lines(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
         say(attempt, lines("trainer", ("error", "CUDA out of memory"), at=now), now=now)
         attempt.refresh_from_db()
         job.refresh_from_db()
@@ -136,8 +132,8 @@ def held(job: Job, attempt: JobAttempt) -> Held:
     return next(each for each in held_jobs(attempt.created_at, attempt.created_at) if each.job.pk == job.pk)
 
 
-def test_out_of_time_is_explained_by_the_attempt_that_ran_out(job: Job, attempt: JobAttempt, now: datetime) -> None:
-    """And what the driver says while it lets go does not make another failure of it."""
+def test_timeout_is_explained_by_the_attempt_that_ran_out(job: Job, attempt: JobAttempt, now: datetime) -> None:
+    """The driver's own report during shutdown does not turn it into another failure."""
     phase = {"type": "phase_changed", "phase": "training"}
     say(attempt, phase, lines("trainer", ("warning", "a slow step"), at=now), now=now)
     with transaction.atomic():
@@ -151,10 +147,8 @@ def test_out_of_time_is_explained_by_the_attempt_that_ran_out(job: Job, attempt:
     assert [line.message for line in told.evidence.lines] == ["a slow step"] and "larger max_runtime_s" in told.advice
 
 
-def test_a_job_is_not_explained_by_an_attempt_that_failed_otherwise(
-    job: Job, attempt: JobAttempt, now: datetime
-) -> None:
-    """Its last try was lost with a machine; then it was refused for what it asks."""
+def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAttempt, now: datetime) -> None:
+    """Its last attempt was lost with a machine; then the job was refused for its spec."""
     note_failure(job, attempt, "infrastructure", exit_reason="node gone")
     with transaction.atomic():
         job = locked_job(job.pk)
@@ -173,16 +167,14 @@ def test_the_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt,
 @pytest.mark.parametrize(
     "failure_class", ["user_code", "reward", "config", "data", "memory", "platform", "timeout", "budget"]
 )
-def test_what_is_the_jobs_own_is_not_tried_again(
-    job: Job, attempt: JobAttempt, now: datetime, failure_class: str
-) -> None:
+def test_own_failure_is_not_retried(job: Job, attempt: JobAttempt, now: datetime, failure_class: str) -> None:
     say(attempt, {**FAILED, "failure_class": failure_class}, now=now)
     job.refresh_from_db()
     assert (job.state, job.failure_class) == ("failed", failure_class)
     assert not next_try(job, failure_class).is_left and failure_class in ADVICE
 
 
-def test_each_class_is_counted_for_itself_back_to_the_last_checkpoint(job: Job, attempt: JobAttempt) -> None:
+def test_tries_count_per_class_since_last_checkpoint(job: Job, attempt: JobAttempt) -> None:
     def ended(n: int, failure_class: str) -> None:
         JobAttempt.objects.create(
             job=job,
@@ -210,6 +202,6 @@ def test_each_class_is_counted_for_itself_back_to_the_last_checkpoint(job: Job, 
     assert not last.is_left and last.tried == last.tries == RETRIES["infrastructure"].tries
 
 
-def test_secrets_of_ours_do_not_get_into_evidence() -> None:
+def test_evidence_holds_no_secrets() -> None:
     text = "key lam_live_abcd1234_SECRET, Authorization: Bearer abc.def and lam_run_xyz\0"
     assert scrub(text) == "key lam_live_…, Authorization: Bearer … and lam_run_…"

@@ -1,4 +1,4 @@
-"""The launcher against servers that misbehave. tests/infra/test_ray_head.py has it on a real Ray."""
+"""The launcher against misbehaving servers. tests/infra/test_ray_head.py runs it on a real Ray."""
 
 import http.server
 import json
@@ -26,7 +26,7 @@ def order(job: str = "job_launcher", **terms: Any) -> AttemptOrder:
 
 
 class Answers:
-    """A server that gives fixed answers, to meet what a real Ray does only in bad hours."""
+    """A server with fixed responses, for errors that a real Ray rarely shows."""
 
     def __init__(self, answers: dict[str, tuple[int, str]], *, delay_s: float = 0.0) -> None:
         heard: list[tuple[str, dict[str, str], bytes]] = []
@@ -64,13 +64,13 @@ class Answers:
 TRACEBACK = "Traceback (most recent call last):\n  File x\nValueError: Job with submission_id s already exists"
 
 
-def test_a_500_for_an_id_that_ray_has_is_a_yes() -> None:
+def test_500_for_a_known_id_is_success() -> None:
     known = {"PUT /api/packages/gcs/": (200, ""), "POST /api/jobs/": (500, TRACEBACK)}
     with Answers(known | {"GET /api/jobs/s": (200, json.dumps({"status": "RUNNING"}))}) as launcher:
         launcher.launch(order(), "s")
 
 
-def test_a_500_for_an_id_that_ray_has_not_is_unclear() -> None:
+def test_500_for_an_unknown_id_is_unclear() -> None:
     with (
         Answers({"PUT /api/packages/gcs/": (200, ""), "POST /api/jobs/": (500, TRACEBACK)}) as launcher,
         pytest.raises(RayUnreachable, match="already exists") as unclear,
@@ -89,17 +89,17 @@ def test_no_server_is_unreachable_and_quick() -> None:
 
 
 @pytest.mark.parametrize("body", ["<html>", '{"status": "RUNNING"', "", "[]", '{"status": "DANCING"}', "{}"])
-def test_an_answer_that_is_not_rays_is_unreachable(body: str) -> None:
+def test_non_ray_response_is_unreachable(body: str) -> None:
     with Answers({"GET /api/jobs/s": (200, body)}) as launcher, pytest.raises(LauncherError) as error:
         launcher.status("s")
     assert error.value.retryable
 
 
-def test_the_same_order_makes_the_same_package() -> None:
+def test_same_order_makes_same_package() -> None:
     assert order_package(order()) == order_package(order()) != order_package(order("job_other"))
 
 
-def test_a_driver_is_sent_where_its_pool_is_and_one_of_cpus_sees_no_gpu() -> None:
+def test_driver_gets_pool_labels_and_cpu_pool_hides_gpus() -> None:
     answers = Answers({"PUT /api/packages/gcs/": (200, ""), "POST /api/jobs/": (200, "{}")})
     with answers as launcher:
         away = {"labels": {"zone": "a"}, "device": "gpu"}
@@ -111,7 +111,7 @@ def test_a_driver_is_sent_where_its_pool_is_and_one_of_cpus_sees_no_gpu() -> Non
     assert hidden == [None, None, {"CUDA_VISIBLE_DEVICES": ""}, None]
 
 
-def test_a_ray_without_a_token_is_sent_none() -> None:
+def test_ray_without_token_gets_none() -> None:
     answers = Answers({"GET /api/jobs/s": (200, json.dumps({"status": "RUNNING"}))})
     with answers:
         RayLauncher(answers.url, "").status("s")
@@ -119,7 +119,7 @@ def test_a_ray_without_a_token_is_sent_none() -> None:
     assert [headers.get("Authorization") for _, headers, _ in answers.heard] == [None, "Bearer abc"]
 
 
-def test_a_ray_that_does_not_answer_is_left_alone_for_as_long_as_it_made_us_wait() -> None:
+def test_ray_is_paused_for_as_long_as_its_timeout() -> None:
     moments = iter([0.0, 100.0, 100.0, 107.0, 113.0, 114.5, 114.5, 114.5])
     launcher = RayLauncher(f"http://127.0.0.1:{free_port()}", TOKEN, clock=lambda: next(moments))
     with pytest.raises(RayUnreachable, match="ConnectError"):
@@ -137,7 +137,7 @@ NODES = [
 ]
 
 
-def test_rays_hosts_are_those_that_are_alive() -> None:
+def test_hosts_are_alive_ray_nodes() -> None:
     listed = {"data": {"result": {"result": NODES}}}
     with Answers({"GET /api/v0/nodes?limit=10000": (200, json.dumps(listed))}) as launcher:
         first, second = launcher.hosts()
@@ -146,7 +146,7 @@ def test_rays_hosts_are_those_that_are_alive() -> None:
 
 
 @pytest.mark.parametrize("told", ["[]", "{}", '{"data": {"result": {"result": [{"state": "ALIVE"}]}}}', '{"data": 3}'])
-def test_what_is_not_a_list_of_hosts_is_no_word_about_them(told: str) -> None:
+def test_invalid_host_list_is_unreachable(told: str) -> None:
     with (
         Answers({"GET /api/v0/nodes?limit=10000": (200, told)}) as launcher,
         pytest.raises(RayUnreachable, match="not Ray's list"),

@@ -1,4 +1,4 @@
-"""The way of a job as one trace of both planes, taken by a real collector once the job has ended."""
+"""A job's trace across control plane and engine, received by a real collector once the job has ended."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ def collector(settings: Any) -> Iterator[Collector]:
 
 
 def ended(attempt: JobAttempt, now: datetime, to: JobState = JobState.SUCCEEDED) -> Job:
-    """Ten seconds in each state, five of them until Ray had it."""
+    """Ten seconds in each state, five of them until the submission to Ray."""
     JobAttempt.objects.filter(pk=attempt.pk).update(submitted_at=now + timedelta(seconds=5))
     with transaction.atomic():
         job = locked_job(attempt.job_id)
@@ -42,7 +42,7 @@ def deliver_traces(now: datetime) -> None:
     deliver(list(due), HANDLERS, now)
 
 
-def test_a_job_that_has_ended_is_a_trace_of_its_stays(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
+def test_ended_job_is_a_trace_of_its_states(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
     job = ended(attempt, now)
     deliver_traces(now)
     (root,) = collector.named("job")
@@ -57,7 +57,7 @@ def test_a_job_that_has_ended_is_a_trace_of_its_stays(attempt: JobAttempt, now: 
     assert "customer" not in "".join(collector.bodies) and job.name not in "".join(collector.bodies)
 
 
-def test_the_drivers_spans_are_of_the_same_trace(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
+def test_driver_spans_share_the_trace(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
     sender = SpanSender(f"{collector.url}/v1/traces", job=attempt.job_id)
     driver = TracingSink(MemorySink(), sender, attempt=attempt.n, fence=attempt.fence)
     for fact in (
@@ -86,7 +86,7 @@ def test_without_a_collector_nothing_is_written_or_sent(attempt: JobAttempt, now
     assert not OutboxMessage.objects.filter(topic="trace").exists()
 
 
-def test_a_collector_that_is_away_keeps_nobody_waiting(
+def test_unreachable_collector_delays_nothing(
     attempt: JobAttempt, now: datetime, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, otlp_url="http://127.0.0.1:1/v1/traces")
@@ -95,6 +95,6 @@ def test_a_collector_that_is_away_keeps_nobody_waiting(
     assert not OutboxMessage.objects.filter(topic="trace").exists() and f"trace lost job={job.pk}" in caplog.text
 
 
-def test_a_job_that_has_not_ended_is_not_told_of(attempt: JobAttempt, collector: Collector) -> None:
+def test_running_job_sends_no_trace(attempt: JobAttempt, collector: Collector) -> None:
     send_trace(attempt.job_id)
     assert not collector.bodies

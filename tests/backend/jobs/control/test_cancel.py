@@ -9,7 +9,7 @@ from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 
 
-def test_a_queued_job_is_cancelled_at_once_and_the_line_moves_on(api: Any, job: Job) -> None:
+def test_queued_job_is_cancelled_at_once(api: Any, job: Job) -> None:
     OutboxMessage.objects.all().delete()
     response = api.post(f"/jobs/{job.pk}/cancel")
     assert (response.status_code, response.json()["state"]) == (202, "cancelled")
@@ -19,7 +19,7 @@ def test_a_queued_job_is_cancelled_at_once_and_the_line_moves_on(api: Any, job: 
 
 
 @pytest.mark.parametrize("state", ["starting", "running", "recovering"])
-def test_a_job_that_holds_devices_is_asked_to_let_go(
+def test_job_holding_devices_is_asked_to_stop(
     api: Any, job: Job, attempt: JobAttempt, now: datetime, state: str
 ) -> None:
     if state != "starting":
@@ -29,7 +29,7 @@ def test_a_job_that_holds_devices_is_asked_to_let_go(
     job.refresh_from_db()
     assert job.target_state == "cancelled"
     assert job.requests.get().kind == "cancel"
-    assert job.reservations.filter(released_at=None).count() == 2, "they are released when the engine has let go"
+    assert job.reservations.filter(released_at=None).count() == 2, "they are released when the engine has ended"
 
 
 def test_twice_is_the_same_as_once(api: Any, job: Job, attempt: JobAttempt) -> None:
@@ -58,9 +58,7 @@ def test_a_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAtte
     assert job.state == end
 
 
-def test_a_job_that_stops_for_another_reason_keeps_its_destination(
-    api: Any, job: Job, attempt: JobAttempt, now: datetime
-) -> None:
+def test_stopping_job_keeps_its_target_state(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
     advance(job, JobState.STOPPING, actor="reconcile", now=now, target_state="failed")
     assert api.post(f"/jobs/{job.pk}/cancel").status_code == 200
     job.refresh_from_db()

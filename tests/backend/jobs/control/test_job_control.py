@@ -28,7 +28,7 @@ def over(job: Job, now: datetime) -> Job:
 
 
 class TestRetry:
-    def test_a_retry_is_a_new_job_from_the_newest_checkpoint_with_what_was_changed(
+    def test_retry_starts_at_newest_checkpoint_with_changes(
         self, api: Api, over: Job, make_checkpoint: MakeCheckpoint
     ) -> None:
         make_checkpoint(over, step=10)
@@ -46,7 +46,7 @@ class TestRetry:
         assert over.events.latest("seq").data == {"job": child.pk}
         assert AuditEntry.objects.latest("seq").action == "job.retry"
 
-    def test_from_names_a_checkpoint_of_the_job_or_the_start(
+    def test_from_is_a_checkpoint_or_start(
         self, api: Api, over: Job, make_checkpoint: MakeCheckpoint, make_job: MakeJob
     ) -> None:
         older, _ = make_checkpoint(over, step=10), make_checkpoint(over, step=20)
@@ -61,24 +61,22 @@ class TestRetry:
         assert first.json()["id"] == second.json()["id"] and second["Idempotency-Replayed"] == "true"
         assert Job.objects.filter(parent=over).count() == 1
 
-    def test_a_change_that_breaks_a_rule_is_told_where(self, api: Api, over: Job) -> None:
+    def test_invalid_change_is_refused_with_its_place(self, api: Api, over: Job) -> None:
         refused = api.post(f"/jobs/{over.pk}/retry", {"changes": {"training": {"steps": -1}}})
         assert refused.status_code == 422
         assert [error["pointer"] for error in refused.json()["errors"]] == ["/changes/training/steps"]
 
-    def test_a_checkpoint_at_or_beyond_the_last_step_leaves_nothing_to_do(
-        self, api: Api, over: Job, make_checkpoint: MakeCheckpoint
-    ) -> None:
+    def test_checkpoint_at_the_last_step_is_refused(self, api: Api, over: Job, make_checkpoint: MakeCheckpoint) -> None:
         make_checkpoint(over, step=100)
         refused = api.post(f"/jobs/{over.pk}/retry", {})
         assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "nothing_left")
 
-    def test_only_what_is_over_is_retried(self, api: Api, job: Job) -> None:
+    def test_only_ended_jobs_are_retried(self, api: Api, job: Job) -> None:
         assert api.post(f"/jobs/{job.pk}/retry", {}).json()["code"] == "invalid_state"
 
 
 class TestStartFrom:
-    def test_a_new_job_goes_on_from_a_checkpoint_of_the_team(
+    def test_new_job_starts_from_a_team_checkpoint(
         self, api: Api, over: Job, project: Project, make_checkpoint: MakeCheckpoint
     ) -> None:
         checkpoint = make_checkpoint(over, step=10)
@@ -99,7 +97,7 @@ class TestStartFrom:
         make_checkpoint: MakeCheckpoint,
     ) -> None:
         checkpoint = make_checkpoint(over, step=10)
-        spec = {**over.spec, "placement": {"preemptible": True}}  # their quota lets them borrow only
+        spec = {**over.spec, "placement": {"preemptible": True}}  # their quota only allows borrowing
         answers = [
             api_of(charlie).post("/jobs", {"project": other_project.pk, "spec": spec, "start_from": one}).json()
             for one in (checkpoint.pk, "ckpt_" + "0" * 20)
@@ -110,7 +108,7 @@ class TestStartFrom:
 
 
 class TestChange:
-    def test_nobodys_change_is_overwritten_unseen(self, api: Api, job: Job) -> None:
+    def test_concurrent_change_is_not_overwritten(self, api: Api, job: Job) -> None:
         path = f"/jobs/{job.pk}"
         tag = api.get(path)["ETag"]
         changed = self.patch(api, path, {"name": "Better", "tags": ["a", "b"]}, tag)
@@ -119,17 +117,15 @@ class TestChange:
         stale = self.patch(api, path, {"name": "Worse"}, tag)
         assert (stale.status_code, stale["ETag"]) == (412, changed["ETag"])
         job.refresh_from_db()
-        assert job.name == "Better" and job.spec["name"] == "Sums", "the spec stays as it was submitted"
+        assert job.name == "Better" and job.spec["name"] == "Sums", "the spec never changes"
         event = job.events.latest("seq")
         assert (event.type, event.data["before"]["name"], event.data["after"]["name"]) == ("changed", "Sums", "Better")
 
-    def test_priority_changes_while_a_job_waits_and_not_when_it_runs(
-        self, api: Api, job: Job, pool: ResourcePool, now: datetime
-    ) -> None:
+    def test_priority_changes_only_while_job_waits(self, api: Api, job: Job, pool: ResourcePool, now: datetime) -> None:
         path = f"/jobs/{job.pk}"
         OutboxMessage.objects.all().delete()
         assert self.patch(api, path, {"priority": 5}).json()["priority"] == 5
-        assert OutboxMessage.objects.get().topic == "schedule", "the line has changed"
+        assert OutboxMessage.objects.get().topic == "schedule", "the queue has changed"
         schedule_pool(pool.pk, now=now)
         refused = self.patch(api, path, {"priority": 9, "name": "x"})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (409, "/priority")
@@ -138,7 +134,7 @@ class TestChange:
     def test_what_is_over_changes_no_more(self, api: Api, over: Job) -> None:
         assert self.patch(api, f"/jobs/{over.pk}", {"name": "x"}).status_code == 409
 
-    def test_a_change_to_what_it_was_changes_nothing(self, api: Api, job: Job) -> None:
+    def test_change_to_same_value_is_a_no_op(self, api: Api, job: Job) -> None:
         tag = api.get(f"/jobs/{job.pk}")["ETag"]
         assert self.patch(api, f"/jobs/{job.pk}", {"name": job.name})["ETag"] == tag
         assert job.events.count() == 1
@@ -149,9 +145,7 @@ class TestChange:
 
 
 class TestKill:
-    def test_an_admin_ends_a_job_that_will_not_let_go_and_its_engine_is_fenced_off(
-        self, api: Api, job: Job, attempt: JobAttempt
-    ) -> None:
+    def test_admin_kills_stuck_job_and_its_engine_is_fenced(self, api: Api, job: Job, attempt: JobAttempt) -> None:
         cancel_job(job.pk, actor="user:1", now=attempt.created_at)
         assert [api.post(f"/jobs/{job.pk}/kill").status_code for _ in range(2)] == [202, 200]
         job.refresh_from_db()
@@ -175,7 +169,7 @@ class TestKill:
         assert api.post(f"/jobs/{job.pk}/kill").json()["state"] == "cancelled"
 
 
-def test_several_are_cancelled_each_for_itself(
+def test_several_jobs_are_cancelled_independently(
     api: Api, job: Job, attempt: JobAttempt, make_job: MakeJob, other_project: Project, charlie: User, now: datetime
 ) -> None:
     waiting, done = make_job(), make_job()

@@ -1,4 +1,4 @@
-"""Pause and resume: by request, by preemption, and what the engine's last word does to a job that pauses."""
+"""Pause and resume: on request, by preemption, and when the engine's last fact arrives during a pause."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,14 +54,12 @@ def preempt(job: Job, now: datetime) -> None:
         begin_pause(locked_job(job.pk), reason="preempted", message="Wanted back.", actor="scheduler", now=now)
 
 
-def test_a_pause_reaches_the_driver_and_its_last_word_frees_the_devices(
-    running: Job, attempt: JobAttempt, now: datetime
-) -> None:
+def test_pause_reaches_driver_and_its_end_frees_devices(running: Job, attempt: JobAttempt, now: datetime) -> None:
     assert pause_job(running.pk, actor="user:1", now=now)[1]
     beat = Heartbeat(attempt=attempt.n, fence=attempt.fence, step=3)
     [request] = note_heartbeat(attempt, beat, now=now)
     assert request.kind == "pause"
-    assert running.reservations.filter(released_at=None).exists(), "devices are held until the engine lets go"
+    assert running.reservations.filter(released_at=None).exists(), "devices are held until the engine has ended"
     acknowledged = {"type": "request_acknowledged", "request_id": request.id}
     say(attempt, trained(3), saved(3), acknowledged, finished("paused"), now=now)
     running.refresh_from_db()
@@ -72,7 +70,7 @@ def test_a_pause_reaches_the_driver_and_its_last_word_frees_the_devices(
     assert (landed.data["resume_step"], landed.data["lost_steps"]) == (3, 0)
 
 
-def test_a_pause_without_its_checkpoint_says_what_is_lost(
+def test_pause_without_checkpoint_shows_lost_steps(
     running: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     make_checkpoint(running, step=2)
@@ -83,9 +81,7 @@ def test_a_pause_without_its_checkpoint_says_what_is_lost(
     assert "2 steps will be trained again" in running.message
 
 
-def test_a_resumed_job_waits_at_the_end_of_the_line_and_goes_on_from_its_checkpoint(
-    running: Job, attempt: JobAttempt, now: datetime
-) -> None:
+def test_resumed_job_queues_last_and_uses_its_checkpoint(running: Job, attempt: JobAttempt, now: datetime) -> None:
     pause_job(running.pk, actor="user:1", now=now)
     say(attempt, trained(3), saved(3), finished("paused"), now=now)
     later = now + timedelta(hours=2)
@@ -95,10 +91,10 @@ def test_a_resumed_job_waits_at_the_end_of_the_line_and_goes_on_from_its_checkpo
     assert schedule_pool(running.pool_id, now=later) == 1
     second = running.attempts.latest("n")
     assert (second.n, second.resume_from, second.resume_step) == (2, "file:///c/3", 3)
-    assert note_heartbeat(second, Heartbeat(attempt=2, fence=2, step=3), now=later) == [], "no old wish is left"
+    assert note_heartbeat(second, Heartbeat(attempt=2, fence=2, step=3), now=later) == [], "no old request is left"
 
 
-def test_a_preempted_job_goes_back_to_its_old_place(running: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_preempted_job_returns_to_its_old_place(running: Job, attempt: JobAttempt, now: datetime) -> None:
     before = running.queued_at
     preempt(running, now)
     say(attempt, trained(1), saved(1), finished("paused"), now=now + timedelta(minutes=1))
@@ -106,9 +102,7 @@ def test_a_preempted_job_goes_back_to_its_old_place(running: Job, attempt: JobAt
     assert (running.state, running.queued_at) == ("queued", before)
 
 
-def test_whoever_pauses_a_job_that_is_being_preempted_keeps_it_out_of_the_line(
-    running: Job, attempt: JobAttempt, now: datetime
-) -> None:
+def test_pausing_a_preempted_job_keeps_it_out_of_queue(running: Job, attempt: JobAttempt, now: datetime) -> None:
     preempt(running, now)
     assert pause_job(running.pk, actor="user:1", now=now)[1]
     assert not pause_job(running.pk, actor="user:1", now=now)[1]
@@ -122,12 +116,12 @@ def test_cancel_wins_over_pause(running: Job, attempt: JobAttempt, now: datetime
     cancel_job(running.pk, actor="user:1", now=now)
     with pytest.raises(InvalidState):
         pause_job(running.pk, actor="user:1", now=now)
-    say(attempt, finished("paused"), now=now)  # it had begun to pause before it heard of the cancel
+    say(attempt, finished("paused"), now=now)  # it began to pause before the cancel reached it
     running.refresh_from_db()
     assert running.state == "cancelled"
 
 
-def test_a_run_that_ends_before_it_could_pause_has_succeeded(running: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_run_ending_before_its_pause_succeeds(running: Job, attempt: JobAttempt, now: datetime) -> None:
     pause_job(running.pk, actor="user:1", now=now)
     say(attempt, finished("succeeded"), now=now)
     running.refresh_from_db()
@@ -137,7 +131,7 @@ def test_a_run_that_ends_before_it_could_pause_has_succeeded(running: Job, attem
 @pytest.mark.parametrize(
     ("failure_class", "state"), [("infrastructure", "paused"), ("capacity", "paused"), ("user_code", "failed")]
 )
-def test_a_fault_while_pausing_pauses_and_the_jobs_own_fault_fails(
+def test_fault_while_pausing_pauses_unless_own_fault(
     running: Job, attempt: JobAttempt, now: datetime, failure_class: str, state: str
 ) -> None:
     pause_job(running.pk, actor="user:1", now=now)
@@ -147,9 +141,7 @@ def test_a_fault_while_pausing_pauses_and_the_jobs_own_fault_fails(
     assert running.attempts.get().failure_class == failure_class
 
 
-def test_a_failed_pause_is_not_paused_twice_for_a_replayed_fact(
-    running: Job, attempt: JobAttempt, now: datetime
-) -> None:
+def test_replayed_fact_does_not_pause_twice(running: Job, attempt: JobAttempt, now: datetime) -> None:
     pause_job(running.pk, actor="user:1", now=now)
     say(attempt, finished("paused"), now=now)
     batch = {"attempt": 1, "fence": 1, "facts": [{"seq": 1, "at": now, "body": finished("paused")}]}
@@ -174,7 +166,7 @@ class TestRoutes:
         actions = AuditEntry.objects.order_by("seq").values_list("action", flat=True)
         assert [action for action in actions if action.startswith("job.")] == ["job.pause", "job.resume"]
 
-    def test_a_job_that_waits_or_is_over_cannot_be_paused(self, api: Api, job: Job, now: datetime) -> None:
+    def test_waiting_or_ended_job_cannot_be_paused(self, api: Api, job: Job, now: datetime) -> None:
         assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
         cancel_job(job.pk, actor="user:1", now=now)
         assert api.post(f"/jobs/{job.pk}/pause").json()["allowed"] == []

@@ -1,5 +1,5 @@
-"""A job that trains nothing holds its replicas' devices and no others, from the line to the bill; and the database
-refuses a trainer's share of it as it refuses to do without one of a job that trains."""
+"""An evaluation holds its replicas' devices and no others, from the queue to the bill. The database refuses a trainer
+reservation for it, and refuses a training job without one."""
 
 from datetime import timedelta
 from itertools import count
@@ -29,7 +29,7 @@ SECOND = 10**6
 
 @pytest.fixture
 def make_evaluation(make_job: MakeJob) -> MakeJob:
-    """`devices` are those of its replicas; nothing is added for a trainer."""
+    """`devices`: of its replicas only; nothing is added for a trainer."""
 
     def make(*, devices: int = 1, **changes: Any) -> Job:
         return make_job(training={"steps": 0}, rollout={"replicas": devices}, **changes)
@@ -39,7 +39,7 @@ def make_evaluation(make_job: MakeJob) -> MakeJob:
 
 @pytest.fixture
 def evaluation(make_evaluation: MakeJob, pool: ResourcePool) -> Job:
-    """Has begun, on one device."""
+    """A running evaluation on one device."""
     job = make_evaluation(devices=1)
     assert schedule_pool(pool.pk, now=NOW) == 1
     job.refresh_from_db()
@@ -78,9 +78,7 @@ class TestInTheLine:
         assert (waiting.state, held(waiting)) == ("queued", {})
 
     @pytest.mark.parametrize("asked", [0, 1, CAPACITY])
-    def test_what_its_spec_asks_for_a_trainer_is_not_held(
-        self, make_job: MakeJob, pool: ResourcePool, asked: int
-    ) -> None:
+    def test_trainer_devices_of_its_spec_are_not_held(self, make_job: MakeJob, pool: ResourcePool, asked: int) -> None:
         job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources={"trainer_devices": asked})
         assert job.devices == 3 and schedule_pool(pool.pk, now=NOW) == 1 and held(job) == {"rollout": 3}
 
@@ -99,10 +97,10 @@ class TestInTheLine:
         schedule_pool(pool.pk, now=NOW)
         assert job.reservations.get().borrowed == 2
 
-    def test_nothing_is_oversold_however_both_kinds_come_and_go(
+    def test_mix_of_both_kinds_oversells_nothing(
         self, make_job: MakeJob, make_evaluation: MakeJob, pool: ResourcePool
     ) -> None:
-        """Every round starts what fits, and something that runs ends before the next one."""
+        """Every round starts what fits, and a running job ends before the next one."""
         jobs = [
             make(devices=devices, at=NOW + timedelta(seconds=n))
             for n, (make, devices) in enumerate(
@@ -134,10 +132,10 @@ class TestTheBill:
         spent = sum((row.kinds for row in usage_of_job(job, now=NOW + timedelta(hours=1))), Kinds())
         assert spent.held == 2 * 60 * SECOND
 
-    def test_its_budget_promises_as_much_as_its_replicas_may_cost(
+    def test_budget_covers_the_cost_of_its_replicas(
         self, make_evaluation: MakeJob, pool: ResourcePool, team: Team
     ) -> None:
-        """Those that joined later end with the job, which began before them."""
+        """Replicas that joined later end with the job, which began before them."""
         job = make_evaluation(devices=3, placement={"min_replicas": 1}, max_runtime_s=600)
         schedule_pool(pool.pk, now=NOW)
         later = NOW + timedelta(seconds=100)
@@ -146,9 +144,7 @@ class TestTheBill:
 
 
 class TestTheDatabase:
-    def test_an_evaluation_holds_devices_if_and_only_if_its_state_does(
-        self, evaluation: Job, make_evaluation: MakeJob
-    ) -> None:
+    def test_evaluation_holds_devices_iff_its_state_does(self, evaluation: Job, make_evaluation: MakeJob) -> None:
         release = "UPDATE pools_reservation SET released_at = created_at WHERE job_id = %s"
         assert refused_at_commit(release, evaluation.pk)
         assert refused_at_commit("DELETE FROM pools_reservation WHERE job_id = %s", evaluation.pk)
@@ -158,30 +154,28 @@ class TestTheDatabase:
     def test_an_evaluation_has_no_trainer(self, evaluation: Job) -> None:
         assert refused_at_commit(*reserve(evaluation, "trainer"))
 
-    def test_whatever_trains_has_one(self, make_job: MakeJob, pool: ResourcePool) -> None:
+    def test_training_job_has_a_trainer(self, make_job: MakeJob, pool: ResourcePool) -> None:
         job = make_job(devices=3)
         schedule_pool(pool.pk, now=NOW)
         gone = "DELETE FROM pools_reservation WHERE job_id = %s AND role = 'trainer'"
         assert refused_at_commit(gone, job.pk)
         assert refused("UPDATE pools_reservation SET devices = 0 WHERE job_id = %s AND role = 'trainer'", job.pk)
         passed_off = "UPDATE jobs_job SET steps = 0 WHERE id = %s"
-        assert refused_at_commit(f"{passed_off}; {gone}", job.pk, job.pk), "its spec says what it trains"
+        assert refused_at_commit(f"{passed_off}; {gone}", job.pk, job.pk), "its spec has training steps"
 
-    def test_elastic_replicas_need_those_that_it_started_with(
-        self, make_evaluation: MakeJob, pool: ResourcePool
-    ) -> None:
+    def test_elastic_replicas_need_the_initial_replicas(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
         job = make_evaluation(devices=3, placement={"min_replicas": 1})
         schedule_pool(pool.pk, now=NOW)
         gone = "UPDATE pools_reservation SET released_at = created_at WHERE job_id = %s AND role = 'rollout'"
         assert not refused_at_commit(gone.replace("'rollout'", "'elastic'"), job.pk)
         Reservation.objects.filter(job=job, role="elastic").update(released_at=None)
-        with connection.cursor() as db:  # the other guard, which would refuse it as well
+        with connection.cursor() as db:  # disables the other guard, which would refuse it as well
             db.execute("SET CONSTRAINTS ALL IMMEDIATE")
             db.execute("ALTER TABLE pools_reservation DISABLE TRIGGER laminar_reservation_held_iff")
             db.execute("SET CONSTRAINTS ALL DEFERRED")
         assert refused_at_commit(gone, job.pk)
 
 
-def test_a_job_that_trains_asks_for_a_trainer() -> None:
+def test_training_job_requests_a_trainer() -> None:
     with pytest.raises(ValueError, match=r"resources.trainer_devices must be at least 1, unless training.steps is 0"):
         JobSpec.model_validate({"name": "x", "resources": {"trainer_devices": 0}})

@@ -1,4 +1,4 @@
-"""Taking devices back, against the real database: victims, replicas, claims, and what the database refuses."""
+"""Preemption against the real database: victims, replicas, claims, and the guards of the database."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Theirs = Callable[..., Job]
 
 @pytest.fixture
 def theirs(other_team: Team, other_project: Project, charlie: User, pool: ResourcePool, make_spec: MakeSpec) -> Theirs:
-    """A preemptible job of the other team, which owns nothing here and borrows."""
+    """A preemptible job of the other team, which owns no devices here and borrows."""
 
     def make(devices: int, *, now: datetime, **changes: Any) -> Job:
         spec = make_spec(devices=devices, placement={"preemptible": True}, **changes)
@@ -57,13 +57,13 @@ def live(job: Job) -> dict[str, int]:
 
 @pytest.fixture
 def borrowed(theirs: Theirs, pool: ResourcePool, now: datetime) -> Job:
-    """It holds the whole pool, and has for long enough."""
+    """Holds the whole pool, long enough to be preempted."""
     job = theirs(8, now=now)
     assert schedule_pool(pool.pk, now=now) == 1
     return running(job, now=now)
 
 
-def test_borrowed_devices_come_back_in_two_steps_and_go_to_whom_they_were_freed_for(
+def test_reclaimed_devices_go_to_the_job_of_the_claim(
     borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime
 ) -> None:
     assert sum(borrowed.reservations.values_list("borrowed", flat=True)) == 8
@@ -74,7 +74,7 @@ def test_borrowed_devices_come_back_in_two_steps_and_go_to_whom_they_were_freed_
     assert borrowed.requests.get().kind == "pause" and Claim.objects.get().devices == 4
     for _ in range(2):
         assert schedule_pool(pool.pk, now=later) == 0
-    assert borrowed.requests.count() == 1, "asked once"
+    assert borrowed.requests.count() == 1, "one request"
 
     with transaction.atomic():
         land(locked_job(borrowed.pk), actor="engine:1", now=later)
@@ -82,10 +82,10 @@ def test_borrowed_devices_come_back_in_two_steps_and_go_to_whom_they_were_freed_
     assert OutboxMessage.objects.filter(topic="schedule").exists()
     assert schedule_pool(pool.pk, now=later) == 1
     assert state(mine)[0] == "starting" and not Claim.objects.exists()
-    assert state(borrowed) == ("queued", "pool_full"), "its place in the line is the old one, its size is eight"
+    assert state(borrowed) == ("queued", "pool_full"), "it keeps its place and its size of eight"
 
 
-def test_a_young_job_is_let_be(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_young_job_is_not_preempted(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     mine = make_job(devices=4)
     schedule_pool(pool.pk, now=now + MIN_RUNTIME - timedelta(seconds=1))
     assert state(borrowed)[0] == "running" and state(mine) == ("queued", "pool_full")
@@ -103,7 +103,7 @@ def test_a_claim_goes_with_its_job(borrowed: Job, make_job: Any, pool: ResourceP
 
 @pytest.fixture
 def grown(make_job: Any, pool: ResourcePool, now: datetime) -> Job:
-    """Two devices that it needs, five that it got because nobody wanted them."""
+    """Two required devices, and five more that were free."""
     job: Job = make_job(devices=7, placement={"min_replicas": 1})
     assert schedule_pool(pool.pk, now=now) == 1
     return running(job, now=now)
@@ -111,10 +111,10 @@ def grown(make_job: Any, pool: ResourcePool, now: datetime) -> Job:
 
 def test_a_job_starts_with_as_many_replicas_as_are_free(grown: Job) -> None:
     assert live(grown) == {"trainer0": 1, "rollout0": 1} | {f"elastic{slot}": 1 for slot in range(5)}
-    assert not grown.requests.exists(), "its order says how many; nobody has to be asked"
+    assert not grown.requests.exists(), "its order has the number; no request is needed"
 
 
-def test_replicas_are_asked_back_and_released_when_the_engine_says_so(
+def test_reclaimed_replicas_are_released_by_the_engine(
     grown: Job, make_job: Any, pool: ResourcePool, now: datetime
 ) -> None:
     mine = make_job(devices=4, at=now + timedelta(seconds=1))
@@ -130,7 +130,7 @@ def test_replicas_are_asked_back_and_released_when_the_engine_says_so(
     assert schedule_pool(pool.pk, now=now) == 1 and state(mine)[0] == "starting"
 
 
-def test_an_engine_that_does_not_answer_loses_them_at_the_deadline(
+def test_silent_engine_loses_replicas_at_the_deadline(
     grown: Job, make_job: Any, pool: ResourcePool, now: datetime
 ) -> None:
     mine = make_job(devices=4, at=now + timedelta(seconds=1))
@@ -141,9 +141,7 @@ def test_an_engine_that_does_not_answer_loses_them_at_the_deadline(
     assert not grown.requests.filter(acknowledged_at=None).exists()
 
 
-def test_replicas_come_back_when_nobody_waits_any_more(
-    grown: Job, make_job: Any, pool: ResourcePool, now: datetime
-) -> None:
+def test_replicas_return_when_the_queue_is_empty(grown: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     mine = make_job(devices=4, at=now + timedelta(seconds=1))
     schedule_pool(pool.pk, now=now)
     with transaction.atomic():
@@ -158,17 +156,15 @@ def test_replicas_come_back_when_nobody_waits_any_more(
     assert len(live(grown)) == 7
     assert grown.requests.get(acknowledged_at=None).replicas == 6
     schedule_pool(pool.pk, now=now)
-    assert grown.requests.count() == 2, "while it is being resized nothing more is wanted of it"
+    assert grown.requests.count() == 2, "no further request during a resize"
 
 
-def test_the_tick_looks_at_pools_in_which_something_could_grow(
-    pool: ResourcePool, make_job: Any, now: datetime
-) -> None:
+def test_tick_includes_pools_with_growable_jobs(pool: ResourcePool, make_job: Any, now: datetime) -> None:
     assert pools_due() == []
     job = make_job(devices=3)
-    assert pools_due() == [pool.pk], "somebody waits"
+    assert pools_due() == [pool.pk], "a job is queued"
     schedule_pool(pool.pk, now=now)
-    assert pools_due() == [], "it has all that it wants"
+    assert pools_due() == [], "it has all its replicas"
     with transaction.atomic():
         advance(locked_job(job.pk), JobState.STOPPING, actor="engine:1", now=now)
         advance(locked_job(job.pk), JobState.SUCCEEDED, actor="engine:1", now=now)
@@ -177,13 +173,13 @@ def test_the_tick_looks_at_pools_in_which_something_could_grow(
     assert pools_due() == [pool.pk]
 
 
-def test_what_an_engine_could_not_use_is_given_back(grown: Job, now: datetime) -> None:
+def test_unused_replicas_are_given_back(grown: Job, now: datetime) -> None:
     with transaction.atomic():
         release_elastic(grown.pk, replicas=4, now=now)
     assert len(live(grown)) == 5
     with transaction.atomic():
         release_elastic(grown.pk, replicas=1, now=now)
-    assert live(grown) == {"trainer0": 1, "rollout0": 1}, "what it needs is never taken this way"
+    assert live(grown) == {"trainer0": 1, "rollout0": 1}, "required devices are never taken this way"
 
 
 INSERT = (
@@ -193,7 +189,7 @@ INSERT = (
 
 
 def refused(*statements: tuple[str, list[Any]]) -> str:
-    """What the database says at commit; empty if it takes it."""
+    """The database's error at commit; empty if it accepts."""
     try:
         with transaction.atomic(), connection.cursor() as db:
             for sql, values in statements:
@@ -214,7 +210,7 @@ def test_the_database_refuses_to_oversell_a_pool(grown: Job, pool: ResourcePool,
     assert "one_live_reservation_per_slot" in refused(row(4, 1))
 
 
-def test_the_database_refuses_what_is_above_a_team_s_ceiling(grown: Job, pool: ResourcePool, team: Team) -> None:
+def test_the_database_refuses_use_above_team_ceiling(grown: Job, pool: ResourcePool, team: Team) -> None:
     TeamQuota.objects.filter(team=team).update(nominal=7, borrow_limit=0)
     row = INSERT, [grown.pk, pool.pk, team.pk, "elastic", 5, 1]
     assert "more than its ceiling" in refused(row)
@@ -239,16 +235,16 @@ def test_the_database_refuses_elastic_replicas_without_a_trainer(grown: Job) -> 
     assert "elastic replicas without a trainer" in refused(alone)
 
 
-def test_the_database_refuses_to_promise_more_than_there_is(pool: ResourcePool) -> None:
+def test_the_database_refuses_overcommitted_quotas(pool: ResourcePool) -> None:
     assert "9 devices promised" in refused(("UPDATE pools_teamquota SET nominal = 1 WHERE nominal = 0", []))
     assert "8 devices promised" in refused(("UPDATE pools_resourcepool SET capacity = 7", []))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_who_write_beside_the_scheduler_one_is_refused(
+def test_one_of_two_writers_bypassing_scheduler_is_refused(
     grown: Job, pool: ResourcePool, team: Team, in_own_connection: Callable[..., Any]
 ) -> None:
-    """Five of eight are held after this; each of the two would fit alone, and neither sees the other's row."""
+    """Five of eight are held afterwards; each of the two would fit alone, and neither sees the other's row."""
     with transaction.atomic():
         release_elastic(grown.pk, replicas=4, now=grown.created_at)
     together = threading.Barrier(2)

@@ -1,4 +1,4 @@
-"""The line as a team sees it, and the counterfactuals of a job that waits."""
+"""The queue as a team sees it, and the counterfactuals of a waiting job."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,13 +21,13 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def now() -> datetime:
-    """These routes read the database's clock, so what they look at happened just now."""
+    """These routes read the database's clock, so their rows must be recent."""
     return datetime.now(UTC) - timedelta(seconds=5)
 
 
 @pytest.fixture
 def busy(make_job: Any, theirs: Theirs, pool: ResourcePool, now: datetime) -> list[Job]:
-    """Ours holds three, theirs four; ours waits for five, theirs for two."""
+    """Our job holds three devices, theirs four; ours waits for five, theirs for two."""
     jobs = [make_job(devices=3, at=now), theirs(4, now=now)]
     assert schedule_pool(pool.pk, now=now) == 2
     jobs += [make_job(devices=5, at=now, name="Big"), theirs(2, now=now, name="Secret plans")]
@@ -35,7 +35,7 @@ def busy(make_job: Any, theirs: Theirs, pool: ResourcePool, now: datetime) -> li
     return jobs
 
 
-def test_who_holds_what_and_who_waits_for_what(api: Api, busy: list[Job], pool: ResourcePool) -> None:
+def test_queue_shows_holders_and_waiting_jobs(api: Api, busy: list[Job], pool: ResourcePool) -> None:
     seen = api.get(f"/pools/{pool.pk}/queue").json()
     assert (seen["capacity"], seen["free"], seen["used"], seen["used_by_others"]) == (8, 1, 3, 4)
     assert {(one["team"], one["job"], one["devices"], one["state"]) for one in seen["holders"]} == {
@@ -50,7 +50,7 @@ def test_who_holds_what_and_who_waits_for_what(api: Api, busy: list[Job], pool: 
     assert seen["evaluated_at"] and seen["history"] > 0 and seen["share"] == 0
 
 
-def test_nothing_of_another_team_s_job_can_be_read(
+def test_other_teams_jobs_are_hidden(
     api: Api, api_of: Callable[[User], Api], charlie: User, busy: list[Job], pool: ResourcePool
 ) -> None:
     ours = api.get(f"/pools/{pool.pk}/queue").content.decode()
@@ -58,10 +58,10 @@ def test_nothing_of_another_team_s_job_can_be_read(
         assert all(word not in ours for word in (job.pk, job.team_id, job.team.name, "Secret", charlie.email))
     seen = api_of(charlie).get(f"/pools/{pool.pk}/queue").json()
     assert [one["name"] for one in seen["waiting"]] == [None, "Secret plans"]
-    assert seen["share"] == 0.5, "four of eight that are lent"
+    assert seen["share"] == 0.5, "four of the eight lent devices"
 
 
-def test_a_long_line_is_cut_and_says_so(api: Api, busy: list[Job], pool: ResourcePool) -> None:
+def test_long_queue_is_cut_with_has_more(api: Api, busy: list[Job], pool: ResourcePool) -> None:
     seen = api.get(f"/pools/{pool.pk}/queue", limit=1).json()
     assert (len(seen["waiting"]), seen["num_waiting"], seen["has_more"]) == (1, 2, True)
     seen = api.get(f"/pools/{pool.pk}/queue", mine=True).json()
@@ -75,7 +75,7 @@ def test_a_pool_that_the_team_may_not_use_is_404(api: Api, pool: ResourcePool) -
         assert api.get(f"/pools/{pool_id}/queue").status_code == 404
 
 
-def test_a_waiting_job_is_told_why_where_and_when(api: Api, busy: list[Job]) -> None:
+def test_waiting_job_has_reason_position_and_estimate(api: Api, busy: list[Job]) -> None:
     told = api.get(f"/jobs/{busy[2].pk}/explain").json()
     assert (told["state"], told["reason"], told["waiting"]["reason"]) == ("queued", "pool_full", "pool_full")
     assert told["message"] == told["waiting"]["message"] and "5 devices" in told["message"]
@@ -83,18 +83,14 @@ def test_a_waiting_job_is_told_why_where_and_when(api: Api, busy: list[Job]) -> 
     assert told["failure"] is None
 
 
-def test_it_would_start_when_what_may_be_taken_back_has_had_its_least_time(
-    api: Api, busy: list[Job], now: datetime
-) -> None:
-    """Theirs is borrowed: ten minutes after its start it gives way, and has drained a minute later."""
+def test_estimate_uses_earliest_preemption(api: Api, busy: list[Job], now: datetime) -> None:
+    """Their job is borrowed: it is preempted ten minutes after its start, and has drained a minute later."""
     told = api.get(f"/jobs/{busy[2].pk}/explain").json()["waiting"]
     starts = datetime.fromisoformat(told["starts_at"])
     assert timedelta(minutes=10) <= starts - now <= timedelta(minutes=12)
 
 
-def test_it_would_start_when_what_is_firm_has_run_its_longest(
-    api: Api, make_job: Any, pool: ResourcePool, now: datetime
-) -> None:
+def test_estimate_uses_longest_run_of_firm_jobs(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     make_job(devices=8, at=now, max_runtime_s=1_800)
     schedule_pool(pool.pk, now=now)
     waiting, behind = make_job(devices=6, at=now), make_job(devices=4, at=now + MINUTE / 60)
@@ -106,7 +102,7 @@ def test_it_would_start_when_what_is_firm_has_run_its_longest(
         assert not told["starts_as_preemptible"]
 
 
-def test_what_would_let_it_start_now(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_smaller_size_that_would_start_now(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     first = make_job(devices=5, at=now)
     schedule_pool(pool.pk, now=now)
     waiting = make_job(devices=6, at=now)
@@ -117,14 +113,14 @@ def test_what_would_let_it_start_now(api: Api, make_job: Any, pool: ResourcePool
     advance(first, JobState.STOPPING, actor="engine:1", now=now)
     advance(first, JobState.SUCCEEDED, actor="engine:1", now=now)
     told = api.get(f"/jobs/{waiting.pk}/explain").json()
-    assert told["waiting"] is None, "it would start in this very moment"
+    assert told["waiting"] is None, "it would start right now"
 
 
-def test_advice_holds_for_a_new_job_at_the_end_of_the_line(
+def test_advice_holds_for_a_new_job_at_the_end_of_queue(
     api: Api, make_job: Any, pool: ResourcePool, now: datetime
 ) -> None:
-    """What waits longest has the line held for it; cancelled, the line is held for the next one, and not for a smaller
-    job that comes now."""
+    """Devices are held for the job that waits longest; if it is cancelled, they are held for the next one, and not for
+    a smaller job that comes now."""
     make_job(devices=5, at=now - 30 * MINUTE)
     schedule_pool(pool.pk, now=now - 30 * MINUTE)
     first, second = make_job(devices=6, at=now - 20 * MINUTE), make_job(devices=5, at=now - 19 * MINUTE)
@@ -139,7 +135,7 @@ def test_advice_holds_for_a_new_job_at_the_end_of_the_line(
     assert smaller.state == JobState.STARTING
 
 
-def test_as_preemptible_it_could_borrow(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_preemptible_job_could_borrow(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     TeamQuota.objects.filter(nominal=8).update(nominal=4)
     make_job(devices=3, at=now)
     schedule_pool(pool.pk, now=now)
@@ -149,18 +145,18 @@ def test_as_preemptible_it_could_borrow(api: Api, make_job: Any, pool: ResourceP
     assert (told["reason"], told["starts_as_preemptible"]) == ("team_ceiling", True)
 
 
-def test_a_closed_pool_gives_no_promise(api: Api, job: Job, pool: ResourcePool) -> None:
+def test_closed_pool_has_no_estimate(api: Api, job: Job, pool: ResourcePool) -> None:
     ResourcePool.objects.update(is_open=False)
     told = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
     assert (told["reason"], told["starts_at"], told["starts_with_fewer"]) == ("pool_closed", None, None)
 
 
-def test_a_job_that_runs_is_told_what_led_there(api: Api, busy: list[Job]) -> None:
+def test_running_job_shows_cause_of_its_state(api: Api, busy: list[Job]) -> None:
     told = api.get(f"/jobs/{busy[0].pk}/explain").json()
     assert (told["state"], told["waiting"], told["failure"]) == ("starting", None, None) and told["message"]
 
 
-def test_a_failed_job_is_told_what_was_seen(api: Api, job: Job, now: datetime) -> None:
+def test_failed_job_shows_evidence(api: Api, job: Job, now: datetime) -> None:
     advance(job, JobState.FAILED, actor="scheduler", now=now, message="No such model.", failure_class="config")
     told = api.get(f"/jobs/{job.pk}/explain").json()
     assert told["failure"]["failure_class"] == "config" and told["failure"]["advice"]

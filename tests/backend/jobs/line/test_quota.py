@@ -1,4 +1,4 @@
-"""Quotas over REST: what a team sees, what an operator changes, and what nobody may promise."""
+"""Quotas over REST: what a team sees, what an operator changes, and which promises are refused."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -18,7 +18,7 @@ from tests.backend.conftest import Api, MakeKey
 
 @pytest.fixture
 def operator(alice: User, make_key: MakeKey) -> Api:
-    """A program of somebody who runs the platform."""
+    """An API client of a platform operator."""
     User.objects.filter(pk=alice.pk).update(is_staff=True)
     return Api(make_key(alice, scopes=("quota:write", "usage:read", "jobs:read")))
 
@@ -41,7 +41,7 @@ def test_a_team_sees_its_own_quota_in_every_pool(
     assert (rows[1]["borrow_limit"], rows[1]["lend_limit"], rows[1]["weight"]) == (2, 0, 2.0)
 
 
-def test_an_operator_changes_a_quota_and_the_scheduler_hears_of_it(
+def test_operator_quota_change_triggers_the_scheduler(
     operator: Api, pool: ResourcePool, team: Team, other_team: Team
 ) -> None:
     OutboxMessage.objects.all().delete()
@@ -57,7 +57,7 @@ def test_an_operator_changes_a_quota_and_the_scheduler_hears_of_it(
     assert [(row["team_name"], row["nominal"]) for row in rows] == [("Ants", 5), ("Bees", 0)]
 
 
-def test_a_change_that_somebody_else_made_is_not_overwritten(
+def test_concurrent_quota_change_is_not_overwritten(
     operator: Api, pool: ResourcePool, team: Team, other_team: Team
 ) -> None:
     seen = operator.get(f"/pools/{pool.pk}/quotas")["ETag"]
@@ -70,7 +70,7 @@ def test_a_change_that_somebody_else_made_is_not_overwritten(
     assert put(operator, yours, {"nominal": 4}, **{"If-Match": first["ETag"]}).status_code == 200
 
 
-def test_no_more_is_promised_than_the_pool_has(operator: Api, pool: ResourcePool, team: Team, other_team: Team) -> None:
+def test_quotas_cannot_exceed_pool_capacity(operator: Api, pool: ResourcePool, team: Team, other_team: Team) -> None:
     answer = put(operator, f"/pools/{pool.pk}/quotas/{other_team.pk}", {"nominal": 1})
     assert (answer.status_code, answer.json()["code"]) == (409, "quota_exceeds_pool")
     assert answer.json()["errors"][0]["pointer"] == "/nominal"
@@ -80,9 +80,7 @@ def test_no_more_is_promised_than_the_pool_has(operator: Api, pool: ResourcePool
 @pytest.mark.parametrize(
     ("body", "status"), [({}, 422), ({"nominal": -1}, 422), ({"nominal": 1, "weight": 0}, 422), ({"nominal": "x"}, 422)]
 )
-def test_a_quota_that_makes_no_sense_is_refused(
-    operator: Api, pool: ResourcePool, team: Team, body: Any, status: int
-) -> None:
+def test_invalid_quota_is_refused(operator: Api, pool: ResourcePool, team: Team, body: Any, status: int) -> None:
     assert put(operator, f"/pools/{pool.pk}/quotas/{team.pk}", body).status_code == status
 
 
@@ -92,10 +90,10 @@ def test_what_does_not_exist_is_404(operator: Api, pool: ResourcePool, team: Tea
     assert put(operator, whole, {"nominal": 1}).status_code == 404
 
 
-def test_a_lowered_quota_leaves_alone_what_runs(
+def test_lowered_quota_keeps_running_jobs(
     operator: Api, pool: ResourcePool, team: Team, attempt: JobAttempt, make_job: Any, now: datetime
 ) -> None:
-    connection.check_constraints()  # as at the commit of what started under the old quota
+    connection.check_constraints()  # as at the commit of a job started under the old quota
     assert put(operator, f"/pools/{pool.pk}/quotas/{team.pk}", {"nominal": 2}).status_code == 200
     waiting = make_job(devices=2)
     schedule_pool(pool.pk, now=now)
@@ -112,7 +110,7 @@ def test_the_most_that_a_job_may_ever_get(pool: ResourcePool, team: Team, other_
     assert most_of(other_team, pool, preemptible=True) == 2
 
 
-def test_a_job_that_only_borrows_is_taken_if_it_may_be_taken_back(
+def test_borrowing_job_is_accepted_only_if_preemptible(
     api_of: Callable[[User], Api], charlie: User, other_project: Any, pool: ResourcePool
 ) -> None:
     theirs = api_of(charlie)

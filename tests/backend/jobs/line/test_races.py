@@ -1,4 +1,4 @@
-"""Many at once against the real database, each with a connection of its own."""
+"""Many concurrent clients against the real database, each with a connection of its own."""
 
 import contextlib
 import random
@@ -32,10 +32,10 @@ def now() -> datetime:
 
 
 @pytest.mark.long
-def test_a_pool_of_eight_is_never_oversold(
+def test_pool_of_eight_is_never_oversold(
     pool: ResourcePool, make_job: Any, in_own_connection: Callable[..., Any]
 ) -> None:
-    """16 clients submit, schedule, cancel and finish jobs of random sizes; a watcher adds up what is held."""
+    """16 clients submit, schedule, cancel and finish jobs of random sizes; a watcher sums up the held devices."""
     done = threading.Event()
     worst: list[int] = []
 
@@ -46,11 +46,11 @@ def test_a_pool_of_eight_is_never_oversold(
             job = make_job(devices=rng.choice([2, 2, 3, 4, 8]), at=now())
             started += schedule_pool(pool.pk, now=now())
             if rng.random() < 0.3:
-                with contextlib.suppress(InvalidState):  # another client has finished it already
+                with contextlib.suppress(InvalidState):  # another client has already finished it
                     cancel_job(job.pk, actor="user:1", now=now())
             _finish_one(rng)
             started += schedule_pool(pool.pk, now=now())
-            connection.close()  # as between two requests: the pool has fewer connections than there are clients
+            connection.close()  # as between requests: fewer connections than clients
         return started
 
     def watch() -> None:
@@ -85,7 +85,7 @@ def _finish_one(rng: random.Random) -> None:
             advance(job, JobState.SUCCEEDED, actor="engine:1", now=now())
 
 
-def test_one_idempotency_key_raced_sixteen_times_is_one_job(
+def test_sixteen_requests_with_one_key_make_one_job(
     api_of: Any, alice: User, project: Project, pool: ResourcePool, in_own_connection: Callable[..., Any]
 ) -> None:
     body = {"project": project.pk, "spec": {"name": "Sums"}}
@@ -99,7 +99,7 @@ def test_one_idempotency_key_raced_sixteen_times_is_one_job(
     assert all(response["Retry-After"] for response in responses if response.status_code == 409)
 
 
-def test_a_twin_that_is_still_being_worked_on_is_409(
+def test_duplicate_of_request_in_progress_is_409(
     api: Any, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, in_own_connection: Any
 ) -> None:
     working, may_end = threading.Event(), threading.Event()
@@ -137,10 +137,10 @@ def test_sixteen_cancels_are_one(
     assert job.requests.count() == (0 if before == "queued" else 1)
 
 
-def test_cancel_and_scheduler_race_to_a_state_that_makes_sense(
+def test_race_of_cancel_and_scheduler_ends_consistently(
     make_job: Any, pool: ResourcePool, in_own_connection: Callable[..., Any]
 ) -> None:
-    """Either the cancel came first and nothing is held, or the scheduler did and the driver is asked to stop."""
+    """Either the cancel won and nothing is held, or the scheduler did and the driver gets a stop request."""
     for _ in range(12):
         job = make_job(devices=2, at=now())
         cancel = in_own_connection(lambda job_id: cancel_job(job_id, actor="user:1", now=now()))
@@ -153,7 +153,7 @@ def test_cancel_and_scheduler_race_to_a_state_that_makes_sense(
                 advance(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
 
 
-def test_an_unlocked_change_under_ones_feet_is_noticed(job: Job) -> None:
+def test_unlocked_concurrent_change_is_detected(job: Job) -> None:
     stale = Job.objects.get(pk=job.pk)
     cancel_job(job.pk, actor="user:1", now=now())
     with pytest.raises(LostRace):
@@ -161,13 +161,13 @@ def test_an_unlocked_change_under_ones_feet_is_noticed(job: Job) -> None:
     connection.close()
 
 
-def test_a_submit_that_fails_half_way_leaves_nothing(
+def test_submit_failing_midway_leaves_nothing(
     team: Team, make_job: Any, monkeypatch: pytest.MonkeyPatch, pool: ResourcePool
 ) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr("backend.jobs.lifecycle.nudge_at_commit", break_down)  # when all rows are written
+    monkeypatch.setattr("backend.jobs.lifecycle.nudge_at_commit", break_down)  # after all rows are written
     with pytest.raises(RuntimeError):
         make_job()
     assert not Job.objects.exists()

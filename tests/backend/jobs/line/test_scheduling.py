@@ -23,14 +23,14 @@ def states(*jobs: Job) -> list[tuple[str, str]]:
     return [(job.state, job.reason) for job in jobs]
 
 
-def test_the_line_starts_in_order_until_the_pool_is_full(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_queue_starts_in_order_until_pool_is_full(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     jobs = [make_job(devices=3, at=now + timedelta(seconds=n)) for n in range(3)]
     assert schedule_pool(pool.pk, now=now) == 2
     assert states(*jobs) == [("starting", ""), ("starting", ""), ("queued", "team_ceiling")]
     assert schedule_pool(pool.pk, now=now) == 0
 
 
-def test_reasons_are_written_once_and_wake_the_page(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_reasons_are_written_once_and_notify_the_page(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     make_job(devices=8, placement={"preemptible": True})
     waiting = make_job(devices=2, at=now + timedelta(seconds=1), placement={"preemptible": True})
     schedule_pool(pool.pk, now=now)
@@ -42,10 +42,8 @@ def test_reasons_are_written_once_and_wake_the_page(make_job: Any, pool: Resourc
     assert (waiting.cursor, waiting.events.count(), cursor, events) == (cursor, 1, 2, 1)
 
 
-def test_a_job_that_is_being_changed_is_told_its_reason_in_the_next_round(
-    make_job: Any, pool: ResourcePool, now: datetime
-) -> None:
-    """As far as one connection can show it: what was cancelled between the reading and the writing keeps its state."""
+def test_locked_job_gets_its_reason_in_the_next_round(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+    """As far as one connection can show it: a job cancelled between read and write keeps its state."""
     make_job(devices=8)
     waiting = make_job(devices=2, at=now + timedelta(seconds=1))
     schedule_pool(pool.pk, now=now)
@@ -54,7 +52,7 @@ def test_a_job_that_is_being_changed_is_told_its_reason_in_the_next_round(
     assert states(waiting) == [("cancelled", "user")]
 
 
-def test_the_line_says_when_it_was_last_looked_at(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_queue_shows_its_last_evaluation(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     make_job(devices=8)
     waiting = make_job(devices=2, at=now + timedelta(seconds=1))
     seen = []
@@ -73,15 +71,15 @@ def test_a_closed_pool_starts_nothing_until_it_is_opened(job: Job, pool: Resourc
     assert schedule_pool(pool.pk, now=now) == 1
 
 
-def test_a_failed_start_waits_its_time(job: Job, pool: ResourcePool, now: datetime) -> None:
+def test_failed_start_waits_for_backoff(job: Job, pool: ResourcePool, now: datetime) -> None:
     Job.objects.update(not_before=now + timedelta(minutes=1))
     assert schedule_pool(pool.pk, now=now) == 0
     assert states(job) == [("queued", "backoff_until")] and "12:01:00" in job.message
     assert schedule_pool(pool.pk, now=now + timedelta(minutes=1)) == 1
 
 
-def test_what_a_team_had_is_remembered_and_fades(make_job: Any, pool: ResourcePool, team: Team, now: datetime) -> None:
-    """In whatever steps it is looked at: the same figure."""
+def test_usage_history_decays(make_job: Any, pool: ResourcePool, team: Team, now: datetime) -> None:
+    """The same result, however often it is updated."""
     make_job(devices=4)
     schedule_pool(pool.pk, now=now)
     penalty = 4 * ENTRY_PENALTY_S
@@ -98,14 +96,14 @@ def test_what_a_team_had_is_remembered_and_fades(make_job: Any, pool: ResourcePo
     Reservation.objects.update(released_at=None)
 
 
-def test_a_release_lets_the_next_one_start(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_release_starts_the_next_job(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     first, second = make_job(devices=8), make_job(devices=8, at=now + timedelta(seconds=1))
     schedule_pool(pool.pk, now=now)
     OutboxMessage.objects.all().delete()
     first.refresh_from_db()
     for state in (JobState.RUNNING, JobState.STOPPING, JobState.SUCCEEDED):
         advance(first, state, actor="engine:1", now=now)
-    assert OutboxMessage.objects.get(topic="schedule").key == pool.pk, "the end of a job calls the scheduler"
+    assert OutboxMessage.objects.get(topic="schedule").key == pool.pk, "the end of a job triggers the scheduler"
     assert schedule_pool(pool.pk, now=now) == 1
     assert states(second) == [("starting", "")]
 
@@ -114,7 +112,7 @@ def test_teams_have_quotas_of_their_own(make_job: Any, pool: ResourcePool, team:
     job = make_job(devices=8)
     TeamQuota.objects.filter(team=team).update(nominal=4)
     assert schedule_pool(pool.pk, now=now) == 0
-    assert states(job) == [("queued", "exceeds_max")], "its own eight are not to be taken back, and four are left"
+    assert states(job) == [("queued", "exceeds_max")], "its own eight cannot be reclaimed, and four are left"
     TeamQuota.objects.filter(team=team).update(nominal=8)
     assert schedule_pool(pool.pk, now=now) == 1
 
@@ -126,7 +124,7 @@ def test_reservations_carry_the_spec_s_shares(make_job: Any, pool: ResourcePool,
     assert dict(Reservation.objects.values_list("role", "devices")) == {"trainer": 2, "rollout": 3}
 
 
-def test_a_long_line_is_worked_off_in_rounds_that_call_each_other(
+def test_long_queue_takes_several_rounds(
     make_job: Any, pool: ResourcePool, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.jobs.line.scheduling.MOST_STARTS", 1)
@@ -145,7 +143,7 @@ def test_a_long_line_is_worked_off_in_rounds_that_call_each_other(
 
 def test_a_spec_of_another_release_fails_alone(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     old, new = make_job(), make_job(at=now + timedelta(seconds=1))
-    with connection.cursor() as db:  # behind the guard's back
+    with connection.cursor() as db:  # with the guard disabled
         db.execute("SET CONSTRAINTS ALL IMMEDIATE")
         db.execute("ALTER TABLE jobs_job DISABLE TRIGGER laminar_guard_job")
         db.execute("UPDATE jobs_job SET spec = %s WHERE id = %s", ['{"schema_version": 0}', old.pk])
@@ -156,5 +154,5 @@ def test_a_spec_of_another_release_fails_alone(make_job: Any, pool: ResourcePool
     assert old.failure_class == "config" and not old.reservations.exists()
 
 
-def test_a_pool_that_is_gone_is_no_error(db: None, now: datetime) -> None:
+def test_deleted_pool_is_no_error(db: None, now: datetime) -> None:
     assert schedule_pool("pool_gone", now=now) == 0

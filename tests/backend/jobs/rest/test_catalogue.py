@@ -11,7 +11,7 @@ from engine.spec.preset import says
 from engine.spec.presets import PRESET_NUMBERS, as_said
 
 
-def test_every_template_is_a_whole_spec_that_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:
+def test_every_template_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:
     templates = api.get("/templates").json()["data"]
     assert templates[0]["name"] == "running_sums" and len(templates) >= 8
     for template in templates:
@@ -30,7 +30,7 @@ def test_the_schema_describes_a_spec(api: Any) -> None:
     )
 
 
-def test_pools_tell_capacity_use_and_the_callers_own_quota(
+def test_pools_show_capacity_use_and_own_quota(
     api: Any, api_of: Any, charlie: User, job: Job, attempt: JobAttempt
 ) -> None:
     [mine] = api.get("/pools").json()["data"]
@@ -45,8 +45,8 @@ def test_projects_are_the_teams_own(api: Any, project: Project, other_project: P
     assert [row["id"] for row in api.get("/projects").json()["data"]] == [project.pk]
 
 
-def test_me_says_what_the_key_is_and_may_do(api_of: Any, alice: User, vera: User, now: datetime) -> None:
+def test_me_shows_key_and_scopes(api_of: Any, alice: User, vera: User, now: datetime) -> None:
     me = api_of(alice).get("/me").json()
     assert (me["user"], me["role"], me["team"]["name"]) == (alice.email, "owner", "Ants")
     assert set(me["scopes"]) >= {"jobs:read", "jobs:write"} and me["key"]["prefix"].startswith("lam_live_")
-    assert "jobs:write" not in api_of(vera).get("/me").json()["scopes"], "a viewer's key cannot write, whatever it says"
+    assert "jobs:write" not in api_of(vera).get("/me").json()["scopes"], "a viewer's key cannot write"

@@ -8,14 +8,14 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import JobState
 
 
-def test_newest_first_page_by_page_without_doubles_or_gaps(api: Any, make_job: Any, now: datetime) -> None:
-    ids = [make_job(at=now + timedelta(seconds=n // 3)).pk for n in range(7)]  # several share one moment
+def test_pages_are_newest_first_without_duplicates_or_gaps(api: Any, make_job: Any, now: datetime) -> None:
+    ids = [make_job(at=now + timedelta(seconds=n // 3)).pk for n in range(7)]  # several share a timestamp
     seen: list[str] = []
     cursor: dict[str, str] = {}
     while True:
         page = api.get("/jobs", limit=2, **cursor).json()
         seen += [job["id"] for job in page["data"]]
-        make_job(at=now + timedelta(hours=1))  # what comes meanwhile does not shift the pages
+        make_job(at=now + timedelta(hours=1))  # new jobs do not shift the pages
         if not page["has_more"]:
             assert page["next_cursor"] is None
             break
@@ -41,9 +41,7 @@ def test_another_teams_jobs_are_not_listed(api_of: Any, charlie: User, bob: User
     assert [row["id"] for row in api_of(bob).get("/jobs").json()["data"]] == [job.pk]
 
 
-def test_the_list_costs_the_same_however_long_it_is(
-    api: Any, make_job: Any, django_assert_max_num_queries: Any
-) -> None:
+def test_query_count_is_independent_of_list_length(api: Any, make_job: Any, django_assert_max_num_queries: Any) -> None:
     for _ in range(5):
         make_job()
     with django_assert_max_num_queries(4):

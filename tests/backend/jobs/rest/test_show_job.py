@@ -7,7 +7,7 @@ from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobAttempt, JobState
 
 
-def test_a_running_job_tells_where_it_is(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_running_job_shows_its_progress(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
     advance(job, JobState.RUNNING, actor="engine:1", now=now, phase="training", step=7)
     shown = api.get(f"/jobs/{job.pk}").json()
     assert (shown["state"], shown["phase"], shown["step"], shown["attempt"]) == ("running", "training", 7, 1)
@@ -20,7 +20,7 @@ def test_a_running_job_tells_where_it_is(api: Any, job: Job, attempt: JobAttempt
     }
 
 
-def test_events_are_read_on_from_where_one_was(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_events_are_read_from_a_cursor(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
     for state, seconds in ((JobState.RUNNING, 1), (JobState.STOPPING, 2), (JobState.SUCCEEDED, 3)):
         advance(job, state, actor="engine:1", now=now + timedelta(seconds=seconds))
     after, seen = 0, []

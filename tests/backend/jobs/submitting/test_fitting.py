@@ -1,4 +1,4 @@
-"""Whether a job fits its pool's devices, as the control plane knows it: by the pool's memory and the model's shape."""
+"""Whether a job fits its pool's devices, as known to the control plane: the pool's memory and the model's shape."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def models(tmp_path: Path, settings: Any) -> Path:
 
 
 def registered(models: Path, team: Team, name: str, config: str) -> str:
-    """A folder of the operator's, of which the control plane keeps the config.json."""
+    """A folder of the operator's, whose config.json the control plane stores."""
     (models / name).mkdir()
     (models / name / "config.json").write_text(config)
     register_asset(team=team, kind="model", name=name, place=name, now=NOW)
@@ -36,7 +36,7 @@ def registered(models: Path, team: Team, name: str, config: str) -> str:
 
 @pytest.fixture
 def stored(models: Path, team: Team) -> str:
-    """A model of 32 billion weights."""
+    """A model with 32 billion weights."""
     return registered(models, team, "ours", json.dumps(KNOWN_CONFIGS[LARGE]))
 
 
@@ -63,7 +63,7 @@ def body(spec: JobSpec) -> dict[str, Any]:
     return {"spec": spec.model_dump(mode="json", exclude_defaults=True) | {"name": "Large"}}
 
 
-def test_what_no_batch_would_make_fit_is_refused_with_the_arithmetic_and_what_would(
+def test_job_that_fits_with_no_batch_is_refused_with_remedy(
     api: Any, gpus: ResourcePool, project: Any, stored: str, spec_of: Any
 ) -> None:
     response = api.post("/jobs", {"project": project.pk, **body(spec_of(stored))})
@@ -76,10 +76,10 @@ def test_what_no_batch_would_make_fit_is_refused_with_the_arithmetic_and_what_wo
     assert error["pointer"].startswith("/spec/")
 
 
-def test_as_many_devices_a_replica_as_the_models_heads_cannot_be_dealt_to_are_refused_where_they_stand(
+def test_replica_size_that_cannot_split_heads_is_refused(
     api: Any, pool: ResourcePool, project: Any, stored: str, make_spec: MakeSpec
 ) -> None:
-    """Whether or not the pool tells its memory."""
+    """Whether or not the pool's memory is known."""
     spec = make_spec(
         model={"source": stored},
         rollout={"engine": "vllm", "replicas": 1},
@@ -94,7 +94,7 @@ def test_as_many_devices_a_replica_as_the_models_heads_cannot_be_dealt_to_are_re
 
 
 @pytest.mark.django_db
-def test_the_change_that_is_advised_is_enough(team: Team, gpus: ResourcePool, stored: str, spec_of: Any) -> None:
+def test_advised_change_is_enough(team: Team, gpus: ResourcePool, stored: str, spec_of: Any) -> None:
     fit = fit_of(spec_of(stored), gpus, team)
     assert fit is not None and fit.misfit is not None and fit.misfit.changes is not None
     document = spec_of(stored).model_dump(mode="json")
@@ -106,7 +106,7 @@ def test_the_change_that_is_advised_is_enough(team: Team, gpus: ResourcePool, st
     assert better is not None and not better.is_refused and better.misfit is None
 
 
-def test_a_preview_tells_what_each_device_needs(
+def test_preview_shows_need_of_each_device(
     api: Any, gpus: ResourcePool, project: Any, team: Team, models: Path, spec_of: Any
 ) -> None:
     registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
@@ -115,32 +115,26 @@ def test_a_preview_tells_what_each_device_needs(
 
 
 @pytest.mark.django_db
-def test_by_a_public_models_name_alone_nobody_is_refused(
-    team: Team, gpus: ResourcePool, models: Path, spec_of: Any
-) -> None:
-    """The folder of that name may hold another model."""
+def test_public_model_name_alone_refuses_nothing(team: Team, gpus: ResourcePool, models: Path, spec_of: Any) -> None:
+    """The folder of that name may contain another model."""
     fit = fit_of(spec_of(LARGE), gpus, team)
     assert fit is not None and fit.misfit is not None and not fit.is_refused
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("content", ["{}", '{"model_type": "mamba"}'])
-def test_what_is_not_known_is_not_judged(
-    team: Team, gpus: ResourcePool, models: Path, spec_of: Any, content: str
-) -> None:
+def test_unknown_model_is_not_judged(team: Team, gpus: ResourcePool, models: Path, spec_of: Any, content: str) -> None:
     assert fit_of(spec_of(registered(models, team, "odd", content)), gpus, team) is None
     assert fit_of(spec_of("nobodys"), gpus, team) is None
 
 
 @pytest.mark.django_db
-def test_a_pool_that_does_not_tell_its_memory_refuses_nothing(
-    team: Team, pool: ResourcePool, stored: str, spec_of: Any
-) -> None:
+def test_pool_of_unknown_memory_refuses_nothing(team: Team, pool: ResourcePool, stored: str, spec_of: Any) -> None:
     assert fit_of(spec_of(stored), pool, team) is None
 
 
 @pytest.mark.django_db
-def test_a_teacher_is_counted_and_without_its_shape_nothing_is_judged(
+def test_teacher_counts_and_its_shape_is_required(
     team: Team, gpus: ResourcePool, stored: str, models: Path, make_spec: MakeSpec
 ) -> None:
     registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))

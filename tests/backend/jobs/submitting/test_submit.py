@@ -29,7 +29,7 @@ def nothing_was_written() -> bool:
     return not (Job.objects.exists() or JobEvent.objects.exists() or OutboxMessage.objects.exists())
 
 
-def test_a_job_is_taken_in_with_its_first_event_and_a_call_to_the_scheduler(api: Any, body: Any, alice: Any) -> None:
+def test_submitted_job_has_event_and_schedules_its_pool(api: Any, body: Any, alice: Any) -> None:
     response = api.post("/jobs", body)
     assert response.status_code == 202, response.content
     job = response.json()
@@ -44,7 +44,7 @@ def test_a_job_is_taken_in_with_its_first_event_and_a_call_to_the_scheduler(api:
     assert (message.topic, message.key) == ("schedule", Job.objects.get().pool_id)
 
 
-def test_the_pool_may_be_named_and_must_be_if_there_are_two(api: Any, body: Any, team: Team) -> None:
+def test_pool_name_is_required_with_two_pools(api: Any, body: Any, team: Team) -> None:
     other = ResourcePool.objects.create(name="large", flavor="cpu", capacity=64)
     assert errors(api.post("/jobs", body | {"pool": "large"})) == {"/pool": "unknown_pool"}
     TeamQuota.objects.create(pool=other, team=team, nominal=4)
@@ -52,7 +52,7 @@ def test_the_pool_may_be_named_and_must_be_if_there_are_two(api: Any, body: Any,
     assert api.post("/jobs", body | {"pool": "large"}).json()["pool"] == "large"
 
 
-def test_every_error_is_told_at_once_with_its_place(api: Any, body: Any) -> None:
+def test_all_errors_are_reported_at_once_with_places(api: Any, body: Any) -> None:
     body["spec"] |= {
         "training": {"steps": -1, "nonsense": 1},
         "rollout": {"replicas": "many", "temperature": 1e999},
@@ -74,12 +74,12 @@ def test_every_error_is_told_at_once_with_its_place(api: Any, body: Any) -> None
     assert nothing_was_written()
 
 
-def test_what_only_shows_when_the_parts_meet_is_told_too(api: Any, body: Any) -> None:
+def test_errors_across_parts_of_the_spec_are_reported(api: Any, body: Any) -> None:
     body["spec"] |= {"training": {"steps": 5}, "evaluation": {"every": 6}, "tags": ["a", "a"]}
     assert errors(api.post("/jobs", body)) == {"/spec/evaluation/every": "does_not_fit", "/spec/tags": "does_not_fit"}
 
 
-def test_what_would_do_nothing_is_refused_where_it_stands_with_what_would_be_accepted(api: Any, body: Any) -> None:
+def test_setting_without_effect_is_refused_with_alternatives(api: Any, body: Any) -> None:
     body["spec"] |= {"trainer": {"zero_stage": 3}, "resources": {"devices_per_replica": 2}}
     answer = api.post("/jobs", body).json()
     assert {each["pointer"]: each["code"] for each in answer["errors"]} == {
@@ -98,7 +98,7 @@ def test_what_would_do_nothing_is_refused_where_it_stands_with_what_would_be_acc
         ({"resources": {"trainer_devices": 9}}, "/spec/resources/trainer_devices"),
     ],
 )
-def test_a_job_that_could_never_start_is_refused(api: Any, body: Any, change: Any, pointer: str) -> None:
+def test_job_that_could_never_start_is_refused(api: Any, body: Any, change: Any, pointer: str) -> None:
     body["spec"] |= change
     assert errors(api.post("/jobs", body)) == {pointer: "exceeds_max"}
     assert errors(api.post("/jobs:preview", {"spec": body["spec"]})) == {pointer: "exceeds_max"}
@@ -111,7 +111,7 @@ def test_another_teams_project_is_not_found(api: Any, body: Any, other_project: 
     assert nothing_was_written()
 
 
-def test_a_preview_says_what_the_model_asks_for_and_a_job_gets_just_that(api: Any, body: Any, team: Team) -> None:
+def test_preview_shows_presets_and_job_gets_the_same(api: Any, body: Any, team: Team) -> None:
     given_asset(team, "model", "Qwen3-8B", config=KNOWN_CONFIGS["Qwen3-8B"])
     spec = body["spec"] | {"model": {"source": "Qwen3-8B"}, "rollout": {"max_new_tokens": 80}}
     seen = api.post("/jobs:preview", {"spec": spec}).json()
@@ -131,20 +131,20 @@ def test_preview_hints_name_settings_and_refuse_nothing(api: Any, body: Any) -> 
     assert api.post("/jobs:preview", {"spec": body["spec"]}).json()["hints"] == []
 
 
-def test_a_preview_submits_nothing_and_says_whether_it_would_start(api: Any, body: Any, make_job: Any) -> None:
+def test_preview_submits_nothing_and_predicts_start(api: Any, body: Any, make_job: Any) -> None:
     spec = body["spec"]
     seen = api.post("/jobs:preview", {"spec": spec}).json()
     assert (seen["devices"], seen["trajectories_per_step"]) == (3, 128)
     assert (seen["starts_at_once"], seen["reason"]) == (True, "")
     assert nothing_was_written()
-    make_job(devices=7)  # is in the line before it
+    make_job(devices=7)  # is ahead in the queue
     seen = api.post("/jobs:preview", {"spec": spec}).json()
     assert (seen["starts_at_once"], seen["reason"]) == (False, "team_ceiling")
     assert "3 devices" in seen["message"]
 
 
 @pytest.mark.parametrize("source", ["/etc", "../../other/checkpoints/step-000010", "models/x", "~root", ".", "a b"])
-def test_a_model_given_by_a_path_is_refused(api: Any, body: Any, source: str) -> None:
+def test_model_path_is_refused(api: Any, body: Any, source: str) -> None:
     body["spec"]["model"] = {"source": source}
     assert errors(api.post("/jobs", body)) == {"/spec/model/source": "model_unknown"}
     assert errors(api.post("/jobs:preview", {"spec": body["spec"]})) == {"/spec/model/source": "model_unknown"}
@@ -153,9 +153,9 @@ def test_a_model_given_by_a_path_is_refused(api: Any, body: Any, source: str) ->
     assert nothing_was_written()
 
 
-def test_a_submission_takes_no_more_trips_to_the_database_than_it_needs(api: Any, body: Any) -> None:
-    """Who calls, how often, the transaction's begin, the key, the ground, the rows, the answer, the end. Each trip more
-    is some hundred microseconds of two cores, at hundreds of submissions a second."""
+def test_submission_takes_few_database_trips(api: Any, body: Any) -> None:
+    """Caller, rate limit, begin of the transaction, key, destination, rows, answer, commit. Each further trip costs
+    some hundred microseconds of two cores, at hundreds of submissions a second."""
     api.post("/jobs", body, key="warm")
     with CaptureQueriesContext(connection) as trips:
         assert api.post("/jobs", body, key="counted").status_code == 202

@@ -1,4 +1,4 @@
-"""Validation in the background: what is looked at, what becomes of it, and a spec that kills whoever looks."""
+"""Background validation: what is checked, the outcome, and a spec that crashes its validator."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,12 +30,12 @@ def custom(make_job: MakeJob) -> Job:
     return make_job(environment={"name": "custom", "code": GOOD})
 
 
-def test_a_job_with_nothing_to_look_at_is_queued_at_once(job: Job) -> None:
+def test_job_without_checks_is_queued_at_once(job: Job) -> None:
     assert job.state == "queued"
     assert set(OutboxMessage.objects.values_list("topic", flat=True)) == {"schedule"}
 
 
-def test_a_file_of_its_own_is_looked_at_and_then_the_job_waits_in_line(custom: Job, now: datetime) -> None:
+def test_job_with_code_is_validated_then_queued(custom: Job, now: datetime) -> None:
     assert (custom.state, custom.queued_at) == ("validating", None)
     assert OutboxMessage.objects.get().topic == "validate"
     later = now + timedelta(seconds=2)
@@ -56,9 +56,7 @@ def test_a_file_of_its_own_is_looked_at_and_then_the_job_waits_in_line(custom: J
         ("-" * 99_000 + "1", "environment.code"),
     ],
 )
-def test_a_file_that_cannot_work_fails_the_job_before_it_waits(
-    make_job: MakeJob, now: datetime, code: str, said: str
-) -> None:
+def test_invalid_code_fails_the_job_before_queueing(make_job: MakeJob, now: datetime, code: str, said: str) -> None:
     job = make_job(environment={"name": "custom", "code": code})
     validate_job(job.pk, now=now)
     job.refresh_from_db()
@@ -66,7 +64,7 @@ def test_a_file_that_cannot_work_fails_the_job_before_it_waits(
     assert not job.reservations.exists()
 
 
-def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, team: Team, now: datetime) -> None:
+def test_questions_from_a_file_need_no_prompt_function(make_job: MakeJob, team: Team, now: datetime) -> None:
     given_asset(team, "data", "a.jsonl")
     for code, state in (("def respond(*_): ...", "queued"), ("def prompt(*_): ...", "failed")):
         job = make_job(environment={"name": "graded", "params": {"data": "a.jsonl"}, "code": code})
@@ -83,7 +81,7 @@ def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, team:
         "if True:\n  def prompt(): ...\n  def respond(): ...",
     ],
 )
-def test_what_may_define_them_is_let_through(code: str) -> None:
+def test_code_that_may_define_them_is_accepted(code: str) -> None:
     assert check_code(code, ("prompt", "respond")) is None
 
 
@@ -92,7 +90,7 @@ def test_the_file_is_not_run(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_that_is_gone_by_then_fails_the_job(
+def test_missing_checkpoint_fails_the_job(
     job: Job, make_checkpoint: MakeCheckpoint, make_job: MakeJob, now: datetime
 ) -> None:
     checkpoint = make_checkpoint(job, step=10)
@@ -111,16 +109,14 @@ def test_a_checkpoint_that_is_gone_by_then_fails_the_job(
     assert (child.state, child.failure_class) == ("failed", "data")
 
 
-def test_a_quota_that_was_cut_meanwhile_fails_the_job_at_once_and_not_after_waiting_for_ever(
-    custom: Job, now: datetime
-) -> None:
+def test_quota_cut_during_validation_fails_the_job(custom: Job, now: datetime) -> None:
     TeamQuota.objects.filter(team=custom.team).update(nominal=0, borrow_limit=0)
     validate_job(custom.pk, now=now)
     custom.refresh_from_db()
     assert (custom.state, custom.failure_class) == ("failed", "config")
 
 
-def test_a_spec_that_kills_its_validator_is_refused_after_three_tries(
+def test_spec_crashing_its_validator_is_refused_after_three(
     custom: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(code: str, wanted: tuple[str, ...]) -> None:
@@ -135,13 +131,13 @@ def test_a_spec_that_kills_its_validator_is_refused_after_three_tries(
     assert (custom.state, custom.failure_class) == ("failed", "config")
 
 
-def test_a_lost_message_is_made_good_by_the_beat(custom: Job, now: datetime) -> None:
+def test_beat_validates_job_of_lost_message(custom: Job, now: datetime) -> None:
     OutboxMessage.objects.all().delete()
     assert forgotten_validations(now + timedelta(seconds=20)) == []
     assert forgotten_validations(now + timedelta(seconds=40)) == [custom.pk]
 
 
-def test_a_job_cancelled_meanwhile_stays_cancelled(custom: Job, now: datetime) -> None:
+def test_job_cancelled_during_validation_stays_cancelled(custom: Job, now: datetime) -> None:
     cancel_job(custom.pk, actor="user:1", now=now)
     validate_job(custom.pk, now=now)
     custom.refresh_from_db()
