@@ -1,1 +1,1 @@
-"""Reconciliation of Postgres' records with Ray's word, above jobs and checkpoints."""
+"""Reconciles the records in Postgres with the state of Ray, a layer above jobs and checkpoints."""

@@ -1,4 +1,4 @@
-"""The background tasks of reconciliation. Twice at once or never: the lease and the next tick see to it."""
+"""Periodic tasks of reconciliation. The lease prevents two at once, and the next tick replaces a lost one."""
 
 from celery import shared_task
 
@@ -8,7 +8,7 @@ from backend.jobs.generation.raising import keep_mark
 from backend.reconcile import round as rounds
 from backend.reconcile.looking import look_at_ray_of, one_pool_of_each_ray
 
-LOOK_WITHIN_S = 30.0  # then the next tick has sent another
+LOOK_WITHIN_S = 30.0  # by then the next tick has sent another
 
 
 @shared_task(name="reconcile.reconcile")

@@ -1,10 +1,10 @@
-"""One reconciler at a time, and a late one harmless.
+"""One reconciler at a time; a late one is harmless.
 
 Invariants:
-- the lease's time is Postgres' and nobody else's;
-- every holder has a fence of its own, also after the database was put back in time, and every write first proves in
-  its own transaction that this fence still holds: a reconciler that was frozen and thawed changes nothing;
-- a holder stops by its own monotonic clock at two thirds of the lease, so it rarely comes to that.
+- the lease's time is Postgres' alone;
+- each holder has its own fence, also after a restore of the database, and every write first proves in its own
+  transaction that this fence still holds: a reconciler that was frozen changes nothing when it resumes;
+- a holder stops by its own monotonic clock at two thirds of the lease, so the fence is rarely needed.
 """
 
 import os
@@ -22,7 +22,7 @@ TTL_S = 30.0
 
 
 class LeaseLost(RuntimeError):
-    """Somebody else reconciles by now."""
+    """Another process has the lease now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Lease:
 
 @contextmanager
 def reconcile_lease(ttl_s: float = TTL_S) -> Iterator[Lease | None]:
-    """None while somebody else holds it."""
+    """None while another process has it."""
     stop_at = time.monotonic() + ttl_s * 2 / 3
     owner = f"{socket.gethostname()[:30]}:{os.getpid()}:{secrets.token_hex(8)}"
     fence = _take(owner, ttl_s)
@@ -49,11 +49,11 @@ def reconcile_lease(ttl_s: float = TTL_S) -> Iterator[Lease | None]:
     try:
         yield Lease(owner=owner, fence=fence, stop_at=stop_at)
     finally:
-        _let_go(fence)
+        _release(fence)
 
 
 def prove(lease: Lease) -> None:
-    """Inside the transaction that is to be fenced; the row stays share-locked until it ends."""
+    """Call this in the transaction to be fenced; the row stays share-locked until it ends."""
     with connection.cursor() as db:
         db.execute(
             "SELECT 1 FROM jobs_reconcilelease WHERE name = %s AND fence = %s AND expires_at > clock_timestamp()"
@@ -61,7 +61,7 @@ def prove(lease: Lease) -> None:
             [NAME, lease.fence],
         )
         if db.fetchone() is None:
-            raise LeaseLost(f"fence {lease.fence} is over")
+            raise LeaseLost(f"fence {lease.fence} has expired")
 
 
 def _take(owner: str, ttl_s: float) -> int | None:
@@ -78,7 +78,7 @@ def _take(owner: str, ttl_s: float) -> int | None:
     return row[0] if row else None
 
 
-def _let_go(fence: int) -> None:
+def _release(fence: int) -> None:
     with connection.cursor() as db:
         db.execute(
             "UPDATE jobs_reconcilelease SET expires_at = clock_timestamp() WHERE name = %s AND fence = %s",

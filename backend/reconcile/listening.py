@@ -1,12 +1,12 @@
-"""Since when drivers could be heard without a break. Nobody's silence counts for longer than that.
+"""The time since which drivers could reach the site without a break. A driver's silence never counts for longer.
 
-    every round ──▶ somebody is silent, or stands still? ──no──▶ all are heard
-                              └──yes──▶ does our own door answer, by the address that drivers know? ──▶ heard, or not
+    every round ──▶ is a driver silent or stuck? ──no──▶ reachable
+                              └──yes──▶ does our own address answer, as drivers call it? ──▶ reachable, or a break
 
 Invariants:
-- a break is a door that did not answer, or a time without a round: a reconciler, a worker or a database that was frozen
-  or away, a machine that slept. It ends every count of seconds that is held against a driver;
-- it is kept in the row of the lease, whose holder alone writes it, by the clock that the row's other times are of.
+- a break is an unanswered call, or a time without a round: a reconciler, worker or database that was frozen or down, or
+  a machine that slept. A break resets every count of seconds against a driver;
+- it is stored in the lease's row, written only by the lease's holder, by the same clock as the row's other times.
 """
 
 import logging
@@ -23,17 +23,17 @@ from backend.reconcile.verdicts import SILENCE_S, TURNING_STATES
 
 log = logging.getLogger(__name__)
 
-BREAK = timedelta(seconds=30)  # ten rounds; the lease of one that froze lasts as long
+BREAK = timedelta(seconds=30)  # ten rounds; the lease of a frozen reconciler lasts as long
 ANSWERS_WITHIN_S = 5.0
 
 Door = Callable[[], bool]
 
 
 def listening_since(now: datetime, door: Door) -> datetime:
-    """Under the lease."""
+    """Call under the lease."""
     row = ReconcileLease.objects.get(name=NAME)
     is_unbroken = row.listened_at is not None and timedelta() <= now - row.listened_at <= BREAK
-    if not is_unbroken or (_somebody_is_silent(now) and not door()):
+    if not is_unbroken or (_is_a_driver_silent(now) and not door()):
         row.listening_since = now
     row.listened_at = now
     row.save(update_fields=["listening_since", "listened_at"])
@@ -42,20 +42,20 @@ def listening_since(now: datetime, door: Door) -> datetime:
 
 
 def door_is_open() -> bool:
-    """By the drivers' own way; whatever stands before the web server answers 5xx when that is away."""
+    """Uses the drivers' own address; a proxy in front answers 5xx if the web server is down."""
     url = f"{settings.ENVIRONMENT.control_url}/healthz"
     try:
         answer = httpx.get(url, timeout=ANSWERS_WITHIN_S, trust_env=False)
     except httpx.HTTPError as error:
-        log.warning("our own door does not answer, no driver is blamed for its silence: %s", type(error).__name__)
+        log.warning("our own address does not respond, ignoring silent drivers: %s", type(error).__name__)
         return False
     return not answer.is_server_error
 
 
-def _somebody_is_silent(now: datetime) -> bool:
-    """Or beats and does not move."""
-    heard_at = now - timedelta(seconds=SILENCE_S)
-    is_still = Q(moved_at__lt=heard_at, job__state__in=TURNING_STATES)
-    is_silent = Q(last_seen_at__lt=heard_at) | Q(last_seen_at=None, submitted_at__lt=heard_at)
+def _is_a_driver_silent(now: datetime) -> bool:
+    """True if a driver sends no heartbeat, or its loop is stuck."""
+    limit = now - timedelta(seconds=SILENCE_S)
+    is_still = Q(moved_at__lt=limit, job__state__in=TURNING_STATES)
+    is_silent = Q(last_seen_at__lt=limit) | Q(last_seen_at=None, submitted_at__lt=limit)
     live = JobAttempt.objects.filter(ended_at=None, job__state__in=HOLDING_STATES)
     return live.filter(is_still | is_silent).exists()

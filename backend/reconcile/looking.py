@@ -1,8 +1,8 @@
-"""A look at what each pool's Ray has, against what is promised of it.
+"""Compares the hosts of each pool's Ray with the devices that the pool promises.
 
 Invariants:
-- every Ray is looked at by a message of its own, so that one that hangs costs the others nothing;
-- what is seen is stored and told (page, metrics, readiness, log); nothing that waits or runs is changed by it.
+- each Ray has a task of its own, so that one that hangs does not delay the others;
+- results are stored and shown (page, metrics, readiness, log); they change no waiting or running job.
 """
 
 import logging
@@ -28,14 +28,14 @@ def one_pool_of_each_ray() -> Iterator[str]:
 
 
 def look_at_ray_of(pool_id: str, rays: Rays, *, now: datetime) -> None:
-    """For all pools that are on the same one."""
+    """Covers all pools on the same Ray."""
     pool = ResourcePool.objects.filter(pk=pool_id).first()
     if pool is None:
         return
-    beside = [other for other in ResourcePool.objects.all() if address_of(other) == address_of(pool)]
+    pools = [other for other in ResourcePool.objects.all() if address_of(other) == address_of(pool)]
     try:
         hosts = rays(pool).hosts()
     except LauncherError as error:
-        note_away(beside, str(error), now=now)
+        note_away(pools, str(error), now=now)
     else:
-        note_found(beside, hosts, now=now)
+        note_found(pools, hosts, now=now)

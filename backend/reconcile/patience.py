@@ -1,8 +1,8 @@
-"""The time that a job's size adds to the deadline of its start, of its pause, or of its standing still.
+"""The time that a job's size adds to the deadlines of its start, its pause or its stall.
 
 Invariants:
-- nothing is added where a model's shape or its devices are not known: the deadlines of verdicts.py are floors;
-- a model's config.json is read for a job that is past such a floor, and for no other.
+- nothing is added if the model's shape or its devices are unknown: the deadlines of verdicts.py are minimums;
+- a model's config.json is read only for a job beyond such a minimum.
 """
 
 from pydantic import ValidationError
@@ -14,11 +14,11 @@ from engine.spec.job import JobSpec
 
 
 def size_adds_s(job: Job) -> float:
-    if job.pool.device_gb is None:  # of a CPU, whose pace is anybody's guess
+    if job.pool.device_gb is None:  # a CPU, whose speed is unknown
         return 0.0
     try:
         spec = JobSpec.accepted(job.spec)
-    except ValidationError:  # of another release
+    except ValidationError:  # a spec of another release
         return 0.0
     shapes = shapes_of(spec, job.team)
     if shapes is None:

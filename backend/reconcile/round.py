@@ -1,14 +1,14 @@
-"""One round of reconciliation: read, ask each pool's Ray where its word is needed, judge, act.
+"""One round of reconciliation: read, query each pool's Ray where necessary, judge, act.
 
 Invariants:
-- Ray is asked outside every transaction; each action is a transaction of its own that first proves the lease and
-  that the job and its attempt are still as they were judged;
+- Ray is called outside every transaction; each action is a transaction of its own that first proves the lease and that
+  the job and its attempt are unchanged since they were judged;
 - a submission is stopped only after such a transaction: a turn of its driver's loop since the verdict saves it;
-- at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
-  lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
-- a Ray out of reach is noted, changes nothing, and holds up no pool of another;
-- an attempt of before the database was put back is judged only after the facts that its driver has left were read;
-- for a time in which no driver could have been heard none is blamed.
+- at most `MOST_LOST_A_MINUTE` attempts are given up per minute, over all rounds and processes: if Ray itself forgot its
+  jobs, or reconciliation errs, most jobs are spared and the log reports it;
+- an unreachable Ray is logged, changes nothing, and delays no pool of another Ray;
+- an attempt begun before a restore is judged only after the facts that its driver left were read;
+- time in which no driver could reach the site counts against none.
 """
 
 import logging
@@ -40,7 +40,7 @@ from backend.reconcile.actions import (
     note_stalled,
     run_out_of_time,
 )
-from backend.reconcile.asking import ask_rays
+from backend.reconcile.asking import query_rays
 from backend.reconcile.lease import Lease, prove, reconcile_lease
 from backend.reconcile.listening import Door, door_is_open, listening_since
 from backend.reconcile.verdicts import Verdict, judge
@@ -49,12 +49,12 @@ from backend.reconcile.views import Held, held_jobs
 log = logging.getLogger(__name__)
 
 MOST_LOST_A_MINUTE = 10
-ASKING_TAKES = 0.5  # of a round, at most: as much is left for what follows from the answers
+ASKING_TAKES = 0.5  # of a round, at most: the rest is for acting on the answers
 GIVEN_UP = frozenset({Verdict.ATTEMPT_LOST, Verdict.START_FAILED})
 BRAKED = GIVEN_UP | {Verdict.END_STALLED}
 ENDS_SUBMISSION = frozenset({Verdict.STOP_SUBMISSION, Verdict.END_STALLED})
 SWEEP_LOOKS_BACK = timedelta(days=2)
-SWEEP_GRACE = timedelta(seconds=30)  # a driver that finished needs a moment to end
+SWEEP_GRACE = timedelta(seconds=30)  # a finished driver needs a moment to exit
 
 Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
 
@@ -65,21 +65,21 @@ def reconcile(rays: Rays, clock: Clock = database_now, door: Door = door_is_open
             return
         now = clock()
         jobs = held_jobs(now, listening_since(now, door))
-        for held, verdict, status in _braked(_verdicts(jobs, rays, lease, clock), clock):
+        for held, verdict, status in _limit_losses(_verdicts(jobs, rays, lease, clock), clock):
             log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
             _act(held, verdict, status, rays=rays, lease=lease, now=clock())
 
 
 def sweep_zombies(rays: Rays, clock: Clock = database_now) -> None:
-    """Submissions that still run although their attempt has ended, or was begun in a time that the database has lost.
-    What else we do not know is not ours and stays."""
+    """Stops submissions that still run although their attempt has ended or belongs to the lost time of a restore. Other
+    unknown submissions are not ours and stay."""
     now = clock()
     pools = {address_of(pool): pool for pool in ResourcePool.objects.all()}
     for address, pool in pools.items():
         try:
             _sweep(rays(pool), now)
         except LauncherError as error:
-            log.warning("ray=%s does not answer, its zombies wait: %s", address, error)
+            log.warning("ray=%s does not respond, zombies not swept: %s", address, error)
 
 
 def _sweep(launcher: Launcher, now: datetime) -> None:
@@ -98,27 +98,27 @@ def _sweep(launcher: Launcher, now: datetime) -> None:
 def _verdicts(jobs: Iterable[Held], rays: Rays, lease: Lease, clock: Clock) -> Verdicts:
     held_now = list(jobs)
     now = time.monotonic()
-    words = ask_rays(held_now, rays, stop_at=now + ASKING_TAKES * (lease.stop_at - now))
+    statuses = query_rays(held_now, rays, stop_at=now + ASKING_TAKES * (lease.stop_at - now))
     for held in held_now:
         if lease.is_almost_over:
-            log.warning("round cut short; the next one goes on")
+            log.warning("round cut short; the next one continues")
             return
-        status = words.get(held.attempt.submission_id) if held.attempt else None
-        if _had_left_facts(held, status, clock()):
-            continue  # the next round judges by what they have told
+        status = statuses.get(held.attempt.submission_id) if held.attempt else None
+        if _store_left_facts(held, status, clock()):
+            continue  # the next round judges by these facts
         verdict = judge(held.view, status)
         if verdict is not Verdict.NOTHING:
             yield held, verdict, status
 
 
-def _had_left_facts(held: Held, status: SubmissionStatus | None, now: datetime) -> bool:
-    """Of an attempt that is over, and whose end the database may have lost when it was put back."""
+def _store_left_facts(held: Held, status: SubmissionStatus | None, now: datetime) -> bool:
+    """Reads the facts of an ended attempt whose end the restored database may lack. True if there were any."""
     if held.attempt is None or status is None or status.is_live:
         return False
     return predates_restore(held.attempt) and left_facts()(held.attempt, now)
 
 
-def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
+def _limit_losses(verdicts: Verdicts, clock: Clock) -> Verdicts:
     budget: int | None = None
     for held, verdict, status in verdicts:
         if verdict in BRAKED:
@@ -128,7 +128,7 @@ def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
                 )
                 budget = MOST_LOST_A_MINUTE - recent.count()
             if budget <= 0:
-                log.error("brake: %d attempts lost within a minute; %s waits", MOST_LOST_A_MINUTE, held.job.pk)
+                log.error("brake: %d attempts lost within a minute; job=%s waits", MOST_LOST_A_MINUTE, held.job.pk)
                 continue
             budget -= 1
         yield held, verdict, status
@@ -142,14 +142,14 @@ def _act(
             with transaction.atomic():
                 prove(lease)
                 confirm_end(held, verdict, str(status), now)
-        last_words = _call_ray(held, verdict, status, rays)
-        if last_words is None:
+        log_tail = _call_ray(held, verdict, status, rays)
+        if log_tail is None:
             return
         with transaction.atomic():
             prove(lease)
-            _write(held, verdict, status, last_words, now)
+            _write(held, verdict, status, log_tail, now)
     except JobMovedOn as moved:
-        log.info("job=%s moved on meanwhile: %s", held.job.pk, moved)
+        log.info("job=%s changed since it was judged: %s", held.job.pk, moved)
 
 
 def _ends_submission(verdict: Verdict, status: SubmissionStatus | None) -> bool:
@@ -158,7 +158,7 @@ def _ends_submission(verdict: Verdict, status: SubmissionStatus | None) -> bool:
 
 
 def _call_ray(held: Held, verdict: Verdict, status: SubmissionStatus | None, rays: Rays) -> str | None:
-    """The end of the attempt's log, if the verdict keeps it; None if Ray did not do what the verdict asks."""
+    """Returns the end of the attempt's log if the verdict stores it; None if Ray did not carry the verdict out."""
     if held.attempt is None:
         return ""
     launcher, submission_id = rays(held.job.pool), held.attempt.submission_id
@@ -167,11 +167,11 @@ def _call_ray(held: Held, verdict: Verdict, status: SubmissionStatus | None, ray
             launcher.stop(submission_id)
         return launcher.log_tail(submission_id, max_chars=2_000) if verdict in GIVEN_UP else ""
     except LauncherError as error:
-        log.warning("ray does not answer: %s", error)
+        log.warning("ray does not respond: %s", error)
         return None if verdict in ENDS_SUBMISSION else ""
 
 
-def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_words: str, now: datetime) -> None:
+def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, log_tail: str, now: datetime) -> None:
     match verdict:
         case Verdict.STILL_ALIVE:
             note_alive(held, now)
@@ -184,11 +184,11 @@ def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_w
         case Verdict.OUT_OF_TIME:
             run_out_of_time(held, now)
         case Verdict.ATTEMPT_LOST:
-            lose_attempt(held, str(status), last_words, now)
+            lose_attempt(held, str(status), log_tail, now)
         case Verdict.NEXT_ATTEMPT:
             next_attempt(held, now)
         case Verdict.START_FAILED:
-            fail_start(held, str(status), last_words, now)
+            fail_start(held, str(status), log_tail, now)
         case Verdict.FINISH:
             finish(held, now)
         case Verdict.LAND_PAUSE:

@@ -1,24 +1,24 @@
-"""The verdict on one job, from Postgres' row and Ray's answer. Pure: seconds in, one verdict out.
+"""The verdict on one job, from its row in Postgres and Ray's answer. Pure: seconds in, one verdict out.
 
 Invariants:
-- losing sight of a job is never its death: Ray's own word that the submission is over ends an attempt, after a grace in
-  which its last facts may still arrive; or its driver's loop stands still, though it could be heard (`listening`);
-- the grace is seconds in which facts could be heard; a door that stays closed lengthens it, and not for ever;
-- a loop turns all the while, whatever a step takes: standing still is not being slow;
-- without an answer of Ray's nothing is failed, relaunched or let go;
-- a job that stops or pauses keeps its devices until Ray says that its submission is over, or the last deadline passed;
-- a start that takes too long gives its devices back, also only once Ray says that its submission is over.
+- silence alone never ends an attempt. It ends if Ray reports the submission as ended, after a grace for its last facts;
+  or if its driver's loop is stuck although the driver could reach the site (`listening`);
+- the grace counts only seconds in which facts could arrive; an unreachable site extends it, up to a limit;
+- a loop turns all the time, whatever a step takes: stuck is not the same as slow;
+- without an answer from Ray nothing is failed, relaunched or released;
+- a stopping or pausing job keeps its devices until Ray reports the end of its submission, or the last deadline passes;
+- a start that takes too long releases its devices, also only once Ray reports the end of its submission.
 
-                       driver speaks ──▶ nothing to do
+                       driver sends ──▶ nothing to do
   silent > 10 s ──▶ ask Ray ──▶ pending, running ──▶ StillAlive
-                            └──▶ over, unknown ──▶ unheard > 20 s ──▶ AttemptLost  (silent > 120 s: all the same)
-  loop still > 60 s ▶ ask Ray ──▶ pending, running ──▶ Stalled; it turns again ──▶ MovesAgain
-                            └──▶ still > 300 s ──▶ EndStalled (> 420 s: AttemptLost all the same)  (and what size adds)
-  stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish all the same)
-                            └──▶ over, unknown ──▶ Finish
-  pausing > 300 s ──▶ as stopping, with more time for a checkpoint, and LandPause for Finish    (and what its size adds)
+                            └──▶ ended, unknown ──▶ unheard > 20 s ──▶ AttemptLost  (or silent > 120 s)
+  loop stuck > 60 s ▶ ask Ray ─▶ pending, running ──▶ Stalled; loop turns ──▶ MovesAgain
+                            └──▶ stuck > 300 s ──▶ EndStalled (> 420 s: AttemptLost)  (plus the size's extra)
+  stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish)
+                            └──▶ ended, unknown ──▶ Finish
+  pausing > 300 s ──▶ as stopping, with time for a checkpoint; LandPause for Finish    (plus the size's extra)
   starting > 900 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission
-                            └──▶ over, unknown ──▶ StartFailed
+                            └──▶ ended, unknown ──▶ StartFailed
 """
 
 from collections.abc import Mapping
@@ -28,20 +28,20 @@ from enum import Enum, auto
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.models import JobState
 
-SILENCE_S = 10.0  # five missed heartbeats; asking Ray is cheap and decides nothing by itself
-LAST_FACTS_GRACE_S = 20.0  # of silence that could be heard; a driver that ended may have left facts on their way
-LAST_FACTS_LAST_DEADLINE_S = 120.0  # of any silence: a web server that is away keeps no job from its next attempt
-LAUNCH_OVERDUE_S = 10.0  # the outbox tries within 2 s; this is for an attempt that it does not know of
+SILENCE_S = 10.0  # five missed heartbeats; querying Ray is cheap and decides nothing by itself
+LAST_FACTS_GRACE_S = 20.0  # while reachable; facts of an ended driver may still be on their way
+LAST_FACTS_LAST_DEADLINE_S = 120.0  # in any case: an unreachable web server does not block the next attempt
+LAUNCH_OVERDUE_S = 10.0  # the outbox tries within 2 s; this is for an attempt without an outbox row
 UNLAUNCHED_STOP_S = 3.0
 STOP_DEADLINE_S = 20.0  # for the driver to end by itself
-STOP_LAST_DEADLINE_S = 120.0  # Ray ends a process in 3 s; a node that is gone never answers
-PAUSE_DEADLINE_S = 300.0  # for the step that runs, and its checkpoint
+STOP_LAST_DEADLINE_S = 120.0  # Ray ends a process in 3 s; a lost node never answers
+PAUSE_DEADLINE_S = 300.0  # for the running step and its checkpoint
 PAUSE_LAST_DEADLINE_S = 420.0
-STALLED_AFTER_S = 60.0  # thirty heartbeats that tell of no turn; by then a person may want to know
-STALL_DEADLINE_S = 300.0  # as long as the engine gives its longest silent piece of work, the start of a part
+STALLED_AFTER_S = 60.0  # thirty heartbeats without a turn; time to inform the user
+STALL_DEADLINE_S = 300.0  # the engine's limit for its longest silent work, the start of a part
 STALL_LAST_DEADLINE_S = 420.0
-START_DEADLINE_S = 900.0  # the engine gives placement 300 s and a small model as much; beyond that it hangs
-# The driver watches its own runtime, by a clock that nobody sets: one that moves is believed.
+START_DEADLINE_S = 900.0  # the engine allows 300 s for placement and as much for a small model
+# The driver enforces its own runtime, by a clock that cannot be set: a driver that moves is trusted.
 RUNTIME_GRACE_S = 30.0
 
 
@@ -68,32 +68,32 @@ class Verdict(Enum):
 class JobView:
     state: str
     has_attempt: bool
-    """One that has not ended."""
+    """An attempt that has not ended."""
     submitted: bool
     launch_waits: bool
     """The outbox still holds its launch."""
     age_s: float
     silent_s: float
     unheard_s: float
-    """Of its silence, the last stretch in which drivers could be heard without a break."""
+    """The last part of its silence in which drivers could reach the site without a break."""
     in_state_s: float
-    """Since it came into this state."""
+    """Since the job entered this state."""
     submitted_s: float
     running_s: float
     max_runtime_s: float
     size_adds_s: float = 0.0
-    """To the deadline of its start, of its pause, or of its standing still."""
+    """Extra time by the job's size, added to the deadline of its start, pause or stall."""
     still_s: float = 0.0
-    """Its driver's loop, while somebody listened."""
+    """Since the driver's loop last turned, while the site was reachable."""
     is_stalled: bool = False
-    """So it was said before."""
+    """Already reported as stalled."""
     moves_again: bool = False
-    """Since that was said."""
+    """The loop has turned since the stall was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines of a job that is on its way out."""
+    """Deadlines of a job that is stopping or pausing."""
 
     own_s: float
     """For the driver to end by itself."""
@@ -101,25 +101,25 @@ class Deadlines:
     verdict: Verdict
 
 
-_ON_THE_WAY_OUT: Mapping[str, Deadlines] = {
+_LEAVING: Mapping[str, Deadlines] = {
     JobState.STOPPING: Deadlines(own_s=STOP_DEADLINE_S, last_s=STOP_LAST_DEADLINE_S, verdict=Verdict.FINISH),
     JobState.PAUSING: Deadlines(own_s=PAUSE_DEADLINE_S, last_s=PAUSE_LAST_DEADLINE_S, verdict=Verdict.LAND_PAUSE),
 }
 
 
 def is_past_its_floor(view: JobView) -> bool:
-    """A start, a pause or a standstill, to which the job's size may add."""
+    """A start, pause or stall beyond its base deadline, so that the job's size matters."""
     if view.state == JobState.PAUSING:
         return view.submitted and view.in_state_s > PAUSE_DEADLINE_S
-    return _starts_too_long(view) or stands_still(view, STALL_DEADLINE_S)
+    return _starts_too_long(view) or is_stuck(view, STALL_DEADLINE_S)
 
 
-def stands_still(view: JobView, longest_s: float) -> bool:
+def is_stuck(view: JobView, longest_s: float) -> bool:
     return view.state in TURNING_STATES and view.submitted and view.still_s > longest_s + view.size_adds_s
 
 
 def must_ask(view: JobView) -> bool:
-    """Is Ray's word needed for a verdict?"""
+    """True if a verdict needs Ray's answer."""
     if not view.has_attempt:
         return False
     deadlines = _deadlines(view)
@@ -131,10 +131,10 @@ def must_ask(view: JobView) -> bool:
 
 
 def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
-    """`status` is None where Ray was not asked or did not answer."""
+    """`status` is None if Ray was not queried or did not answer."""
     deadlines = _deadlines(view)
     if deadlines is not None:
-        return _judge_going(view, status, deadlines)
+        return _judge_leaving(view, status, deadlines)
     if not view.has_attempt:
         return Verdict.NEXT_ATTEMPT
     is_overdue = view.running_s > view.max_runtime_s + RUNTIME_GRACE_S
@@ -151,24 +151,24 @@ def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
         return Verdict.STOP_SUBMISSION if status.is_live else Verdict.START_FAILED
     if status.is_live:
         return _judge_live(view)
-    is_settled = _can_no_more_be_heard(view) or stands_still(view, STALL_DEADLINE_S)
+    is_settled = _is_beyond_grace(view) or is_stuck(view, STALL_DEADLINE_S)
     return Verdict.ATTEMPT_LOST if is_settled else Verdict.NOTHING
 
 
-def _can_no_more_be_heard(view: JobView) -> bool:
+def _is_beyond_grace(view: JobView) -> bool:
     return view.unheard_s > LAST_FACTS_GRACE_S or view.silent_s > LAST_FACTS_LAST_DEADLINE_S
 
 
 def _judge_live(view: JobView) -> Verdict:
-    if stands_still(view, STALL_DEADLINE_S):
-        return Verdict.ATTEMPT_LOST if stands_still(view, STALL_LAST_DEADLINE_S) else Verdict.END_STALLED
-    if stands_still(view, STALLED_AFTER_S) and not view.is_stalled:
+    if is_stuck(view, STALL_DEADLINE_S):
+        return Verdict.ATTEMPT_LOST if is_stuck(view, STALL_LAST_DEADLINE_S) else Verdict.END_STALLED
+    if is_stuck(view, STALLED_AFTER_S) and not view.is_stalled:
         return Verdict.STALLED
     return Verdict.STILL_ALIVE if view.silent_s > SILENCE_S else Verdict.NOTHING
 
 
 def _deadlines(view: JobView) -> Deadlines | None:
-    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    deadlines = _LEAVING.get(view.state)
     if deadlines is None or not view.size_adds_s:
         return deadlines
     more_s = view.size_adds_s
@@ -180,13 +180,13 @@ def _starts_too_long(view: JobView) -> bool:
     return view.state == JobState.STARTING and view.submitted and view.submitted_s > longest_s
 
 
-def _judge_going(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Verdict:
+def _judge_leaving(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Verdict:
     if not view.has_attempt:
         return deadlines.verdict
     if status is None:
         return Verdict.NOTHING
     if not status.is_live:
-        is_settled = view.state == JobState.STOPPING or _can_no_more_be_heard(view) or not view.submitted
+        is_settled = view.state == JobState.STOPPING or _is_beyond_grace(view) or not view.submitted
         return deadlines.verdict if is_settled else Verdict.NOTHING
     if view.in_state_s > deadlines.last_s:
         return deadlines.verdict

@@ -1,4 +1,4 @@
-"""The jobs of a round of reconciliation: every one that holds devices, with its attempt that has not ended."""
+"""The jobs of a round of reconciliation: every job that holds devices, with its live attempt."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_its_floo
 
 NEVER_S = 0.0
 AHEAD: Final = timedelta(minutes=1)
-"""A heartbeat stored between the round's `now` and the read of its row lies a little in the future."""
+"""A heartbeat stored between the round's `now` and the read of its row is slightly in the future."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A job as it was read; whoever acts on it later checks that it is still so."""
+    """A job as it was read; later actions check that it has not changed."""
 
     job: Job
     attempt: JobAttempt | None
@@ -26,11 +26,11 @@ class Held:
 
 
 def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
-    """`listening_since`: a driver's silence before it does not count."""
+    """`listening_since`: a driver's earlier silence does not count."""
     launches = OutboxMessage.objects.filter(topic="launch", key=OuterRef("pk"))
     ends = JobEvent.objects.filter(job=OuterRef("pk"), to_state=OuterRef("state")).order_by("-seq")
-    is_over = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
-    ran = Sum(F("attempts__ended_at") - F("attempts__submitted_at"), filter=is_over)
+    has_ended = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
+    ran = Sum(F("attempts__ended_at") - F("attempts__submitted_at"), filter=has_ended)
     live = JobAttempt.objects.filter(ended_at__isnull=True)
     jobs = (
         Job.objects.filter(state__in=HOLDING_STATES)
@@ -47,12 +47,12 @@ def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
 def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: datetime) -> JobView:
     annotated = vars(job)
     submitted_at = attempt.submitted_at if attempt else None
-    last_word = (attempt.last_seen_at if attempt else None) or submitted_at
-    moved_at = (attempt.moved_at if attempt else None) or last_word
+    seen_at = (attempt.last_seen_at if attempt else None) or submitted_at
+    moved_at = (attempt.moved_at if attempt else None) or seen_at
     listened_s = _since(listening_since, now)
 
     def silence_s(moment: datetime | None) -> float:
-        """A moment further ahead than `AHEAD` was written before the clock was set back, and says nothing."""
+        """A time further ahead than `AHEAD` was written before the clock was set back, and is ignored."""
         is_of_another_clock = moment is not None and moment - now > AHEAD
         return listened_s if is_of_another_clock else max(0.0, _since(moment, now))
 
@@ -62,8 +62,8 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: 
         submitted=submitted_at is not None,
         launch_waits=annotated["launch_waits"],
         age_s=_since(attempt.created_at if attempt else None, now),
-        silent_s=silence_s(last_word),
-        unheard_s=min(silence_s(last_word), listened_s),
+        silent_s=silence_s(seen_at),
+        unheard_s=min(silence_s(seen_at), listened_s),
         in_state_s=_since(annotated["in_state_since"], now),
         submitted_s=min(_since(submitted_at, now), listened_s),
         running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),

@@ -1,4 +1,4 @@
-"""A job, a Ray that is a dict, and a clock that is moved by hand."""
+"""A job, a Ray that is a dict, and a manual clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ class World:
         return self.job.attempts.latest("n")
 
     def later(self, seconds: float) -> None:
-        """One round after so long, in which others listened and had nothing to decide."""
+        """One round after this time, during which the site was reachable and nothing was decided."""
         ReconcileLease.objects.update(listened_at=self.now + timedelta(seconds=seconds))
         self.after_away(seconds)
 
     def after_away(self, seconds: float) -> None:
-        """One round after so long without any."""
+        """One round after this time without a round."""
         self.now += timedelta(seconds=seconds)
         reconcile(self.ray, lambda: self.now, lambda: self.door_is_open)
         self.job.refresh_from_db()
@@ -60,7 +60,7 @@ class World:
 
         reconcile(self.ray, clock, lambda: self.door_is_open)
         self.job.refresh_from_db()
-        assert next(looks) > 2, "a verdict was carried out"
+        assert next(looks) > 2, "a verdict was executed"
 
     def ray_says(self, status: SubmissionStatus) -> None:
         self.ray.known[self.attempt.submission_id] = status
@@ -73,14 +73,14 @@ class World:
         JobAttempt.objects.filter(pk=self.attempt.pk).update(submitted_at=self.now)
 
     def run(self) -> None:
-        """Launched, ready, just heard of."""
+        """Launched, ready, with a fresh heartbeat."""
         self.launch()
         with transaction.atomic():
             advance(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
         self.hear()
 
     def with_spec(self, **changes: Any) -> None:
-        """As another release took it in."""
+        """As another release accepted it."""
         with_spec_of_before(self.job, **changes)
 
     def lose(self) -> None:
@@ -90,7 +90,7 @@ class World:
         self.later(31)
 
     def schedule(self, seconds: float) -> int:
-        """One round after so long."""
+        """One round after this time."""
         self.now += timedelta(seconds=seconds)
         started = schedule_pool(self.job.pool_id, now=self.now)
         self.job.refresh_from_db()
@@ -105,13 +105,13 @@ class World:
         note_heartbeat(attempt, beat, now=self.now)
 
     def works(self, seconds: float) -> None:
-        """Its driver, until just now."""
+        """A running driver that has just sent a heartbeat."""
         self.now += timedelta(seconds=seconds)
         ReconcileLease.objects.update(listened_at=self.now)
         self.beat(int(self.now.timestamp()))
 
     def rounds(self, seconds: float, *, turns: Iterable[int | None] | None) -> None:
-        """One every ten seconds, each after a heartbeat that tells of so many turns; None: of no heartbeat."""
+        """One round every ten seconds, each after a heartbeat with this number of turns; None: without a heartbeat."""
         told = None if turns is None else iter(turns)
         for _ in range(int(seconds / 10)):
             if told is not None:
@@ -119,7 +119,7 @@ class World:
             self.after_away(10)
 
     def finish(self, outcome: str, **about: str) -> None:
-        """The driver's last word."""
+        """The driver's last fact."""
         attempt = self.attempt
         body = {"type": "run_finished", "outcome": outcome} | about
         fact = {"seq": attempt.acked_seq + 1, "at": self.now, "body": body}

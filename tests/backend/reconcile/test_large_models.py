@@ -1,4 +1,4 @@
-"""What a job's size adds to the deadlines of its start and of its pause, where the model and the devices are known."""
+"""The time that a job's size adds to the deadlines of its start and pause, for a known model and devices."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def spec_of(job: Job) -> JobSpec:
     return JobSpec.accepted(job.spec)
 
 
-def test_a_large_model_is_given_the_time_in_which_its_files_are_read_at_the_slowest(large: World) -> None:
+def test_start_deadline_grows_with_model_size(large: World) -> None:
     large.launch()
     large.ray_says(S.RUNNING)
     adds_s = longest_start_s(spec_of(large.job), known_shape(LARGE))
@@ -36,7 +36,7 @@ def test_a_large_model_is_given_the_time_in_which_its_files_are_read_at_the_slow
     assert large.ray.stopped == [large.attempt.submission_id]
 
 
-def test_a_large_model_is_given_the_time_for_its_step_and_its_checkpoint(large: World) -> None:
+def test_pause_deadline_grows_with_model_size(large: World) -> None:
     large.run()
     pause_job(large.job.pk, actor="user:1", now=large.now)
     large.ray_says(S.RUNNING)
@@ -49,10 +49,10 @@ def test_a_large_model_is_given_the_time_for_its_step_and_its_checkpoint(large: 
 
 
 @pytest.mark.parametrize("unknown", ["device", "model", "spec"])
-def test_where_anything_is_not_known_the_deadline_is_the_floor(large: World, unknown: str) -> None:
+def test_deadline_is_the_minimum_if_anything_is_unknown(large: World, unknown: str) -> None:
     if unknown == "device":
         ResourcePool.objects.filter(pk=large.job.pool_id).update(device_gb=None)
-    large.launch()  # by a release that knew it
+    large.launch()  # by a release that accepted it
     if unknown != "device":
         large.with_spec(**{"model": {"source": "nobody-s"}} if unknown == "model" else {"trainer": {"backend": "?"}})
     large.ray_says(S.RUNNING)

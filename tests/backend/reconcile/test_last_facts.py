@@ -1,4 +1,4 @@
-"""The last facts of a driver that is over, by way of a web server that is slow: nothing is trained again."""
+"""The last facts of an ended driver, through a slow web server: nothing is trained again."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.backend.reconcile.conftest import S, World
 
 @pytest.fixture
 def over(world: World) -> World:
-    """Ended well; the control plane has not read so yet."""
+    """Ended well; the control plane has not read it yet."""
     world.run()
     world.ray_says(S.SUCCEEDED)
     return world

@@ -1,4 +1,4 @@
-"""An attempt is launched once, and one that cannot start is tried again later."""
+"""An attempt is launched once; one that cannot start is retried later."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,24 +19,24 @@ from tests.backend.reconcile.conftest import S, World, topics
 
 
 class TestLaunching:
-    def test_the_order_names_everything_a_driver_needs(self, world: World) -> None:
+    def test_order_has_everything_a_driver_needs(self, world: World) -> None:
         launch_attempt(world.job.pk, world.ray)
         [order] = world.ray.orders
         assert (order.job, order.attempt, order.fence, order.resume_from) == (world.job.pk, 1, 1, None)
         assert order.token.startswith("lam_run_") and order.control_url.startswith("http")
         assert world.attempt.submitted_at is not None
 
-    def test_twice_is_as_good_as_once(self, world: World) -> None:
+    def test_launch_is_idempotent(self, world: World) -> None:
         for _ in range(2):
             launch_attempt(world.job.pk, world.ray)
         assert len(world.ray.orders) == 1
 
-    def test_a_job_cancelled_meanwhile_is_not_launched(self, world: World) -> None:
+    def test_cancelled_job_is_not_launched(self, world: World) -> None:
         world.cancel()
         launch_attempt(world.job.pk, world.ray)
         assert world.ray.orders == []
 
-    def test_while_ray_is_away_the_page_says_so_and_nothing_fails(self, world: World) -> None:
+    def test_unreachable_ray_sets_a_message_and_fails_nothing(self, world: World) -> None:
         world.ray.away = True
         for _ in range(2):
             with pytest.raises(RayUnreachable):
@@ -48,14 +48,14 @@ class TestLaunching:
         world.job.refresh_from_db()
         assert "setting it up" in world.job.message
 
-    def test_an_attempt_that_nobody_launches_is_launched_again_but_not_in_doubles(self, world: World) -> None:
+    def test_overdue_launch_is_repeated_once(self, world: World) -> None:
         world.later(5)
         assert topics() == []
         for _ in range(3):
             world.later(6)
         assert topics() == ["launch"]
 
-    def test_an_attempt_ended_while_ray_was_asked_is_stopped_again(self, world: World) -> None:
+    def test_attempt_ended_during_launch_is_stopped(self, world: World) -> None:
         class Slow(FakeRay):
             def launch(self, order: AttemptOrder, submission_id: str) -> None:
                 super().launch(order, submission_id)
@@ -72,7 +72,7 @@ class TestLaunching:
         stop_superseded(world.job.pk, slow)
         assert slow.stopped == [first]
 
-    def test_what_the_cluster_answered_of_a_killed_job_is_told_once(self, world: World) -> None:
+    def test_stop_of_a_killed_job_is_recorded_once(self, world: World) -> None:
         world.run()
         kill_job(world.job.pk, actor="user:1", now=world.now)
         for _ in range(2):
@@ -80,7 +80,7 @@ class TestLaunching:
         told = world.job.events.filter(type="cluster_stopped")
         assert [event.message for event in told] == ["Sent a stop request for attempt 1 to the cluster."]
 
-    def test_of_a_job_that_was_not_killed_nothing_more_is_told(self, world: World) -> None:
+    def test_stop_of_another_job_is_not_recorded(self, world: World) -> None:
         world.run()
         world.cancel()
         stop_superseded(world.job.pk, world.ray)
@@ -88,7 +88,7 @@ class TestLaunching:
 
 
 class TestStarting:
-    def test_a_start_that_hangs_is_stopped_and_waits_for_its_next_try_without_devices(self, world: World) -> None:
+    def test_hung_start_is_stopped_and_releases_its_devices(self, world: World) -> None:
         world.launch()
         world.ray_says(S.RUNNING)
         for _ in range(15):
@@ -103,7 +103,7 @@ class TestStarting:
         first = world.job.attempts.get()
         assert (first.outcome, first.failure_class) == ("start_failed", "capacity")
 
-    def test_a_cluster_without_room_is_waited_for_ever_longer_and_not_for_ever(self, world: World) -> None:
+    def test_full_cluster_is_retried_with_backoff_then_fails(self, world: World) -> None:
         waits = []
         for n in range(1, 6):
             assert world.state() == ("starting", n)
@@ -119,18 +119,18 @@ class TestStarting:
 
 
 class TestSpecsOfOtherReleases:
-    """Taken in with fewer rules about what fits together."""
+    """Accepted under fewer rules about combinations of settings."""
 
     NO_EFFECT: ClassVar = {"trainer": {"zero_stage": 3}, "resources": {"devices_per_replica": 1}}
 
-    def test_a_setting_that_is_refused_today_stops_no_job_that_has_it(self, world: World) -> None:
+    def test_now_refused_setting_stops_no_accepted_job(self, world: World) -> None:
         world.with_spec(**self.NO_EFFECT)
         launch_attempt(world.job.pk, world.ray)
         [order] = world.ray.orders
         assert order.spec.trainer.zero_stage == 3
         assert AttemptOrder.read(order.model_dump_json().encode()) == order
 
-    def test_a_spec_that_nobody_understands_ends_its_job_and_frees_its_devices(self, world: World) -> None:
+    def test_unreadable_spec_fails_its_job_and_frees_devices(self, world: World) -> None:
         world.with_spec(trainer={"backend": "abacus"})
         launch_attempt(world.job.pk, world.ray)
         assert world.ray.orders == []
@@ -138,10 +138,10 @@ class TestSpecsOfOtherReleases:
         assert world.state()[0] == "failed" and world.job.failure_class == "config"
         assert "submit it again" in world.job.message and world.attempt.ended_at is not None
         assert not world.job.reservations.filter(released_at=None).exists()
-        launch_attempt(world.job.pk, world.ray)  # once more, from a doubled message
+        launch_attempt(world.job.pk, world.ray)  # again, from a duplicate message
         assert world.state()[0] == "failed"
 
-    def test_a_job_that_is_stopped_meanwhile_is_left_to_who_stops_it(
+    def test_stopping_job_with_unreadable_spec_is_left_alone(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world.with_spec(trainer={"backend": "abacus"})

@@ -1,4 +1,4 @@
-"""A database that was put back in time: no fence is given twice, what the lost time has left is read, once."""
+"""A restored database: no fence is given twice, and leftovers of the lost time are read once."""
 
 import os
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def _own_folders(settings: LazySettings, tmp_path: Path) -> None:
 
 
 def put_back() -> None:
-    """As a snapshot does it: the rows of before, and a mark that knows of later pulses."""
+    """As a snapshot does: old rows, and a mark with later pulses."""
     row = Generation.objects.get()
     keep(Mark(site=row.site, number=row.number, pulse=row.pulse + 7))
 
@@ -59,7 +59,7 @@ def keep(mark: Mark) -> None:
 def leave(
     job: str, n: int, fence: int, at: datetime, bodies: Sequence[FactBody], *, segment_bytes: int = SEGMENT_BYTES
 ) -> list[Fact]:
-    """In the folder of an attempt, as its driver writes it: a fact a second."""
+    """Facts in an attempt's folder, as its driver writes them: one per second."""
     moments = iter(at + timedelta(seconds=index) for index in range(len(bodies)))
     spool = Spool(spool_of(job, n, fence), now=lambda: next(moments), segment_bytes=segment_bytes)
     facts = [spool.append(body) for body in bodies]
@@ -78,14 +78,14 @@ def seen(pulse: int, *, cluster: str = "1/1/5", now: str = "1/1/5") -> Seen:
     return Seen(mark=Mark(site="here", number=0, pulse=pulse), cluster=cluster, cluster_now=now)
 
 
-def test_a_database_that_lacks_pulses_or_has_another_history_was_put_back() -> None:
+def test_missing_pulses_or_other_timeline_means_restore() -> None:
     ours = Mark(site="here", number=0, pulse=8)
     assert restore_reason(seen(7), ours)
     assert restore_reason(seen(9, now="1/2/5"), ours)  # a new timeline
-    assert restore_reason(seen(9, now="3/1/5"), None)  # another server, and no mark came along
+    assert restore_reason(seen(9, now="3/1/5"), None)  # another server, without a mark
 
 
-def test_a_database_as_it_was_a_first_look_and_the_mark_of_another_site_are_no_sign() -> None:
+def test_unchanged_database_or_foreign_mark_means_no_restore() -> None:
     ours = Mark(site="here", number=0, pulse=8)
     assert not restore_reason(seen(8), ours)
     assert not restore_reason(seen(9), ours)
@@ -94,7 +94,7 @@ def test_a_database_as_it_was_a_first_look_and_the_mark_of_another_site_are_no_s
 
 
 @pytest.mark.django_db
-def test_each_tick_leaves_a_mark_that_is_not_ahead(
+def test_each_tick_writes_a_mark_that_is_not_ahead(
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
     for _ in range(2):
@@ -110,14 +110,14 @@ def test_two_restores_of_one_backup_get_different_generations() -> None:
     keep_mark()
     Generation.objects.update(pulse=3)
     first = raise_generation("restored")
-    Generation.objects.update(number=0, pulse=3)  # the same backup again
+    Generation.objects.update(number=0, pulse=3)  # the same backup restored again
     keep(first)
     assert present_generation().number > first.number > 28_000_000
 
 
-def test_after_it_was_put_back_no_fence_and_no_token_are_given_twice(world: World) -> None:
+def test_restore_repeats_no_fence_and_no_token(world: World) -> None:
     world.run()
-    lost = attempt_token(world.job.pk, 2, 2)  # of the attempt that the lost time began, and whose driver lives
+    lost = attempt_token(world.job.pk, 2, 2)  # of the attempt begun in the lost time, whose driver runs
     put_back()
     world.ray_says(S.FAILED)
     world.later(31)
@@ -135,7 +135,7 @@ def test_without_a_restore_fences_count_up_by_one(world: World) -> None:
 
 
 @pytest.mark.django_db
-def test_a_reconciler_of_the_lost_time_holds_no_lease_of_the_restored_database() -> None:
+def test_reconciler_of_lost_time_loses_its_lease() -> None:
     with reconcile_lease() as lease:
         assert lease is not None and lease.fence == 1
     number = raise_generation("restored").number
@@ -143,11 +143,11 @@ def test_a_reconciler_of_the_lost_time_holds_no_lease_of_the_restored_database()
         assert lease is not None and lease.fence > number
 
 
-def test_a_run_that_ended_in_the_lost_time_is_over_and_is_billed_to_its_end(world: World) -> None:
+def test_run_ended_in_lost_time_is_billed_to_its_end(world: World) -> None:
     world.run()
     at = world.now
     facts = leave(world.job.pk, 1, 1, at, [READY, *map(trained, range(1, 6)), DONE])
-    send(world, facts[:3])  # the database was put back to here
+    send(world, facts[:3])  # the database is restored to this point
     put_back()
     world.ray_says(S.SUCCEEDED)
     raise_generation("restored")
@@ -159,7 +159,7 @@ def test_a_run_that_ended_in_the_lost_time_is_over_and_is_billed_to_its_end(worl
     assert sum(UsageSlice.objects.values_list("held_us", flat=True)) == world.job.devices * 6_000_000
 
 
-def test_what_a_driver_left_is_stored_once_however_often_it_is_read(world: World) -> None:
+def test_left_facts_are_stored_once(world: World) -> None:
     world.run()
     leave(world.job.pk, 1, 1, world.now, [READY, trained(1), trained(2)])
     assert take_left_facts(world.attempt, world.now)
@@ -167,8 +167,8 @@ def test_what_a_driver_left_is_stored_once_however_often_it_is_read(world: World
     assert MetricPoint.objects.filter(series__job=world.job).count() == 2
 
 
-def test_a_run_that_was_not_put_back_is_never_read_from_its_folder(world: World) -> None:
-    """A node may write what it likes there."""
+def test_folder_is_not_read_without_a_restore(world: World) -> None:
+    """A node may write anything there."""
     world.run()
     leave(world.job.pk, 1, 1, world.now, [READY, DONE])
     world.ray_says(S.FAILED)
@@ -176,7 +176,7 @@ def test_a_run_that_was_not_put_back_is_never_read_from_its_folder(world: World)
     assert world.state() == (JobState.STARTING, 2)
 
 
-def test_left_facts_are_read_from_the_segment_that_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_facts_are_read_from_missing_segment_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run()
     facts = leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8))], segment_bytes=1)
     send(world, facts[:4])
@@ -197,7 +197,7 @@ def test_left_facts_are_read_from_the_segment_that_is_missing(world: World, monk
 
 @pytest.mark.parametrize("lost", [2, 5])
 def test_facts_behind_a_hole_are_not_stored(world: World, caplog: pytest.LogCaptureFixture, lost: int) -> None:
-    """The driver had discarded fact 2, which the backup lacks; a restore of files put back half of fact 5's segment."""
+    """The driver discarded fact 2, which the backup lacks; a restore of files left half of fact 5's segment."""
     world.run()
     facts = leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8))], segment_bytes=1)
     send(world, facts[:1])
@@ -213,7 +213,7 @@ def test_facts_behind_a_hole_are_not_stored(world: World, caplog: pytest.LogCapt
     assert "left facts refused" in caplog.text and ("backup is too old" in caplog.text) == (lost == 2)
 
 
-def test_job_whose_backup_is_too_old_goes_on_in_a_next_attempt(world: World) -> None:
+def test_job_with_too_old_backup_gets_another_attempt(world: World) -> None:
     world.run()
     leave(world.job.pk, 1, 1, world.now, [READY, *map(trained, range(1, 8)), DONE], segment_bytes=1)
     for seq in range(1, 6):
@@ -239,7 +239,7 @@ def test_links_in_a_nodes_folder_are_not_followed(world: World, tmp_path: Path, 
     assert take_left_facts(world.attempt, world.now)
 
 
-def test_lines_that_are_no_facts_tell_nothing(world: World) -> None:
+def test_invalid_fact_lines_are_ignored(world: World) -> None:
     world.run()
     facts = leave(world.job.pk, 1, 1, world.now, [READY])
     segment = spool_of(world.job.pk, 1, 1) / segment_name(1)
@@ -247,8 +247,8 @@ def test_lines_that_are_no_facts_tell_nothing(world: World) -> None:
     assert not take_left_facts(world.attempt, world.now)
 
 
-def test_an_attempt_that_the_lost_time_began_is_taken_up_and_not_begun_twice(world: World) -> None:
-    """Attempt 1 had died in the lost time, and 2 has trained since. Its driver goes on under the same token."""
+def test_attempt_of_lost_time_is_adopted_not_begun_twice(world: World) -> None:
+    """Attempt 1 died in the lost time, and 2 has trained since. Its driver continues with the same token."""
     world.run()
     facts = leave(world.job.pk, 2, 2, world.now, [READY, trained(1)])
     put_back()
@@ -263,19 +263,19 @@ def test_an_attempt_that_the_lost_time_began_is_taken_up_and_not_begun_twice(wor
     assert world.job.state == JobState.RUNNING
 
 
-def test_an_attempt_that_ray_may_have_begun_is_not_launched_again(world: World) -> None:
-    """Put back to between its row and its launch; Ray has been restarted since, and knows it no more."""
+def test_attempt_possibly_begun_by_ray_is_not_relaunched(world: World) -> None:
+    """Restored to between its row and its launch; Ray was restarted since, and does not know it."""
     leave(world.job.pk, 1, 1, world.now, [READY])
     raise_generation("restored")
     world.launch()
     assert world.ray.orders == [] and world.attempt.submitted_at == world.now
     world.later(31)
-    assert world.job.step == 0 and world.state() == (JobState.RUNNING, 1)  # by what it has left
+    assert world.job.step == 0 and world.state() == (JobState.RUNNING, 1)  # by its facts
     world.later(31)
     assert world.state() == (JobState.STARTING, 2) and world.attempt.fence > 28_000_000
 
 
-def test_drivers_of_the_lost_time_are_stopped_and_what_is_not_ours_stays(world: World) -> None:
+def test_orphaned_drivers_are_stopped_and_foreign_ones_stay(world: World) -> None:
     world.run()
     site, job = Generation.objects.get().site, world.job.pk
     may_be_taken_up = submission_id(job, 2, 2, site=site)
@@ -284,10 +284,10 @@ def test_drivers_of_the_lost_time_are_stopped_and_what_is_not_ours_stays(world: 
     for name in (unknown, may_be_taken_up, *foreign):
         world.ray.known[name] = S.RUNNING
     sweep_zombies(world.ray)
-    assert world.ray.stopped == []  # nothing was put back
+    assert world.ray.stopped == []  # no restore
     raise_generation("restored")
     sweep_zombies(world.ray)
     assert world.ray.stopped == [unknown]
-    Job.objects.update(fence=Generation.objects.get().number, num_attempts=2)  # by another one since
+    Job.objects.update(fence=Generation.objects.get().number, num_attempts=2)  # by another attempt since
     sweep_zombies(world.ray)
     assert may_be_taken_up in world.ray.stopped and not set(foreign) & set(world.ray.stopped)

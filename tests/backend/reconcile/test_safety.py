@@ -1,4 +1,4 @@
-"""What reconciliation must never do, whatever Ray says and however many of it there are."""
+"""What reconciliation must never do, whatever Ray reports and however many reconcilers run."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.backend.reconcile.conftest import S, World
 
 class TestSafety:
     def test_the_brake(self, world: World, pool: ResourcePool, make_job: object) -> None:
-        """Ray came back without its memory: every submission is missing."""
+        """Ray restarted without its state: every submission is missing."""
         pool.capacity = 1_000
         pool.save()
         pool.quotas.filter(team=world.job.team).update(nominal=500)
@@ -34,7 +34,7 @@ class TestSafety:
         world.later(31)
         assert JobAttempt.objects.filter(outcome="lost").count() == MOST_LOST_A_MINUTE + 5
 
-    def test_a_word_that_comes_between_judgement_and_action_saves_the_attempt(self, world: World) -> None:
+    def test_heartbeat_between_verdict_and_action_saves_attempt(self, world: World) -> None:
         world.run()
 
         class Slow(FakeRay):
@@ -46,7 +46,7 @@ class TestSafety:
         world.later(31)
         assert world.state() == ("running", 1)
 
-    def test_zombies_are_stopped_and_strangers_are_not(self, world: World) -> None:
+    def test_zombies_are_stopped_and_foreign_jobs_are_not(self, world: World) -> None:
         world.run()
         first = world.attempt.submission_id
         world.ray_says(S.MISSING)
@@ -70,7 +70,7 @@ class TestSafety:
 
 @pytest.fixture
 def held_elsewhere() -> Iterator[None]:
-    """Somebody else is in the middle of a round."""
+    """Another process is in the middle of a round."""
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -95,7 +95,7 @@ class TestLease:
         world.later(60)
         assert world.state() == ("running", 1)
 
-    def test_a_lease_that_was_let_go_is_taken_at_once_with_a_new_fence(self, db: None) -> None:
+    def test_released_lease_is_taken_at_once_with_new_fence(self, db: None) -> None:
         fences = []
         for _ in range(3):
             with reconcile_lease() as lease:
@@ -103,12 +103,12 @@ class TestLease:
                 fences.append(lease.fence)
         assert fences == [1, 2, 3]
 
-    def test_a_reconciler_that_froze_beyond_its_lease_writes_nothing(self, world: World) -> None:
+    def test_reconciler_frozen_beyond_its_lease_writes_nothing(self, world: World) -> None:
         world.run()
 
         class Freezing(FakeRay):
             def log_tail(self, submission_id: str, max_chars: int) -> str:
-                ReconcileLease.objects.update(expires_at=world.now - timedelta(days=1))  # thawed long after
+                ReconcileLease.objects.update(expires_at=world.now - timedelta(days=1))  # resumed long after
                 return ""
 
         world.ray = Freezing(known={world.attempt.submission_id: S.FAILED})

@@ -1,5 +1,5 @@
-"""Pools on several Rays: each job is launched, asked after, stopped and read on its pool's, and one that is away or
-hangs holds up nobody else's."""
+"""Pools on several Rays: each job is launched, polled, stopped and read on its pool's Ray, and a Ray that is down or
+hangs delays no other."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, ReconcileLease
 from backend.pools.clusters.dashboard import RayUnreachable
 from backend.pools.models import ResourcePool, TeamQuota
-from backend.reconcile.asking import ask_rays
+from backend.reconcile.asking import query_rays
 from backend.reconcile.round import sweep_zombies
 from backend.reconcile.views import held_jobs
 from engine.spec.control import PoolTerms
@@ -30,7 +30,7 @@ EAST = "http://east.example.org:8265"
 
 @dataclass(slots=True)
 class Meeting(FakeRay):
-    """It answers, or fails to, once the other one has been asked too."""
+    """Responds, or fails to, after the other one was queried too."""
 
     both: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=30))
 
@@ -41,7 +41,7 @@ class Meeting(FakeRay):
 
 @dataclass(slots=True)
 class Hanging(FakeRay):
-    """Until the test is over."""
+    """Hangs until the test ends."""
 
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -52,7 +52,7 @@ class Hanging(FakeRay):
 
 @dataclass
 class Rays:
-    """The site's own and the one in the east."""
+    """The site's own Ray and the one in the east."""
 
     own: FakeRay = field(default_factory=FakeRay)
     east: FakeRay = field(default_factory=FakeRay)
@@ -72,7 +72,7 @@ def east(world: World) -> ResourcePool:
 
 @pytest.fixture
 def eastern(world: World, east: ResourcePool, make_job: MakeJob) -> Job:
-    """A job of that pool, starting."""
+    """A starting job of that pool."""
     job = make_job()
     Job.objects.filter(pk=job.pk).update(pool=east)
     schedule_pool(east.pk, now=world.now)
@@ -84,7 +84,7 @@ def eastern(world: World, east: ResourcePool, make_job: MakeJob) -> Job:
 @pytest.fixture
 def rays(world: World) -> Rays:
     both = Rays(own=world.ray)
-    world.ray = both  # type: ignore[assignment]  # called with a pool it gives its Ray, as the other does
+    world.ray = both  # type: ignore[assignment]  # returns the Ray of a pool, as the original does
     return both
 
 
@@ -95,7 +95,7 @@ def run(world: World, job: Job, rays: Rays) -> None:
     JobAttempt.objects.filter(job=job).update(submitted_at=world.now, last_seen_at=world.now)
 
 
-def test_an_attempt_is_launched_stopped_and_read_on_its_pools_ray(world: World, eastern: Job, rays: Rays) -> None:
+def test_attempt_uses_its_pools_ray(world: World, eastern: Job, rays: Rays) -> None:
     run(world, eastern, rays)
     (order,) = rays.east.orders
     assert (order.job, order.pool.labels, order.pool.device) == (eastern.pk, {"zone": "east"}, "gpu")
@@ -108,7 +108,7 @@ def test_an_attempt_is_launched_stopped_and_read_on_its_pools_ray(world: World, 
     assert "last words" in eastern.attempts.get().evidence["log_tail"].replace("\ufffd", "").replace("\0", "")
 
 
-def test_a_ray_that_is_away_holds_up_no_job_of_another(world: World, eastern: Job, rays: Rays) -> None:
+def test_unreachable_ray_delays_no_job_of_another(world: World, eastern: Job, rays: Rays) -> None:
     world.run()
     run(world, eastern, rays)
     rays.own.away = True
@@ -118,7 +118,7 @@ def test_a_ray_that_is_away_holds_up_no_job_of_another(world: World, eastern: Jo
     assert (world.state(), eastern.num_attempts) == (("running", 1), 2)
 
 
-def test_rays_are_asked_beside_each_other(world: World, eastern: Job, rays: Rays) -> None:
+def test_rays_are_queried_in_parallel(world: World, eastern: Job, rays: Rays) -> None:
     world.run()
     run(world, eastern, rays)
     rays.own = own = Meeting()
@@ -129,7 +129,7 @@ def test_rays_are_asked_beside_each_other(world: World, eastern: Job, rays: Rays
     assert (world.state(), eastern.num_attempts) == (("starting", 2), 1)
 
 
-def test_one_that_hangs_is_not_waited_for(world: World, eastern: Job, rays: Rays) -> None:
+def test_hanging_ray_delays_no_other(world: World, eastern: Job, rays: Rays) -> None:
     world.run()
     run(world, eastern, rays)
     over = threading.Event()
@@ -137,12 +137,12 @@ def test_one_that_hangs_is_not_waited_for(world: World, eastern: Job, rays: Rays
     long_ago = world.now + timedelta(seconds=31)
     jobs = list(held_jobs(long_ago, world.now))
     try:
-        assert ask_rays(jobs, rays, stop_at=time.monotonic() + 0.3) == {} and len(jobs) == 2
+        assert query_rays(jobs, rays, stop_at=time.monotonic() + 0.3) == {} and len(jobs) == 2
     finally:
         over.set()
 
 
-def test_zombies_are_swept_on_every_ray_that_answers(world: World, eastern: Job, rays: Rays) -> None:
+def test_zombies_are_swept_on_every_reachable_ray(world: World, eastern: Job, rays: Rays) -> None:
     run(world, eastern, rays)
     attempt = eastern.attempts.get()
     JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=world.now)

@@ -1,4 +1,4 @@
-"""An attempt that says nothing: Ray is asked before anything is believed."""
+"""A silent attempt: Ray is queried before anything is concluded."""
 
 from datetime import timedelta
 
@@ -12,16 +12,16 @@ from tests.backend.reconcile.conftest import S, World, topics
 
 
 class TestSilence:
-    def test_a_driver_that_speaks_is_left_alone(self, world: World) -> None:
+    def test_sending_driver_is_left_alone(self, world: World) -> None:
         world.run()
-        world.ray_says(S.FAILED)  # nobody asks
+        world.ray_says(S.FAILED)  # Ray is not queried
         for _ in range(5):
             world.later(10)
             world.hear()
         assert world.state() == ("running", 1)
 
     @pytest.mark.parametrize("status", [S.RUNNING, S.PENDING])
-    def test_losing_sight_of_a_job_is_not_its_death(self, world: World, status: SubmissionStatus) -> None:
+    def test_silent_driver_that_ray_runs_is_kept(self, world: World, status: SubmissionStatus) -> None:
         world.run()
         world.ray_says(status)
         for _ in range(20):
@@ -36,7 +36,7 @@ class TestSilence:
         assert world.state() == ("running", 1)
 
     @pytest.mark.parametrize("status", [S.FAILED, S.STOPPED, S.MISSING, S.SUCCEEDED])
-    def test_a_lost_driver_gets_another_attempt_after_the_grace(self, world: World, status: SubmissionStatus) -> None:
+    def test_lost_driver_gets_another_attempt_after_the_grace(self, world: World, status: SubmissionStatus) -> None:
         world.run()
         world.checkpoint(50)
         world.checkpoint(100)
@@ -52,7 +52,7 @@ class TestSilence:
         assert sorted(topics()) == ["launch", "stop"]
         assert world.job.reservations.filter(released_at=None).count() == 2
 
-    def test_facts_that_come_in_the_grace_count(self, world: World) -> None:
+    def test_facts_during_the_grace_count(self, world: World) -> None:
         world.run()
         world.ray_says(S.SUCCEEDED)
         world.later(20)
@@ -62,9 +62,7 @@ class TestSilence:
         world.later(60)
         assert world.state() == ("succeeded", 1)
 
-    def test_the_first_retry_keeps_its_devices_the_later_ones_wait_without_and_the_last_one_fails(
-        self, world: World
-    ) -> None:
+    def test_first_retry_keeps_devices_later_ones_wait(self, world: World) -> None:
         world.lose()
         assert world.state() == ("starting", 2)
         for n, backoff_s in ((2, 15), (3, 30)):
@@ -72,7 +70,7 @@ class TestSilence:
             world.lose()
             assert world.state() == ("queued", n) and not world.job.reservations.filter(released_at=None).exists()
             assert world.job.not_before == world.now + timedelta(seconds=backoff_s)
-            assert world.job.queued_at == queued_at, "it keeps its place"
+            assert world.job.queued_at == queued_at, "the job keeps its place"
             assert world.schedule(backoff_s - 1) == 0 and world.schedule(2) == 1
         world.lose()
         assert world.state() == ("failed", 4)
@@ -80,7 +78,7 @@ class TestSilence:
         assert not world.job.reservations.filter(released_at=None).exists()
         assert not world.job.attempts.filter(ended_at=None).exists()
 
-    def test_an_attempt_that_got_further_begins_the_count_anew(self, world: World) -> None:
+    def test_attempt_with_progress_resets_the_count(self, world: World) -> None:
         world.lose()
         world.run()
         world.checkpoint(10)
@@ -88,7 +86,7 @@ class TestSilence:
         world.later(31)
         assert world.state() == ("starting", 3) and world.attempt.resume_step == 10
 
-    def test_what_was_wanted_of_a_lost_attempt_is_not_wanted_of_the_next(self, world: World) -> None:
+    def test_requests_to_lost_attempt_do_not_carry_over(self, world: World) -> None:
         world.run()
         ask_driver(world.job, "resize", replicas=1, now=world.now)
         world.ray_says(S.FAILED)
@@ -96,18 +94,18 @@ class TestSilence:
         assert world.state() == ("starting", 2)
         assert not world.job.requests.filter(acknowledged_at=None).exists()
 
-    def test_the_newest_checkpoint_is_the_later_attempts(self, world: World) -> None:
+    def test_newest_checkpoint_is_the_later_attempts(self, world: World) -> None:
         world.run()
         world.checkpoint(100)
         world.ray_says(S.FAILED)
         world.later(31)
         world.run()
-        world.checkpoint(40)  # it had to fall back to an earlier one
+        world.checkpoint(40)  # it fell back to an earlier one
         world.ray_says(S.FAILED)
         world.later(31)
         assert world.attempt.resume_from == "file:///store/2-40"
 
-    def test_a_driver_that_gave_up_is_followed_by_another(self, world: World) -> None:
+    def test_driver_that_gave_up_is_replaced(self, world: World) -> None:
         world.run()
         body = {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure", "message": "node lost"}
         batch = FactBatch.model_validate(

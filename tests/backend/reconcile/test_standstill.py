@@ -1,4 +1,4 @@
-"""A driver whose loop stands still: named, ended and followed by another; and never for what was our own fault."""
+"""A driver with a stuck loop is reported, ended and replaced, but never for an outage of our own."""
 
 from datetime import timedelta
 from itertools import count, repeat
@@ -37,13 +37,13 @@ def is_stalled(world: World) -> bool:
 
 class TestStandstill:
     @pytest.mark.parametrize("is_heard", [True, False], ids=["beats on", "is silent"])
-    def test_it_is_named_then_ended_and_another_attempt_goes_on(self, running: World, is_heard: bool) -> None:
+    def test_stuck_driver_is_reported_then_replaced(self, running: World, is_heard: bool) -> None:
         running.checkpoint(50)
         submission = running.attempt.submission_id
         turns = repeat(1) if is_heard else None
         running.rounds(STALLED_AFTER_S + 20, turns=turns)
         assert is_stalled(running) and events(running)[-1] == "stalled"
-        assert running.ray.stopped == [], "a person may look first"
+        assert running.ray.stopped == [], "the user has time to look first"
         running.rounds(STALL_DEADLINE_S - STALLED_AFTER_S, turns=turns)
         assert submission in running.ray.stopped
         running.ray_says(S.STOPPED)
@@ -54,22 +54,22 @@ class TestStandstill:
         assert lost.failure_class == "infrastructure" and "had not moved for" in lost.message
         assert events(running).count("stalled") == 1
 
-    def test_what_no_ray_can_end_is_given_up_by_its_fence(self, running: World) -> None:
+    def test_driver_that_ray_cannot_end_is_fenced_off(self, running: World) -> None:
         running.rounds(STALL_LAST_DEADLINE_S + 30, turns=None)
         assert running.state() == ("starting", 2)
         with pytest.raises(Conflict):
-            running.beat(2, of=running.job.attempts.get(n=1))  # it wakes
+            running.beat(2, of=running.job.attempts.get(n=1))  # it resumes
 
     @pytest.mark.long
-    def test_a_loop_that_turns_through_an_hour_without_a_step_is_left_alone(self, running: World) -> None:
+    def test_turning_loop_without_steps_is_left_alone(self, running: World) -> None:
         running.rounds(3_600, turns=count(2))
         assert running.state() == ("running", 1) and events(running) == []
 
-    def test_a_driver_of_before_counts_nothing_and_its_heartbeat_is_enough(self, running: World) -> None:
+    def test_old_driver_without_turns_needs_only_heartbeats(self, running: World) -> None:
         running.rounds(LONG_S, turns=repeat(None))
         assert running.state() == ("running", 1) and not is_stalled(running)
 
-    def test_one_that_moves_again_is_said_to(self, running: World) -> None:
+    def test_driver_moving_again_is_reported(self, running: World) -> None:
         running.rounds(STALLED_AFTER_S + 20, turns=repeat(1))
         running.rounds(30, turns=count(2))
         assert not is_stalled(running) and events(running) == ["stalled", "moves_again"]
@@ -78,7 +78,7 @@ class TestStandstill:
 
 
 class TestTold:
-    def test_the_page_and_the_api_name_it_while_it_lasts(
+    def test_page_and_api_show_a_stall_while_it_lasts(
         self, running: World, client: Client, api: Api, alice: User
     ) -> None:
         client.force_login(alice)
@@ -88,30 +88,30 @@ class TestTold:
         assert said in client.get(f"/jobs/{running.job.pk}/").content.decode()
         assert api.get(f"/jobs/{running.job.pk}").json()["stalled_since"] is not None
         [attempt] = api.get(f"/jobs/{running.job.pk}/attempts").json()["data"]
-        assert attempt["moved_at"] < attempt["last_seen_at"], "it beats, and does not move"
+        assert attempt["moved_at"] < attempt["last_seen_at"], "it sends heartbeats and does not move"
         running.rounds(20, turns=count(2))
         assert api.get(f"/jobs/{running.job.pk}").json()["stalled_since"] is None
 
 
 class TestOurOwnFault:
-    def test_while_our_door_is_shut_nobody_is_blamed_for_silence(self, running: World) -> None:
+    def test_unreachable_site_blames_no_silent_driver(self, running: World) -> None:
         running.door_is_open = False
         running.rounds(LONG_S, turns=None)
         assert not is_stalled(running) and running.state() == ("running", 1)
         running.door_is_open = True
         running.rounds(STALLED_AFTER_S - 10, turns=None)
-        assert not is_stalled(running), "it has a minute from then on"
+        assert not is_stalled(running), "its minute starts then"
         running.rounds(30, turns=None)
         assert is_stalled(running)
 
-    def test_a_reconciler_that_was_away_blames_nobody_for_that_time(self, running: World) -> None:
+    def test_reconciler_outage_blames_no_driver(self, running: World) -> None:
         for _ in range(5):
-            running.after_away(LONG_S)  # frozen, or no worker, or the machine slept
+            running.after_away(LONG_S)  # frozen, or without a worker, or the machine slept
         assert not is_stalled(running) and running.state() == ("running", 1)
 
     @pytest.mark.parametrize("ahead", [timedelta(milliseconds=1), timedelta(seconds=4)])
     def test_heartbeat_stored_after_the_round_began_is_no_silence(self, running: World, ahead: timedelta) -> None:
-        """The site has listened for longer than any deadline, so a silence since then would end the driver."""
+        """The site was reachable for longer than any deadline, so silence since then would end the driver."""
         turns = count(2)
         running.rounds(LONG_S + STALL_LAST_DEADLINE_S, turns=turns)
         for _ in range(10):
@@ -139,7 +139,7 @@ class TestOurOwnFault:
         assert running.ray.stopped and events(running) == ["stalled"]
 
     @pytest.mark.parametrize("hours", [1, -1])
-    def test_a_clock_that_jumps_an_hour_ends_no_job_that_moves(self, running: World, hours: int) -> None:
+    def test_clock_jump_ends_no_moving_job(self, running: World, hours: int) -> None:
         turns = count(2)
         running.rounds(60, turns=turns)
         running.now += timedelta(hours=hours)
@@ -147,10 +147,10 @@ class TestOurOwnFault:
         assert running.state() == ("running", 1) and events(running) == []
 
     @pytest.mark.parametrize("minutes", [30, -60])
-    def test_a_clock_that_jumps_begins_the_count_of_one_that_does_not(self, running: World, minutes: int) -> None:
+    def test_clock_jump_restarts_count_of_stuck_job(self, running: World, minutes: int) -> None:
         running.rounds(STALLED_AFTER_S, turns=None)
         running.now += timedelta(minutes=minutes)
         running.rounds(STALLED_AFTER_S, turns=None)
         assert not is_stalled(running) and running.state() == ("running", 1)
         running.rounds(20, turns=None)
-        assert is_stalled(running), "it does stand still"
+        assert is_stalled(running), "its loop is stuck"

@@ -19,7 +19,7 @@ class TestStopping:
         world.later(14)
         assert world.ray.stopped == [] and world.state() == ("stopping", 1)
 
-    def test_past_the_deadline_ray_ends_it_and_only_then_are_its_devices_free(self, world: World) -> None:
+    def test_ray_ends_overdue_job_before_devices_are_free(self, world: World) -> None:
         world.run()
         world.cancel()
         world.ray_says(S.RUNNING)
@@ -39,7 +39,7 @@ class TestStopping:
         world.round_with_beat(5)
         assert world.ray.stopped == [world.attempt.submission_id]
 
-    def test_a_submission_that_cannot_be_stopped_does_not_hold_the_job_for_ever(self, world: World) -> None:
+    def test_unstoppable_submission_does_not_block_job_forever(self, world: World) -> None:
         world.run()
         world.cancel()
         world.ray_says(S.RUNNING)
@@ -53,7 +53,7 @@ class TestStopping:
         world.later(2)
         assert world.state() == ("cancelled", 1)
 
-    def test_a_driver_that_died_while_stopping_is_not_waited_for(self, world: World) -> None:
+    def test_driver_that_died_while_stopping_ends_at_once(self, world: World) -> None:
         world.run()
         world.cancel()
         world.ray_says(S.FAILED)
@@ -77,7 +77,7 @@ class TestPausing:
             world.later(10)
         assert world.state() == ("pausing", 1) and world.ray.stopped == []
 
-    def test_past_the_deadline_it_is_stopped_and_lands_with_what_is_lost(self, world: World) -> None:
+    def test_overdue_pause_is_stopped_and_shows_lost_steps(self, world: World) -> None:
         world.run()
         world.checkpoint(40)
         Job.objects.filter(pk=world.job.pk).update(step=43)
@@ -108,7 +108,7 @@ class TestPausing:
         world.later(3_600)
         assert world.state() == ("pausing", 1)
 
-    def test_a_job_paused_before_its_launch_lands_in_seconds_and_is_not_launched(self, world: World) -> None:
+    def test_job_paused_before_launch_is_not_launched(self, world: World) -> None:
         pause_job(world.job.pk, actor="user:1", now=world.now)
         launch_attempt(world.job.pk, world.ray)
         world.later(4)
@@ -125,15 +125,15 @@ class TestPausing:
 
 
 class TestRuntime:
-    def test_a_job_beyond_its_runtime_is_asked_then_stopped_and_failed(self, world: World) -> None:
+    def test_job_beyond_its_runtime_is_stopped_and_fails(self, world: World) -> None:
         world.run()
         world.ray_says(S.RUNNING)
         limit = world.job.spec["max_runtime_s"]
         world.works(limit + 1_000)
         world.later(0)
-        assert world.state() == ("running", 1), "a driver that moves watches the time itself"
+        assert world.state() == ("running", 1), "a moving driver enforces the limit itself"
         world.later(20)
-        assert world.state() == ("running", 1), "and gets a grace"
+        assert world.state() == ("running", 1), "it gets a grace"
         world.later(11)
         assert world.state() == ("stopping", 1) and world.job.requests.get().kind == "cancel"
         world.later(21)

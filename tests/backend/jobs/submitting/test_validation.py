@@ -49,7 +49,7 @@ def test_job_with_code_is_validated_then_queued(custom: Job, now: datetime) -> N
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("def prompt(:\n  pass", "not Python in line 1"),
+        ("def prompt(:\n  pass", "not valid Python in line 1"),
         ("def prompt(split, ordinal, seed, params): ...", "does not define respond"),
         ("x = 1", "does not define prompt and respond"),
         ("(" * 50_000, "environment.code"),
