@@ -1,1 +1,1 @@
-"""Events, log lines and the audit log, to be read by programs."""
+"""Feeds of events, log lines and the audit log for programs."""

@@ -1,4 +1,4 @@
-"""GET /audit-log: who did what in the caller's team."""
+"""GET /audit-log: the actions in the caller's team."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ router = Router(tags=["Audit"])
 
 
 class AuditEntryOut(BaseModel):
-    """An entry of the log. `hash` covers all of it and `previous_hash`: the entries of a team are one chain."""
+    """An entry of the log. `hash` covers the entry and `previous_hash`: a team's entries form one chain."""
 
     seq: int
     at: datetime
@@ -37,32 +37,32 @@ class AuditEntryOut(BaseModel):
     "/audit-log",
     auth=ApiKeyAuth("audit:read"),
     response={200: Page[AuditEntryOut]} | problems(422),
-    summary="Who did what",
+    summary="List audit log entries",
 )
 def audit_log(
     request: HttpRequest,
-    actor: Annotated[Text | None, Query(max_length=80, description="Such as `key:key_…`.")] = None,
-    action: Annotated[Text | None, Query(max_length=60, description="Such as `key.created`.")] = None,
+    actor: Annotated[Text | None, Query(max_length=80, description="For example `key:key_…`.")] = None,
+    action: Annotated[Text | None, Query(max_length=60, description="For example `key.created`.")] = None,
     target: Annotated[Text | None, Query(max_length=80)] = None,
     since: Annotated[ZonedMoment | None, Query()] = None,
     after: Annotated[int, Query(ge=0, le=2**62, description="Only entries with a higher `seq`.")] = 0,
     cursor: Annotated[
-        str | None, Query(pattern="^[0-9]{1,18}$", description="`next_cursor` of the page before.")
+        str | None, Query(pattern="^[0-9]{1,18}$", description="`next_cursor` of the previous page.")
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[AuditEntryOut]:
     """Newest first."""
     entries = entries_of(caller_of(request).team.pk)
-    wanted = {"actor": actor, "action": action, "target": target, "at__gte": since, "seq__gt": after or None}
-    entries = entries.filter(**{name: value for name, value in wanted.items() if value is not None})
+    filters = {"actor": actor, "action": action, "target": target, "at__gte": since, "seq__gt": after or None}
+    entries = entries.filter(**{name: value for name, value in filters.items() if value is not None})
     if cursor is not None:
         entries = entries.filter(seq__lt=int(cursor))
-    found = list(entries[: limit + 1])
-    has_more = len(found) > limit
+    rows = list(entries[: limit + 1])
+    has_more = len(rows) > limit
     return Page(
-        data=[_represent(entry) for entry in found[:limit]],
+        data=[_represent(entry) for entry in rows[:limit]],
         has_more=has_more,
-        next_cursor=str(found[limit - 1].seq) if has_more else None,
+        next_cursor=str(rows[limit - 1].seq) if has_more else None,
     )
 
 

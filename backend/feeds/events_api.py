@@ -1,4 +1,4 @@
-"""Events, as a page or as a stream of Server-Sent Events: /jobs/{id}/events and /events."""
+"""Events as a page or as Server-Sent Events: /jobs/{id}/events and /events."""
 
 from typing import Annotated, Any
 
@@ -18,27 +18,27 @@ router = Router(tags=["Events"])
 
 LastEventId = Annotated[
     int | None,
-    Header(alias="Last-Event-ID", ge=0, le=2**62, description="Go on after this `id`; browsers send it by themselves."),
+    Header(alias="Last-Event-ID", ge=0, le=2**62, description="Resume after this `id`; browsers send it themselves."),
 ]
-_STREAM_DOC = stream_doc("`id`, `event` (its type) and `data` (JSON)")
+_STREAM_DOC = stream_doc("`id`, `event` (the type) and `data` (JSON)")
 
 
 @router.get(
     "/jobs/{job_id}/events",
     auth=MAY_READ,
     response={200: EventsOut, 204: None} | problems(404, 410, 422),
-    summary="What happened to a job",
+    summary="List or stream a job's events",
     openapi_extra={"responses": {200: _STREAM_DOC}},
 )
 def job_events(
     request: HttpRequest,
     job_id: PathId,
-    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The last `seq` that you have seen.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The last `seq` that you have received.")] = 0,
     limit: Limit = DEFAULT_LIMIT,
     last_event_id: LastEventId = None,
 ) -> Any:
-    """With `Accept: text/event-stream`: what has happened since `Last-Event-ID` (or `after`), and then what happens,
-    until the job is over; 204 if it is over and you have seen all. Otherwise a page, oldest first."""
+    """With `Accept: text/event-stream`: the events since `Last-Event-ID` (or `after`), then new ones until the job
+    ends; 204 if it has ended and you have received all of them. Otherwise a page, oldest first."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
     as_stream = wants_stream(request)
@@ -50,11 +50,11 @@ def job_events(
         inbox = inbox_of(caller)
         inbox.jobs = {job.pk: job.team_id}
         return streamed(request, caller, JobSource(job, seq), inbox)
-    found = list(events_after(job, seq)[: limit + 1])
-    page = found[:limit]
+    events = list(events_after(job, seq)[: limit + 1])
+    page = events[:limit]
     return EventsOut(
         data=[represent_event(event) for event in page],
-        has_more=len(found) > limit,
+        has_more=len(events) > limit,
         next_after=page[-1].seq if page else seq,
     )
 
@@ -63,12 +63,12 @@ def job_events(
     "/events",
     auth=MAY_READ,
     response={200: None} | problems(410, 422),
-    summary="What happens in the team, as a stream",
+    summary="Stream the team's events",
     openapi_extra={"responses": {200: _STREAM_DOC}},
 )
 def team_events(request: HttpRequest, last_event_id: LastEventId = None) -> Any:
-    """Every event of every job of the team from now on, always as a stream. After a reconnection with `Last-Event-ID`
-    the last minute may be told twice: `job_id` and `seq` name an event. 410: you were away for more than a day."""
+    """Streams every event of all the team's jobs from now on. After reconnecting with `Last-Event-ID`, events of the
+    last minute may repeat: `job_id` and `seq` identify an event. 410: disconnected for more than a day."""
     caller = caller_of(request)
     inbox = inbox_of(caller)
     inbox.teams = frozenset({caller.team.pk})

@@ -25,27 +25,25 @@ router = Router(tags=["Activity"])
     "/jobs/{job_id}/logs/stream",
     auth=MAY_READ,
     response={200: None, 204: None} | problems(404, 410, 422),
-    summary="Log lines, as a stream",
+    summary="Stream log lines",
     openapi_extra={
-        "responses": {
-            200: stream_doc("`id`, `event` (`line`, or `dropped` where lines were left out) and `data`, a LineOut")
-        }
+        "responses": {200: stream_doc("`id`, `event` (`line`, or `dropped` for dropped lines) and `data`, a LineOut")}
     },
 )
 def log_stream(
     request: HttpRequest,
     job_id: PathId,
     component: Annotated[Text | None, Query(max_length=60)] = None,
-    level: Annotated[LogLevel, Query(description="And above.")] = "debug",
-    q: Annotated[Text | None, Query(max_length=200, description="Words in the line, upper or lower case.")] = None,
-    tail: Annotated[int, Query(ge=0, le=MOST_LINES, description="Begin with about so many that are there.")] = 200,
+    level: Annotated[LogLevel, Query(description="This level and above.")] = "debug",
+    q: Annotated[Text | None, Query(max_length=200, description="Text in the line, case-insensitive.")] = None,
+    tail: Annotated[int, Query(ge=0, le=MOST_LINES, description="Start with about this many existing lines.")] = 200,
     last_event_id: Annotated[
         Text | None,
-        Header(alias="Last-Event-ID", max_length=30, description="Go on after this `id`, and not with `tail`."),
+        Header(alias="Last-Event-ID", max_length=30, description="Resume after this `id`; ignores `tail`."),
     ] = None,
 ) -> Any:
-    """The newest lines, then each as it comes, until the job is over: each once, also over reconnections with
-    `Last-Event-ID`. 204: the job is over and you have seen all."""
+    """The newest lines, then each new line until the job ends: each exactly once, also across reconnections with
+    `Last-Event-ID`. 204: the job has ended and you have received all lines."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
     refuse_if_removed(job, RemovedKind.LOGS)

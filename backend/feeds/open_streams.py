@@ -1,14 +1,14 @@
-"""The streams that are open in this process: an open one costs its socket, and a place in the hub."""
+"""The open streams of this process: each costs a socket and a place in the hub."""
 
 from backend.api.places import Limits, Places
 from backend.api.problems import TooManyRequests
 
-MOST_OF_A_TEAM = 100  # a third of a process: two teams that take all they may leave a third one its share
+MOST_OF_A_TEAM = 100  # a third of a process: two teams at their limit leave room for a third
 MOST_IN_A_PROCESS = 300
 
 
 class TooManyStreams(TooManyRequests):
-    """Your team has as many open streams as it may; close one first."""
+    """Your team has reached its limit of open streams. Close one first."""
 
     code = "too_many_streams"
 

@@ -1,4 +1,4 @@
-"""Opening a stream: its listener is counted, pays from the bucket of streams, and is judged again while it lasts."""
+"""Opens a stream: its reader is counted, rate-limited, and checked again while the stream lasts."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,10 +16,10 @@ EVENT_STREAM = "text/event-stream"
 
 
 def stream_doc(what: str) -> dict[str, Any]:
-    """Of a 200, for the schema."""
+    """The description of the 200 response in the schema."""
     return {
-        "description": f"OK. As a stream: {what}; comment lines are heartbeats; `end` says that nothing will follow, "
-        "`goodbye` that the key is not good any more.",
+        "description": f"OK. As a stream: {what}; comment lines are heartbeats; `end` means that nothing will follow, "
+        "`goodbye` that the key is no longer valid.",
         "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
     }
 
@@ -31,7 +31,7 @@ def wants_stream(request: HttpRequest) -> bool:
 
 
 def inbox_of(caller: Caller) -> Inbox:
-    """A trigger on the keys' table tells of `key <id>` when one is revoked."""
+    """A trigger on the keys' table sends `key <id>` when a key is revoked."""
     return Inbox(user=user_notice(caller.user.pk), session=f"key {caller.key.pk}")
 
 
@@ -41,8 +41,8 @@ def streamed(request: HttpRequest, caller: Caller, source: Source, inbox: Inbox)
     text = request.headers["Authorization"].partition(" ")[2].strip()
 
     def is_allowed() -> bool:
-        now = recognise_api_key(text, now=datetime.now(UTC))
-        return now is not None and now.team.pk == caller.team.pk and "jobs:read" in now.scopes
+        current = recognise_api_key(text, now=datetime.now(UTC))
+        return current is not None and current.team.pk == caller.team.pk and "jobs:read" in current.scopes
 
     return StreamOfATeam(  # type: ignore[return-value]  # ninja passes on any HttpResponseBase
         stream(source, inbox, is_allowed=is_allowed),
@@ -53,7 +53,7 @@ def streamed(request: HttpRequest, caller: Caller, source: Source, inbox: Inbox)
 
 
 class StreamOfATeam(StreamingHttpResponse):
-    """A stream that gives its place back when it is closed, also if its reader left before the first word."""
+    """Gives its place back when closed, even if the reader disconnects before the first frame."""
 
     def __init__(self, *args: Any, at_end: Callable[[], None], **others: Any) -> None:
         super().__init__(*args, **others)

@@ -1,12 +1,12 @@
-"""/metrics for Prometheus: counts of the whole installation, read from Postgres at each scrape, durations of requests
-and the delay of facts, counted in the web processes, and the room on their disks. infra/monitoring has rules over them.
+"""/metrics for Prometheus: counts of the whole installation from Postgres at each scrape, request durations and the
+delay of facts from the web processes, and the free space of their disks. infra/monitoring has rules for them.
 
 Invariants:
-- no label names a tenant, a person or a job;
-- only this machine may read it, or who sends the token of the environment; what came through a proxy, or over a unix
-  socket, is not this machine;
-- a disk that hangs holds up no scrape for longer than `disks.PATIENCE_S`, and is told as `laminar_disk_up 0`;
-- a database that is away leaves out what it knows and says `laminar_database_up 0`; the page itself still answers.
+- no label names a tenant, a user or a job;
+- only this machine may read it, or a client with the environment's token; a request through a proxy or a unix socket
+  does not count as from this machine;
+- a hanging disk delays a scrape by at most `disks.PATIENCE_S`, and is reported as `laminar_disk_up 0`;
+- without a database its metrics are missing and `laminar_database_up` is 0; the page itself still answers.
 """
 
 import errno
@@ -63,8 +63,8 @@ FROM pools_resourcepool pool LEFT JOIN pools_reservation held
   AND NOT EXISTS (SELECT FROM telemetry_replicaminute worked WHERE worked.job_id = held.job_id
                   AND worked.minute > clock_timestamp() - %(span)s AND worked.doing <> 'idle')
 GROUP BY pool.id
-"""  # its primary key serves the inner one
-IDLE_FOR = timedelta(minutes=10)  # a step of a large model, with its checkpoint, is shorter
+"""  # its primary key serves the inner query
+IDLE_FOR = timedelta(minutes=10)  # longer than a large model's step with a checkpoint
 _STALLED = "SELECT count(*) FROM jobs_job WHERE stalled_since IS NOT NULL AND state IN ('running', 'recovering')"
 _OUTBOX = """
 SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0) FROM jobs_outboxmessage
@@ -85,8 +85,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
                             headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
     registry = CollectorRegistry()
     registry.register(FromPostgres())
-    told = generate_latest(registry) + generate_latest(_request_times())
-    return HttpResponse(told, content_type=CONTENT_TYPE_PLAIN_0_0_4)
+    text = generate_latest(registry) + generate_latest(_request_times())
+    return HttpResponse(text, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _may_read(request: HttpRequest) -> bool:
@@ -122,10 +122,10 @@ def _read() -> Iterator[Metric]:
     by_state = [((state,), counts.get(state, 0)) for state in JobState.values]
     yield _gauge("laminar_jobs", "Jobs by state.", by_state, "state")
     oldest = [((pool,), seconds) for pool, seconds in _rows(_WAITING)]
-    yield _gauge("laminar_queue_oldest_seconds", "How long the first in line has waited.", oldest, "pool")
+    yield _gauge("laminar_queue_oldest_seconds", "Waiting time of the longest-queued job.", oldest, "pool")
     delays = [((pool, quantile), value) for pool, _, both in _rows(_DELAYS)
               for quantile, value in zip(("0.5", "0.95"), both, strict=True)]  # fmt: skip
-    text = "From submission to the first step, of jobs that started in the last hour."
+    text = "From submission to the first step, for jobs started in the last hour."
     yield _gauge("laminar_queue_delay_seconds", text, delays, "pool", "quantile")
     pools = _rows(_POOLS)
     yield _gauge("laminar_pool_capacity_devices", "Devices of a pool.", [((row[0],), row[1]) for row in pools], "pool")
@@ -133,50 +133,48 @@ def _read() -> Iterator[Metric]:
     yield _gauge("laminar_pool_reserved_devices", "Devices that jobs hold.", held, "pool")
     live = [((row[0],), row[3]) for row in pools]
     yield _gauge("laminar_pool_reservations", "Live reservations.", live, "pool")
-    yield _gauge("laminar_pool_idle_devices", "Of these, those of jobs whose replicas did nothing for ten minutes.",
+    yield _gauge("laminar_pool_idle_devices", "Reserved devices of jobs whose replicas were idle for ten minutes.",
                  [((pool,), devices) for pool, devices in _rows(_IDLE, {"span": IDLE_FOR})], "pool")  # fmt: skip
     yield from _rays()
     ((stalled,),) = _rows(_STALLED)
-    yield _gauge(
-        "laminar_jobs_stalled", "Running jobs whose driver stands still, or of which nobody hears.", [((), stalled)]
-    )
+    yield _gauge("laminar_jobs_stalled", "Running jobs whose driver is stuck or silent.", [((), stalled)])
     is_away = store_is_away(_rows(STORE))
     up = [] if is_away is None else [((), not is_away)]
-    yield _gauge("laminar_store_up", "Whether the store kept what it was given, when a worker looked last.", up)
+    yield _gauge("laminar_store_up", "Whether the store kept its data at a worker's last check.", up)
     ((waiting, age),) = _rows(_OUTBOX)
-    yield _gauge("laminar_outbox_messages", "Messages that wait for a worker.", [((), waiting)])
-    yield _gauge("laminar_outbox_oldest_seconds", "Age of the oldest of them.", [((), age)])
+    yield _gauge("laminar_outbox_messages", "Messages waiting for a worker.", [((), waiting)])
+    yield _gauge("laminar_outbox_oldest_seconds", "Age of the oldest waiting message.", [((), age)])
     yield from _webhooks()
     ((facts, seen_at),) = _rows(_INGEST)
-    yield _counter("laminar_ingested_facts", "Facts of engines that were stored.", [((), facts)])
-    yield _gauge("laminar_engine_last_seen_timestamp_seconds", "The newest word of any engine.", _moment(seen_at))
+    yield _counter("laminar_ingested_facts", "Stored facts of engines.", [((), facts)])
+    yield _gauge("laminar_engine_last_seen_timestamp_seconds", "Latest request of any engine.", _moment(seen_at))
     yield from _background()
 
 
 def _rays() -> Iterator[Metric]:
     rows = _rows(_RAYS)
     up = [((pool,), is_up) for pool, is_up, *_ in rows]
-    yield _gauge("laminar_pool_ray_up", "Whether the pool's Ray answered the last look.", up, "pool")
+    yield _gauge("laminar_pool_ray_up", "Whether the pool's Ray answered the last check.", up, "pool")
     devices = [((pool,), has) for pool, _, has, *_ in rows if has is not None]
-    yield _gauge("laminar_pool_ray_devices", "Devices of the pool's hosts, when Ray answered last.", devices, "pool")
+    yield _gauge("laminar_pool_ray_devices", "Devices of the pool's hosts at Ray's last answer.", devices, "pool")
     missing = [((pool,), lacks) for pool, _, _, lacks, scales, _ in rows if lacks is not None and not scales]
-    text = "Devices that are promised of the pool's hosts and that Ray has not; none of a pool that scales by itself."
+    text = "Devices promised by the pool that Ray lacks; absent for an autoscaling pool."
     yield _gauge("laminar_pool_missing_devices", text, missing, "pool")
     at = [((row[0],), row[-1].timestamp()) for row in rows]
-    yield _gauge("laminar_pool_looked_at_timestamp_seconds", "When the pool's Ray was looked at last.", at, "pool")
+    yield _gauge("laminar_pool_looked_at_timestamp_seconds", "Time of the last check of the pool's Ray.", at, "pool")
 
 
 def _webhooks() -> Iterator[Metric]:
     ((events, pending, dead, late),) = _rows(_WEBHOOKS)
     yield _gauge("laminar_webhook_pending_events", "Events whose deliveries are not written yet.", [((), events)])
     states = [(("pending",), pending), (("dead",), dead)]
-    yield _gauge("laminar_webhook_deliveries", "Deliveries that are not over, or could not be made.", states, "state")
-    yield _gauge("laminar_webhook_late_seconds", "How long the oldest is overdue.", [((), max(0, late))])
+    yield _gauge("laminar_webhook_deliveries", "Deliveries that are pending or dead.", states, "state")
+    yield _gauge("laminar_webhook_late_seconds", "Delay of the oldest overdue delivery.", [((), max(0, late))])
 
 
 def _background() -> Iterator[Metric]:
-    """The scheduler's rounds are `jobs.schedule_pool` and `jobs.deliver`."""
-    runs = SummaryMetricFamily("laminar_background_seconds", "Background tasks: how many, how long.", labels=["name"])
+    """The scheduler's rounds run as `jobs.schedule_pool` and `jobs.deliver`."""
+    runs = SummaryMetricFamily("laminar_background_seconds", "Runs and durations of background tasks.", labels=["name"])
     failures, longest, last = [], [], []
     for name, count, failed, seconds, most, at in _rows(_BACKGROUND):
         runs.add_metric([name], count_value=count, sum_value=seconds)
@@ -184,9 +182,9 @@ def _background() -> Iterator[Metric]:
         longest.append(((name,), most))
         last.append(((name,), at.timestamp()))
     yield runs
-    yield _counter("laminar_background_failures", "Background tasks that raised.", failures, "name")
-    yield _gauge("laminar_background_longest_seconds", "The longest run so far.", longest, "name")
-    yield _gauge("laminar_background_last_timestamp_seconds", "When it ran last.", last, "name")
+    yield _counter("laminar_background_failures", "Failed runs of background tasks.", failures, "name")
+    yield _gauge("laminar_background_longest_seconds", "Longest run so far.", longest, "name")
+    yield _gauge("laminar_background_last_timestamp_seconds", "Time of the last run.", last, "name")
 
 
 Samples = Iterable[tuple[tuple[str, ...], Any]]
@@ -211,25 +209,25 @@ def _moment(at: datetime | None) -> Samples:
 
 
 def _disks() -> Iterator[Metric]:
-    """As this process sees them. A folder that is not there has no room to tell of; of a disk that does not answer its
-    last word is told, with the moment at which it was said."""
+    """As seen by this process. A missing folder has no metrics. For a disk that does not respond, its last values are
+    reported with their time."""
     up, free, size, read = [], [], [], []
     environment = settings.ENVIRONMENT
     for name, folder in (("site", environment.site_dir), ("store", environment.store_dir)):
         try:
-            heard = room_at(folder)
+            room = room_at(folder)
         except OSError as error:
             up += [((name,), 0)] if error.errno != errno.ENOENT else []
             continue
-        up.append(((name,), heard.silent_s is None))
-        if heard.last:
-            free.append(((name,), heard.last.free_bytes))
-            size.append(((name,), heard.last.num_bytes))
-            read.append(((name,), time.time() - heard.age_s))
-    yield _gauge("laminar_disk_up", "Whether the disk of that folder answered this scrape.", up, "folder")
-    yield _gauge("laminar_disk_free_bytes", "Room for us on that disk, by its last answer.", free, "folder")
-    yield _gauge("laminar_disk_size_bytes", "Size of that disk.", size, "folder")
-    yield _gauge("laminar_disk_read_timestamp_seconds", "When it answered last.", read, "folder")
+        up.append(((name,), room.silent_s is None))
+        if room.last:
+            free.append(((name,), room.last.free_bytes))
+            size.append(((name,), room.last.num_bytes))
+            read.append(((name,), time.time() - room.age_s))
+    yield _gauge("laminar_disk_up", "Whether the folder's disk responded to this scrape.", up, "folder")
+    yield _gauge("laminar_disk_free_bytes", "Free space on the folder's disk, as last read.", free, "folder")
+    yield _gauge("laminar_disk_size_bytes", "Size of the folder's disk.", size, "folder")
+    yield _gauge("laminar_disk_read_timestamp_seconds", "Time of the disk's last response.", read, "folder")
 
 
 def _rows(sql: str, parameters: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

@@ -1,11 +1,11 @@
-"""Sources of a stream: the events of one job, or of all of a team's.
+"""Sources of a stream: the events of one job, or of all jobs of a team.
 
 Invariants:
-- of each job the events are told in order of `seq` and without a gap;
-- one job's stream is exact, also over reconnections: its id is the event's `seq`;
-- the team's is exact while it lasts (it keeps the last `seq` of each job); after a reconnection the last `OVERLAP` is
-  told again, because a transaction may commit after one with a higher id did: at least once, `job_id` and `seq`
-  tell what was seen already.
+- each job's events are sent in order of `seq`, without gaps;
+- a job's stream is exact, also across reconnections: its id is the event's `seq`;
+- a team's stream is exact while it lasts (it keeps the last `seq` of each job). After a reconnection the last `OVERLAP`
+  is repeated, because a transaction may commit after one with a higher id: at-least-once, and `job_id` and `seq` reveal
+  duplicates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ MOST_REPLAYED = 5_000
 
 
 class Gone(Refusal):
-    """Events that old are not kept any more: read the job again, and go on from its newest event."""
+    """These events are no longer stored. Read the job again and resume from its newest event."""
 
     status = 410
     code = "gone"
 
 
 def refuse_forgotten(job: Job, after: int) -> None:
-    """Raises `Gone` if the event that would be told next is not there any more, but later ones are."""
+    """Raises `Gone` if the next event is no longer stored but later ones are."""
     oldest = JobEvent.objects.filter(job=job).aggregate(oldest=Min("seq"))["oldest"]
     if oldest is not None and after + 1 < oldest:
         raise Gone(oldest_seq=oldest)
@@ -47,9 +47,9 @@ class JobSource:
         self._job_id, self._seq = job.pk, after
 
     def pull(self, news: Sequence[Mapping[str, Any]]) -> Pulled:
-        job = Job.objects.get(pk=self._job_id)  # first: a terminal state and its event are one transaction
+        job = Job.objects.get(pk=self._job_id)  # read first: a terminal state and its event are one transaction
         events = list(events_after(job, self._seq)[:AT_ONCE])
-        frames = [frame(event.type, _told(event), id=str(event.seq)) for event in events]
+        frames = [frame(event.type, _document(event), id=str(event.seq)) for event in events]
         if events:
             self._seq = events[-1].seq
         is_over = job.state in TERMINAL_STATES and len(events) < AT_ONCE
@@ -59,32 +59,32 @@ class JobSource:
 
 
 class TeamSource:
-    """Events of a team after the id `after`, the last one told; None: from now on. Raises `Gone`."""
+    """Events of a team after the id `after`, the last one received; None: from now on. Raises `Gone`."""
 
     def __init__(self, team: Team, after: int | None) -> None:
         self._events = JobEvent.objects.filter(job__team=team)
         now = database_now()
         self._since = now if after is None else self._time_of(after, now)
         self._seen = self._seen_before(now if after is None else self._since - OVERLAP, now)
-        """The last event told of each job that may still have news."""
+        """The last `seq` sent of each job that may still have news."""
         self._is_first = True
 
     def pull(self, news: Sequence[Mapping[str, Any]]) -> Pulled:
         started = database_now()
         if self._is_first or any("pull" in item for item in news):
-            wanted = Q(at__gte=self._since - OVERLAP)
+            new = Q(at__gte=self._since - OVERLAP)
         else:
-            wanted = Q(pk=None)
+            new = Q(pk=None)
             for job_id in (item["job"] for item in news):
                 known = job_id in self._seen
-                new = Q(seq__gt=self._seen[job_id]) if known else Q(at__gte=self._since - OVERLAP)
-                wanted |= new & Q(job=job_id)
-        rows = self._events.filter(wanted).order_by("pk")
+                later = Q(seq__gt=self._seen[job_id]) if known else Q(at__gte=self._since - OVERLAP)
+                new |= later & Q(job=job_id)
+        rows = self._events.filter(new).order_by("pk")
         frames = []
         for event in rows:
             if event.seq > self._seen.get(event.job_id, 0):
                 self._seen[event.job_id] = event.seq
-                frames.append(frame(event.type, {"job_id": event.job_id} | _told(event), id=str(event.pk)))
+                frames.append(frame(event.type, {"job_id": event.job_id} | _document(event), id=str(event.pk)))
         self._since, self._is_first = started, False
         return Pulled(frames=frames)
 
@@ -97,9 +97,9 @@ class TeamSource:
         at = self._events.filter(pk=event_id).values_list("at", flat=True).first()
         too_long = at is None or at < now - REPLAYED_FOR or self._events.filter(at__gte=at)[MOST_REPLAYED:].exists()
         if at is None or too_long:
-            raise Gone("This stream replays a day, and not more than 5,000 events: start without Last-Event-ID.")
+            raise Gone("This stream replays at most one day and 5,000 events. Start without Last-Event-ID.")
         return at
 
 
-def _told(event: JobEvent) -> dict[str, Any]:
+def _document(event: JobEvent) -> dict[str, Any]:
     return represent_event(event).model_dump(mode="json")

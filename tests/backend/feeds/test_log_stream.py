@@ -1,4 +1,4 @@
-"""Log lines over a real uvicorn, as they are written: each once, whatever breaks in between."""
+"""Log lines over a real uvicorn, as they are written: each exactly once, wherever the stream breaks."""
 
 import threading
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from tests.backend.telemetry.test_logs import tell
 
 
 def batches(job: Job, num: int, *, lines: int = 5) -> list[str]:
-    """Of two parts in turn, an error in each."""
+    """Lines of two parts in turn, with an error in each."""
     said = []
     for batch in range(num):
         part = ("driver", "trainer")[batch % 2]
@@ -37,7 +37,7 @@ def said_by(frames: list[dict[str, Any]]) -> list[str]:
 
 
 class TestOverHttp:
-    def test_what_is_there_comes_first_and_then_what_is_written(self, listen: Any, job: Job) -> None:
+    def test_existing_lines_come_first_then_new_ones(self, listen: Any, job: Job) -> None:
         tell(job, "driver", ("info", "old"))
         stream = listen(f"/jobs/{job.pk}/logs/stream")
         assert stream.response.headers["content-type"] == "text/event-stream"
@@ -48,7 +48,7 @@ class TestOverHttp:
         over(job)
         assert stream.next() == {"event": "end", "data": {"state": "cancelled"}}
 
-    def test_wherever_it_is_cut_each_line_comes_once(self, listen: Any, job: Job) -> None:
+    def test_each_line_comes_once_wherever_the_stream_is_cut(self, listen: Any, job: Job) -> None:
         said = batches(job, 4)
         over(job)
         path = f"/jobs/{job.pk}/logs/stream?tail=2000"
@@ -59,11 +59,11 @@ class TestOverHttp:
             told = said_by(rest.rest()) if rest.status == 200 else []
             assert said_by(whole[: cut + 1]) + told == said, f"cut after {whole[cut]['id']}"
 
-    def test_when_all_was_seen_and_the_job_is_over_there_is_nothing_more(self, listen: Any, job: Job) -> None:
+    def test_ended_job_with_all_lines_received_is_204(self, listen: Any, job: Job) -> None:
         batches(job, 1)
         over(job)
         last = [frame["id"] for frame in listen(f"/jobs/{job.pk}/logs/stream").rest() if "id" in frame][-1]
-        assert listen(f"/jobs/{job.pk}/logs/stream", last=last).status == 204, "so a browser stops asking"
+        assert listen(f"/jobs/{job.pk}/logs/stream", last=last).status == 204, "so that a browser stops reconnecting"
 
     @pytest.mark.long_except("?component=trainer-wanted0", "?level=error-wanted1")
     @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ class TestOverHttp:
     def test_filters_and_tail(self, listen: Any, job: Job, query: str, wanted: list[str]) -> None:
         batches(job, 4)
         stream = listen(f"/jobs/{job.pk}/logs/stream{query}")
-        stream.any()  # its place is taken before more is written
+        stream.any()  # its place is set before more is written
         tell(job, "trainer", ("error", "3. after"))
         over(job)
         assert said_by(stream.rest()) == [*wanted, "3. after"]
 
-    def test_lines_that_were_left_out_are_said_once(self, listen: Any, job: Job) -> None:
+    def test_dropped_lines_are_reported_once(self, listen: Any, job: Job) -> None:
         tell(job, "driver", ("info", "a"), ("info", "b"), num_dropped=7)
         over(job)
         frames = listen(f"/jobs/{job.pk}/logs/stream").rest()
@@ -95,19 +95,17 @@ class TestOverHttp:
 
     @pytest.mark.long_except("1.", "9999999999999999999", "1.12345")
     @pytest.mark.parametrize("last", ["x", "-1", "1.5.2", "1.", "9" * 19, "1.12345"])
-    def test_a_place_that_is_none_is_refused(self, listen: Any, job: Job, last: str) -> None:
+    def test_invalid_place_is_refused(self, listen: Any, job: Job, last: str) -> None:
         refused = listen(f"/jobs/{job.pk}/logs/stream", last=last)
         assert (refused.status, refused.problem()["code"]) == (422, "invalid"), last
 
     def test_another_teams_log_does_not_exist(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
         assert listen(f"/jobs/{job.pk}/logs/stream", key=make_key(charlie)).status == 404
 
-    def test_a_key_that_may_not_read_jobs_hears_nothing(
-        self, listen: Any, job: Job, make_key: Any, alice: User
-    ) -> None:
+    def test_key_without_read_scope_gets_no_stream(self, listen: Any, job: Job, make_key: Any, alice: User) -> None:
         assert listen(f"/jobs/{job.pk}/logs/stream", key=make_key(alice, scopes=("usage:read",))).status == 403
 
-    def test_a_revoked_key_hears_nothing_more_at_once(self, listen: Any, job: Job, api: Any, key_row: Any) -> None:
+    def test_revoked_key_is_cut_off_at_once(self, listen: Any, job: Job, api: Any, key_row: Any) -> None:
         tell(job, "driver", ("info", "before"))
         stream = listen(f"/jobs/{job.pk}/logs/stream")
         stream.next()
@@ -116,8 +114,8 @@ class TestOverHttp:
         assert stream.rest() == [{"event": "goodbye", "data": {"code": "unauthenticated"}}]
 
     @pytest.mark.long
-    def test_a_hundred_listeners_cost_no_thread_each(self, listen: Any, job: Job, make_key: Any, alice: User) -> None:
-        """And all of them are told. The server is in this process."""
+    def test_hundred_readers_need_no_thread_each(self, listen: Any, job: Job, make_key: Any, alice: User) -> None:
+        """All of them receive the lines. The server is in this process."""
         tell(job, "driver", ("info", "first"))
         before = threading.active_count()
         keys = [make_key(alice) for _ in range(10)]
@@ -136,18 +134,18 @@ class TestTheSource:
         pulled = source.pull([])
         return [each.decode() for each in pulled.frames], pulled.again
 
-    def test_what_the_filters_leave_out_is_not_looked_at_again(self, job: Job) -> None:
+    def test_filtered_lines_are_not_read_again(self, job: Job) -> None:
         batches(job, 3)
         frames, _ = self.pulled(LogSource(job, Place(cursor=0), Wanted(text="nothing like it")))
         last = LogBatch.objects.order_by("-cursor")[0].cursor
         assert frames == [f"id: {last}\n\n"], "an id of its own, and no event"
 
-    def test_a_client_knows_its_place_before_the_first_line(self, job: Job) -> None:
-        """Or it would come back without one, and miss what was written meanwhile beyond its tail."""
+    def test_client_gets_its_place_before_the_first_line(self, job: Job) -> None:
+        """Otherwise it would reconnect without a place, and miss lines beyond its tail."""
         frames, _ = self.pulled(LogSource(job, Place(cursor=7), Wanted()))
         assert frames == ["id: 7\n\n"]
 
-    def test_one_look_is_bounded_and_goes_on(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pull_is_bounded_and_continues(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_lines, "BATCHES_AT_ONCE", 2)
         said = batches(job, 5)
         source, told, again = LogSource(job, Place(cursor=0), Wanted()), list[str](), True
@@ -157,7 +155,7 @@ class TestTheSource:
             told, looks = told + frames, looks + 1
         assert looks == 3 and "".join(told).count("event: line") == len(said)
 
-    def test_a_quiet_look_costs_two_statements(self, job: Job, django_assert_num_queries: Any) -> None:
+    def test_empty_pull_costs_two_statements(self, job: Job, django_assert_num_queries: Any) -> None:
         batches(job, 3)
         source = LogSource(job, Place(cursor=0), Wanted())
         source.pull([])

@@ -1,4 +1,4 @@
-"""/metrics: true figures, for the operator only, without a tenant's name in them."""
+"""/metrics: correct figures, for operators only, without tenant names."""
 
 import os
 import subprocess
@@ -42,15 +42,15 @@ class TestWhoMayRead:
     @pytest.mark.parametrize(
         "header", ["X-Forwarded-For", "Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Via"]
     )
-    def test_what_came_through_a_proxy_on_this_machine_may_not(self, db: None, settings: Any, header: str) -> None:
+    def test_request_through_a_local_proxy_is_refused(self, db: None, settings: Any, header: str) -> None:
         refused = Client().get("/metrics", headers={header: "127.0.0.1"})
         assert refused.status_code == 401 and b"laminar_" not in refused.content
         settings.ENVIRONMENT = replace(settings.ENVIRONMENT, metrics_token="long-and-secret")
         both = {header: "127.0.0.1", "Authorization": "Bearer long-and-secret"}
         assert Client().get("/metrics", headers=both).status_code == 200
 
-    def test_what_an_address_says_that_is_a_proxys_is_not_this_machines(self, db: None, settings: Any) -> None:
-        """A proxy that tells nothing of itself is known by its address, or by the socket that it connects to."""
+    def test_request_from_a_proxy_address_is_refused(self, db: None, settings: Any) -> None:
+        """A proxy without headers is recognised by its address, or by its socket."""
         settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=read_networks("127.0.0.0/8"))
         assert Client().get("/metrics").status_code == 401
         settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=())
@@ -74,7 +74,7 @@ class TestFigures:
     def test_jobs_pools_and_queues_are_counted_from_postgres(
         self, make_job: Any, pool: ResourcePool, attempt: JobAttempt
     ) -> None:
-        """One job is starting and holds three devices; another waits, for an hour as of now."""
+        """One job is starting and holds three devices; another has waited for an hour."""
         make_job(at=datetime.now(UTC) - timedelta(hours=1))
         assert value("laminar_jobs", state="starting") == 1 and value("laminar_jobs", state="failed") == 0
         assert value("laminar_jobs", state="queued") + value("laminar_jobs", state="validating") == 1
@@ -104,7 +104,7 @@ class TestFigures:
         assert value("laminar_ingested_facts_total") == 812
 
     @pytest.mark.long
-    def test_background_tasks_add_up_whichever_process_ran_them(self, db: None) -> None:
+    def test_background_tasks_add_up_across_processes(self, db: None) -> None:
         note_background("jobs.schedule_pool", 0.25)
         note_background("jobs.schedule_pool", 0.75, is_failure=True)
         assert value("laminar_background_seconds_sum", name="jobs.schedule_pool") == 1.0
@@ -113,7 +113,7 @@ class TestFigures:
         assert value("laminar_background_longest_seconds", name="jobs.schedule_pool") == 0.75
 
     @pytest.mark.long
-    def test_requests_are_timed_by_route_and_never_by_what_was_asked_for(self, api: Any, job: Job) -> None:
+    def test_requests_are_timed_by_route_not_by_path(self, api: Any, job: Job) -> None:
         labels = {"route": "/api/v1/jobs/<job_id>", "method": "GET", "status": "200"}
         before = scrape().get(("laminar_request_seconds_count", frozenset(labels.items())), 0)
         api.get(f"/jobs/{job.pk}"), api.get("/jobs/job_unknown"), api.get("/no/such/route")
@@ -126,9 +126,7 @@ class TestFigures:
         for name in (team.pk, team.name, alice.email, job.name, job.project_id):
             assert name not in text
 
-    def test_a_database_that_is_away_is_told_and_the_page_still_answers(
-        self, db: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_page_answers_without_a_database(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         def away() -> Iterator[Any]:
             raise OperationalError("away")
 
@@ -138,7 +136,7 @@ class TestFigures:
 
 @pytest.mark.long
 def test_several_web_processes_answer_with_one_sum(tmp_path: Path) -> None:
-    """Two processes time requests into a shared folder, a third is scraped."""
+    """Two processes time requests in a shared folder; a third is scraped."""
     environment = os.environ | {"LAMINAR_METRICS_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "backend.settings"}
 
     def run(script: str) -> str:

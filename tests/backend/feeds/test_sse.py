@@ -1,4 +1,4 @@
-"""Event streams over a real uvicorn: nothing missed, nothing doubled, nothing told to whom it does not concern."""
+"""Event streams over a real uvicorn: no event lost, repeated, or sent to an unauthorized reader."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ def happen(job: Job, *types: str) -> None:
 
 
 class TestOneJob:
-    def test_what_was_missed_comes_first_and_then_what_happens(self, listen: Any, job: Job) -> None:
+    def test_missed_events_come_first_then_new_ones(self, listen: Any, job: Job) -> None:
         happen(job, "one")
         stream = listen(f"/jobs/{job.pk}/events")
         assert stream.response.headers["content-type"] == "text/event-stream"
@@ -37,7 +37,7 @@ class TestOneJob:
         print(f"commit to frame: {1_000 * (time.monotonic() - began):.0f} ms")
         assert live["event"] == "two" and int(live["id"]) == live["data"]["seq"] == int(told[-1]["id"]) + 1
 
-    def test_after_a_cut_it_goes_on_where_it_was(self, listen: Any, job: Job) -> None:
+    def test_stream_resumes_after_a_cut(self, listen: Any, job: Job) -> None:
         first = listen(f"/jobs/{job.pk}/events")
         seen = [first.next()]
         first.response.close()
@@ -45,16 +45,16 @@ class TestOneJob:
         second = listen(f"/jobs/{job.pk}/events", last=seen[-1]["id"])
         while seen[-1]["event"] != "three":
             seen.append(second.next())
-        assert [int(frame["id"]) for frame in seen] == list(range(1, len(seen) + 1)), "no hole, none doubled"
+        assert [int(frame["id"]) for frame in seen] == list(range(1, len(seen) + 1)), "no gap, no duplicate"
 
-    def test_it_ends_when_the_job_is_over_and_then_there_is_nothing_more(self, listen: Any, job: Job) -> None:
+    def test_stream_ends_with_its_job_and_then_is_204(self, listen: Any, job: Job) -> None:
         stream = listen(f"/jobs/{job.pk}/events")
         stream.next()
         cancel_job(job.pk, actor="user:1", now=datetime.now(UTC))
         frames = stream.rest()
         assert frames[-1] == {"event": "end", "data": {"state": "cancelled"}}
         assert frames[-2]["data"]["to_state"] == "cancelled"
-        assert listen(f"/jobs/{job.pk}/events", last=frames[-2]["id"]).status == 204, "so a browser stops asking"
+        assert listen(f"/jobs/{job.pk}/events", last=frames[-2]["id"]).status == 204, "so browsers stop reconnecting"
         assert listen(f"/jobs/{job.pk}/events", last=1).status == 200
 
     @pytest.mark.long
@@ -64,7 +64,7 @@ class TestOneJob:
         ids = [int(frame["id"]) for frame in listen(f"/jobs/{job.pk}/events").rest() if "id" in frame]
         assert ids == list(range(1, JobEvent.objects.filter(job=job).count() + 1)) and len(ids) > 450
 
-    def test_a_quiet_stream_shows_that_it_lives(self, listen: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_quiet_stream_sends_heartbeats(self, listen: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.2)
         stream = listen(f"/jobs/{job.pk}/events")
         frames = [stream.any() for _ in range(6)]
@@ -74,7 +74,7 @@ class TestOneJob:
         page = listen(f"/jobs/{job.pk}/events?limit=1", accept="application/json").problem()
         assert page["data"][0]["seq"] == 1
 
-    def test_what_is_not_kept_any_more_is_gone(self, listen: Any, job: Job) -> None:
+    def test_events_no_longer_stored_are_410(self, listen: Any, job: Job) -> None:
         happen(job, "one", "two", "three")
         with connection.cursor() as db:
             db.execute("ALTER TABLE jobs_jobevent DISABLE TRIGGER laminar_guard_event")
@@ -86,7 +86,7 @@ class TestOneJob:
         assert listen(f"/jobs/{job.pk}/events", last=2).next()["id"] == "3"
 
     @pytest.mark.parametrize("last", ["x", "-1", "1.5", str(2**63)])
-    def test_a_last_event_id_that_is_none_is_refused(self, listen: Any, job: Job, last: str) -> None:
+    def test_invalid_last_event_id_is_refused(self, listen: Any, job: Job, last: str) -> None:
         assert listen(f"/jobs/{job.pk}/events", last=last).status == 422
 
 
@@ -94,7 +94,7 @@ class TestWhoMayListen:
     def test_another_teams_job_does_not_exist(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
         assert listen(f"/jobs/{job.pk}/events", key=make_key(charlie)).status == 404
 
-    def test_a_revoked_key_hears_nothing_more_at_once(
+    def test_revoked_key_is_cut_off_at_once(
         self, listen: Any, job: Job, api: Any, key_row: Callable[[str], ApiKey]
     ) -> None:
         stream = listen(f"/jobs/{job.pk}/events")
@@ -106,17 +106,15 @@ class TestWhoMayListen:
         assert stream.rest() == [{"event": "goodbye", "data": {"code": "unauthenticated"}}]
 
     @pytest.mark.long
-    def test_a_key_that_expires_is_found_by_the_clock(
+    def test_expired_key_ends_stream_at_the_recheck(
         self, listen: Any, job: Job, make_key: Any, alice: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(streaming, "RECHECK_EVERY_S", 0.2)
         stream = listen(f"/jobs/{job.pk}/events", key=make_key(alice, expires_in=timedelta(seconds=3)))
         assert stream.rest()[-1] == {"event": "goodbye", "data": {"code": "unauthenticated"}}
 
-    def test_who_left_the_team_hears_nothing_more_at_once(
-        self, listen: Any, job: Job, bob: User, make_key: Any
-    ) -> None:
-        """By the notice of the change: the clock would look again only after half a minute."""
+    def test_former_member_is_cut_off_at_once(self, listen: Any, job: Job, bob: User, make_key: Any) -> None:
+        """By the notice of the change: the periodic check would come only half a minute later."""
         stream = listen(f"/jobs/{job.pk}/events", key=make_key(bob))
         happen(job, "before")
         while stream.next()["event"] != "before":
@@ -125,7 +123,7 @@ class TestWhoMayListen:
         happen(job, "secret")
         assert [frame["event"] for frame in stream.rest()] == ["goodbye"]
 
-    def test_a_team_has_so_many_streams_and_gets_their_places_back(
+    def test_streams_per_team_are_limited_and_freed(
         self, listen: Any, job: Job, make_key: Any, bob: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(open_streams, "MOST_OF_A_TEAM", 2)
@@ -137,10 +135,10 @@ class TestWhoMayListen:
         streams[0].response.close()
         deadline = time.monotonic() + WITHIN_S
         while listen(f"/jobs/{job.pk}/events").status == 429:
-            assert time.monotonic() < deadline, "the place of a closed stream was not given back"
+            assert time.monotonic() < deadline, "a closed stream kept its place"
 
     def test_open_streams_hold_no_connection_of_the_pool(self, listen: Any, job: Job) -> None:
-        """There are twelve connections a process; thirty readers must not take them."""
+        """A process has twelve connections; thirty readers must not take them."""
         streams = [listen(f"/jobs/{job.pk}/events") for _ in range(30)]
         for stream in streams:
             stream.next()
@@ -161,7 +159,7 @@ class TestTheTeam:
             team=other_team, project=other_project, pool=job.pool, created_by=charlie, name="theirs", **fields
         )
         stream = listen("/events")
-        stream.any()  # it has begun
+        stream.any()  # the stream has begun
         happen(theirs, "hidden")
         happen(job, "one")
         second = make_job(at=datetime.now(UTC))
@@ -171,7 +169,7 @@ class TestTheTeam:
             told.append(stream.next())
         assert {frame["data"]["job_id"] for frame in told} == {job.pk, second.pk}
         seqs = [frame["data"]["seq"] for frame in told if frame["data"]["job_id"] == second.pk]
-        assert seqs == list(range(1, len(seqs) + 1)), "a new job's events are told from the first"
+        assert seqs == list(range(1, len(seqs) + 1)), "a new job's events are sent from the first"
         assert "hidden" not in {frame["event"] for frame in told}
 
     def test_after_a_cut_nothing_is_lost(self, listen: Any, job: Job, make_job: Any) -> None:
@@ -191,10 +189,10 @@ class TestTheTeam:
         assert "two" in names and "submitted" in names
 
     @pytest.mark.long
-    def test_an_event_that_commits_late_is_told(
+    def test_late_committed_event_is_sent(
         self, listen: Any, job: Job, make_job: Any, in_own_connection: Callable[..., Any]
     ) -> None:
-        """It has a lower id than one that the client has seen already."""
+        """It has a lower id than an event that the client has already received."""
         other = make_job()
         stream = listen("/events")
         stream.any()
