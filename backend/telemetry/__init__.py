@@ -1,1 +1,1 @@
-"""Reports of the engine: taken in once, kept small, drawn live."""
+"""The engine's reports: ingested once, stored compactly, drawn live."""

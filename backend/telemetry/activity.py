@@ -1,9 +1,9 @@
-"""The activity of replicas: written as it comes, read as spans or, where those are too many, as shares of time.
+"""Activity of replicas: stored as reported, read as spans or, for too many spans, as shares of time.
 
 Invariants:
-- a fact's spans are kept compressed in one row, and their seconds are added to each replica's minutes in the same
-  transaction: both forms tell the same;
-- reading costs at most `MOST_SPANS` spans decompressed or, beyond, one sum over minutes.
+- a fact's spans are stored compressed in one row, and their seconds are added to each replica's minutes in the same
+  transaction: both forms agree;
+- reading costs at most `MOST_SPANS` decompressed spans or, beyond, one sum over minutes.
 """
 
 import json
@@ -27,7 +27,7 @@ MOST_CELLS: Final = 5_000
 DOINGS: Final = ("decode", "prefill", "environment", "weights", "move", "idle")
 MINUTE: Final = timedelta(minutes=1)
 LONGEST_S: Final = 3_600.0
-"""A fact tells of seconds; what claims to be older than an hour is cut."""
+"""A fact covers seconds; spans that claim to be older than an hour are cut."""
 
 _ADD_MINUTES: Final = """
 INSERT INTO telemetry_replicaminute (job_id, attempt, minute, replica, doing, seconds)
@@ -63,7 +63,7 @@ class ReplicaSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell of the timeline: so many seconds of so long a stretch of one replica."""
+    """A cell of the timeline: seconds of one activity of one replica in a stretch of time."""
 
     attempt: int
     replica: int
@@ -74,7 +74,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTimeline:
-    """A timeline in one of its two forms; `cell_s` is the length of a cell, 0 where there are spans."""
+    """A timeline in one of two forms; `cell_s` is the length of a cell, 0 for spans."""
 
     spans: Sequence[ReplicaSpan] = ()
     cells: Sequence[Cell] = ()
@@ -82,7 +82,7 @@ class ReplicaTimeline:
 
 
 def store_activity(job: Job, attempt: int, observed: ReplicasObserved, *, at: datetime) -> None:
-    """The job is locked by the caller."""
+    """The caller has locked the job."""
     replicas = [
         [
             each.replica,
@@ -138,7 +138,7 @@ def replica_timeline(job: Job, since: datetime, until: datetime) -> ReplicaTimel
     rows = ReplicaActivity.objects.filter(job=job, until__gt=since, since__lt=until)
     num_spans = rows.aggregate(total=Sum("num_spans"))["total"] or 0
     if num_spans > MOST_SPANS or (job.is_terminal and not ReplicaActivity.objects.filter(job=job).exists()):
-        return _cells(job, since, until)  # too many, or forgotten by retention
+        return _cells(job, since, until)  # too many, or deleted by retention
     spans: list[ReplicaSpan] = []
     for row in rows.order_by("until", "id"):
         spans += _spans(row, since, until)
@@ -165,7 +165,7 @@ def _spans(row: ReplicaActivity, since: datetime, until: datetime) -> Iterator[R
 
 
 def _cells(job: Job, since: datetime, until: datetime) -> ReplicaTimeline:
-    """Whole minutes, several in a cell where the answer would be too long."""
+    """Whole minutes; several minutes per cell if the answer would be too long."""
     values: dict[str, Any] = {"job": job.pk, "since": since - MINUTE, "until": until}
     with connection.cursor() as db:
         db.execute(_EXTENT, values)

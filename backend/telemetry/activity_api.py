@@ -1,4 +1,4 @@
-"""REST: the replicas' timeline and what they hold, where all samples went, and the log lines of every part."""
+"""REST: the replicas' timeline and state, the ends of all samples, and the log lines of every part."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ class SpanOut(BaseModel):
     attempt: int
     replica: int
     incarnation: int
-    version: int = Field(description="Of the weights that it held when it told.")
+    version: int = Field(description="Version of the weights that it held when it reported.")
     doing: str
     start: datetime
     end: datetime
@@ -58,34 +58,34 @@ class ReplicaOut(BaseModel):
     attempt: int
     replica: int
     incarnation: int
-    version: int = Field(description="Of the weights that it holds.")
-    at: datetime = Field(description="When it told.")
-    kv_used: float = Field(description="The share of its cache of keys and values that is in use, 0 to 1.")
-    num_running: int = Field(description="Trajectories that it writes at this moment.")
-    num_waiting: int = Field(description="Those that wait for room in it.")
-    num_with_environment: int = Field(description="Those whose environment answers.")
-    num_prefilled: int = Field(description="Tokens read since this incarnation began.")
-    num_decoded: int = Field(description="Tokens written since this incarnation began.")
+    version: int = Field(description="Version of the weights that it holds.")
+    at: datetime = Field(description="When it reported.")
+    kv_used: float = Field(description="Fraction of its KV cache in use, 0 to 1.")
+    num_running: int = Field(description="Trajectories being generated.")
+    num_waiting: int = Field(description="Trajectories waiting for room.")
+    num_with_environment: int = Field(description="Trajectories waiting for their environment.")
+    num_prefilled: int = Field(description="Tokens prefilled since this incarnation began.")
+    num_decoded: int = Field(description="Tokens generated since this incarnation began.")
 
 
 class ReplicasOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     num_replicas: int = Field(
-        description="That there are. Of very many, some tell at a time, each in its turn: these are as many as "
-        "`replicas` has. 0: not told."
+        description="Number of replicas. In a very large job only some report at a time, in turns: those are in "
+        "`replicas`. 0: not reported."
     )
-    replicas: list[ReplicaOut] = Field(description="What each said last, by number.")
+    replicas: list[ReplicaOut] = Field(description="The latest report of each replica, by number.")
 
 
 class TimelineOut(BaseModel):
     since: datetime
     until: datetime
-    spans: list[SpanOut] = Field(description="Clipped; empty where there would be more than 5,000.")
-    cells: list[CellOut] = Field(description="Then: seconds of each stretch by what was done.")
-    cell_s: int = Field(description="The length of a stretch; 0 where there are spans.")
+    spans: list[SpanOut] = Field(description="Clipped to the range. Empty if there are more than 5,000; see `cells`.")
+    cells: list[CellOut] = Field(description="Instead of too many spans: seconds of each stretch by activity.")
+    cell_s: int = Field(description="Length of a stretch; 0 if there are spans.")
     states: list[ReplicaOut] | None = Field(
-        description="What replicas held, as often as they told; null where it would be more than 5,000."
+        description="Every report of the replicas' state; null if there are more than 5,000."
     )
 
     @classmethod
@@ -103,13 +103,13 @@ class TimelineOut(BaseModel):
 
 
 class LedgerOut(BaseModel):
-    attempt: int | None = Field(description="That told it last; null where nothing is told yet.")
-    step: int | None = Field(description="The last one trained when it was told.")
+    attempt: int | None = Field(description="The attempt that reported last; null if none has.")
+    step: int | None = Field(description="The last step trained at that report.")
     at: datetime | None
-    is_final: bool = Field(description="It is the last word of that attempt, also on what ended after its last step.")
+    is_final: bool = Field(description="The final report of that attempt, including what ended after its last step.")
     counts: dict[str, int] = Field(
-        description="Samples by what became of them, over all attempts: trained, filtered, dropped_stale, failed; "
-        "open: asked for and without an end; rolled_back: trained into weights that were lost."
+        description="Samples by their end, over all attempts: trained, filtered, dropped_stale, failed; open: "
+        "requested and not ended; rolled_back: trained into weights that were lost."
     )
 
     @classmethod
@@ -131,20 +131,20 @@ class LineOut(BaseModel):
 
 class LinesOut(BaseModel):
     lines: list[LineOut] = Field(description="Oldest first.")
-    cursor: int = Field(description="With `after`: send it as the next `after`. Else: as the next `before`.")
-    newest: int = Field(description="To follow from here on, send it as `after`.")
+    cursor: int = Field(description="With `after`: the next `after`. Otherwise: the next `before`.")
+    newest: int = Field(description="To follow new lines, pass it as `after`.")
     more: bool
-    num_dropped: int = Field(description="Lines that were left out because there were too many.")
+    num_dropped: int = Field(description="Lines dropped because there were too many.")
     components: list[str]
 
     @classmethod
-    def of(cls, found: Lines, components: list[str], newest: int) -> Self:
+    def of(cls, page: Lines, components: list[str], newest: int) -> Self:
         return cls(
-            lines=[LineOut.model_validate(line) for line in found.lines],
-            cursor=found.cursor,
+            lines=[LineOut.model_validate(line) for line in page.lines],
+            cursor=page.cursor,
             newest=newest,
-            more=found.more,
-            num_dropped=found.num_dropped,
+            more=page.more,
+            num_dropped=page.num_dropped,
             components=components,
         )
 
@@ -153,7 +153,7 @@ class LinesOut(BaseModel):
     "/jobs/{job_id}/timeline",
     auth=MAY_READ,
     response={200: TimelineOut} | problems(404, 422),
-    summary="What replicas did when",
+    summary="Get the replicas' timeline",
 )
 def timeline(
     request: HttpRequest,
@@ -161,7 +161,7 @@ def timeline(
     since: Annotated[Moment | None, Query(alias="from")] = None,
     until: Annotated[Moment | None, Query(alias="to")] = None,
 ) -> TimelineOut:
-    """Spans of every replica; the newest five minutes unless told."""
+    """Spans of every replica. Default: the last five minutes."""
     job = the_job(caller_of(request).team, job_id)
     last = until or job.finished_at or database_now()
     first = since or last - timedelta(minutes=5)
@@ -171,42 +171,42 @@ def timeline(
 
 
 @router.get(
-    "/jobs/{job_id}/replicas", auth=MAY_READ, response={200: ReplicasOut} | problems(404), summary="What replicas hold"
+    "/jobs/{job_id}/replicas", auth=MAY_READ, response={200: ReplicasOut} | problems(404), summary="Get replica states"
 )
 def replicas(request: HttpRequest, job_id: PathId) -> ReplicasOut:
-    """Their caches, rows and tokens, as each told last; forgotten with the spans of the timeline."""
+    """Caches, trajectories and tokens, as each replica last reported. Deleted together with the timeline's spans."""
     return ReplicasOut.model_validate(replicas_held(the_job(caller_of(request).team, job_id)))
 
 
 @router.get(
-    "/jobs/{job_id}/ledger", auth=MAY_READ, response={200: LedgerOut} | problems(404), summary="Where all samples went"
+    "/jobs/{job_id}/ledger", auth=MAY_READ, response={200: LedgerOut} | problems(404), summary="Get the sample ledger"
 )
 def ledger(request: HttpRequest, job_id: PathId) -> LedgerOut:
-    """By the engine's own count, as of the last step."""
+    """Counts by the engine, as of the last step."""
     return LedgerOut.of(ledger_of(the_job(caller_of(request).team, job_id)))
 
 
 @router.get(
-    "/jobs/{job_id}/logs", auth=MAY_READ, response={200: LinesOut} | problems(404, 410, 422), summary="Log lines"
+    "/jobs/{job_id}/logs", auth=MAY_READ, response={200: LinesOut} | problems(404, 410, 422), summary="Get log lines"
 )
 def logs(
     request: HttpRequest,
     job_id: PathId,
     component: Annotated[Text | None, Query(max_length=60)] = None,
-    level: Annotated[LogLevel, Query(description="And above.")] = "debug",
-    q: Annotated[Text | None, Query(max_length=200, description="Words in the line, upper or lower case.")] = None,
-    after: Annotated[int | None, Query(ge=0, le=LARGEST, description="Follow: what came after this cursor.")] = None,
-    before: Annotated[int | None, Query(ge=0, le=LARGEST, description="Go back from this cursor.")] = None,
-    tail: Annotated[int, Query(ge=1, le=MOST_LINES, description="About how many lines.")] = 200,
+    level: Annotated[LogLevel, Query(description="This level and above.")] = "debug",
+    q: Annotated[Text | None, Query(max_length=200, description="Text in the line, case-insensitive.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST, description="Lines after this cursor.")] = None,
+    before: Annotated[int | None, Query(ge=0, le=LARGEST, description="Lines before this cursor.")] = None,
+    tail: Annotated[int, Query(ge=1, le=MOST_LINES, description="Approximate number of lines.")] = 200,
 ) -> LinesOut:
-    """The newest lines; or, with `after`, those that came since. 410: it ended so long ago that they were removed."""
+    """The newest lines, or with `after` those since then. 410: removed, because the job ended long ago."""
     job: Job = the_job(caller_of(request).team, job_id)
     refuse_if_removed(job, RemovedKind.LOGS)
     wanted = Wanted(component=component, least_level=level, text=(q or "").lower())
-    newest = current_cursor(job)  # before the lines: what comes meanwhile comes again, and nothing is missed
+    newest = current_cursor(job)  # read first: lines in between come again, and none is missed
     if after is not None:
-        found = lines_after(job, after, wanted, limit=tail)
-        newest = found.cursor
+        page = lines_after(job, after, wanted, limit=tail)
+        newest = page.cursor
     else:
-        found = last_lines(job, wanted, tail=tail, before=before)
-    return LinesOut.of(found, components_of(job), newest)
+        page = last_lines(job, wanted, tail=tail, before=before)
+    return LinesOut.of(page, components_of(job), newest)

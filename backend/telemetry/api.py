@@ -21,23 +21,21 @@ SeriesName = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
 @router.get(
-    "/jobs/{job_id}/metrics", auth=MAY_READ, response={200: MetricsOut} | problems(404, 422), summary="Metric series"
+    "/jobs/{job_id}/metrics", auth=MAY_READ, response={200: MetricsOut} | problems(404, 422), summary="Get metrics"
 )
 def metrics(
     request: HttpRequest,
     job_id: PathId,
-    after: Annotated[int, Query(ge=0, le=LARGEST, description="`cursor` of your last answer.")] = 0,
-    names: Annotated[
-        list[SeriesName], Query(max_length=100, description="Only these series; may be given more than once.")
-    ] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
-    max_points: Annotated[int | None, Query(ge=2, le=2_000, description="Of each series.")] = None,
+    after: Annotated[int, Query(ge=0, le=LARGEST, description="`cursor` of your last response.")] = 0,
+    names: Annotated[list[SeriesName], Query(max_length=100, description="Only these series; may be repeated.")] = [],  # noqa: B006  # ninja needs a list; it is never changed
+    max_points: Annotated[int | None, Query(ge=2, le=2_000, description="Per series.")] = None,
     from_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     to_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
-    times: Annotated[bool, Query(description="Also when each point was measured.")] = False,
+    times: Annotated[bool, Query(description="Include when each point was measured.")] = False,
 ) -> MetricsOut:
-    """All points since a cursor, page by page; or, with `max_points` or a range of steps and no `after`, series at most
-    so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value. These
-    end where the run is, also when an attempt went back."""
+    """All points since a cursor, page by page. Or, with `max_points` or a range of steps and no `after`: series of at
+    most that length (default 500), each point the mean of a range of steps, with its lowest and highest in `bands`.
+    Points that a later attempt rolled back are not in these."""
     job = the_job(caller_of(request).team, job_id)
     if after == 0 and (max_points is not None or from_step is not None or to_step is not None):
         page = thinned_metrics(
@@ -56,8 +54,8 @@ def metrics(
     "/jobs/{job_id}/metrics/names",
     auth=MAY_READ,
     response={200: list[SeriesOut]} | problems(404),
-    summary="Which series there are",
+    summary="List series",
 )
 def metric_names(request: HttpRequest, job_id: PathId) -> list[SeriesOut]:
-    """By name, each with its newest point."""
+    """Sorted by name, each with its newest point."""
     return [SeriesOut.of(series) for series in series_of(the_job(caller_of(request).team, job_id))]

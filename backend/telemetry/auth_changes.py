@@ -1,6 +1,6 @@
-"""Notices to the live hubs that somebody may have lost the right to watch.
+"""Notices to the live hubs that a user may have lost the right to watch.
 
-Invariant: the notice goes out with the commit of the change, so whoever checks on hearing it sees the change.
+Invariant: the notice is sent with the commit of the change, so a check after the notice sees the change.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The background tasks of the metrics store. Twice at once or never: rows are claimed, and the next tick goes on."""
+"""Background tasks of the metrics store. Rows are claimed, so two at once are safe, and a tick continues a lost one."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ def reduce_series() -> None:
 
 @shared_task(name="telemetry.remove_old", throws=(StoreError,))
 def remove_old() -> None:
-    """Of a kind that is kept for 0 days, nothing: 0 means forever."""
+    """A kind kept for 0 days is never removed: 0 means forever."""
     environment, now = settings.ENVIRONMENT, database_now()
     if environment.keep_logs_days:
         remove_old_logs(keep=timedelta(days=environment.keep_logs_days), now=now)

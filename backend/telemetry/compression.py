@@ -1,8 +1,8 @@
-"""Bytes that are written once and read rarely, compressed: texts and lines shrink to a quarter or less."""
+"""Compression for data written once and read rarely: texts and lines shrink to a quarter or less."""
 
 import zlib
 
-_LEVEL = 1  # the rest of the way costs ingest four times the time for a tenth of the size
+_LEVEL = 1  # higher levels take four times as long for a tenth less size
 
 
 def compress(content: bytes) -> bytes:

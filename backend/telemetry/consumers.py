@@ -1,17 +1,17 @@
-"""The browser's socket: it says what it watches and is nudged when there is more.
+"""The browser's socket: subscribes to jobs and is nudged when they have news.
 
     in:  {"watch": "job_…"}   {"unwatch": "job_…"}   {"watch_team": true}
-    out: {"job": "job_…", "cursor": 812}   pull everything after what you have
-         {"pull": true}                    something was missed: pull all that you watch
-         {"beat": 0.8}                     nothing else to tell: all that was committed 0.8 s ago has been told
+    out: {"job": "job_…", "cursor": 812}   pull everything after your cursor
+         {"pull": true}                    news may be missed: pull everything that you watch
+         {"beat": 0.8}                     no other news: everything committed up to 0.8 s ago was announced
          {"error": "not_found", "job": "job_…"}
 
 Invariants:
-- who may watch is asked of the database at every subscription, every 30 s, and at once when the session, the user or a
-  membership changed; no frame is sent between such a change's notice and the answer;
+- the right to watch is checked in the database at every subscription, every 30 s, and at once when the session, the
+  user or a membership changes; no frame is sent between the notice of such a change and the check;
 - another team's job is answered like one that does not exist;
-- a team has so many sockets and asks so often, however many people and sessions it has;
-- a slow reader costs memory for one cursor per job, and delays nobody else.
+- sockets and look-ups are limited per team, however many people and sessions it has;
+- a slow reader costs memory for one cursor per job, and delays no other reader.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from backend.telemetry.selectors import current_cursor
 log = logging.getLogger(__name__)
 
 RECHECK_EVERY_S = 30.0
-PAUSE_BETWEEN_FRAMES_S = 0.05  # what comes meanwhile is told in one
-PAUSE_A_SOCKET_S = 0.00012  # about what a frame costs: very many sockets are told less often, and none of them late
+PAUSE_BETWEEN_FRAMES_S = 0.05  # news in between is sent in one frame
+PAUSE_A_SOCKET_S = 0.00012  # about the cost of a frame: very many sockets are served less often, but none late
 BEAT_EVERY_S = 1.5
 SILENT_AFTER_S = 4.0
 MOST_WATCHED = 50
-# A process was measured with a thousand. Three teams that take all they may leave a fourth its share.
+# Measured with a thousand per process. Three teams at their limit leave room for a fourth.
 MOST_OF_A_TEAM, MOST_IN_A_PROCESS = 250, 1_000
 MOST_CHARS = 1_000
 CLOSE_BAD_FRAME, CLOSE_NOT_ALLOWED, CLOSE_TRY_LATER = 4400, 4403, 1013
@@ -59,12 +59,12 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self._session_key: str = scope["session"].session_key or ""
         self._inbox = Inbox(user=user_notice(scope["user"].pk), session=session_notice(self._session_key))
-        async with AsyncExitStack() as self._open:  # whatever happens in a handler, the hub forgets this socket
+        async with AsyncExitStack() as self._open:  # whatever a handler raises, the socket leaves the hub
             await super().__call__(scope, receive, send)
 
     async def connect(self) -> None:
         if not self.scope["user"].is_authenticated:
-            await self.close()  # before accept: the handshake is answered 403
+            await self.close()  # before accept: the handshake gets a 403
             return
         try:
             self._counted = await _teams(self.scope["user"]) or frozenset({self.scope["user"].public_id})
@@ -78,7 +78,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         self._open.callback(delivering.cancel)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        match _parsed(text_data):
+        match _parse(text_data):
             case {"watch": str(job_id)}:
                 if await self._may_look_up():
                     await self._watch(job_id)
@@ -92,33 +92,33 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 await self.close(CLOSE_BAD_FRAME)
 
     async def _may_look_up(self) -> bool:
-        """Counted by team; who asks too often is sent away, and comes back later by itself."""
+        """Counted by team. A client over the limit is disconnected, and reconnects later by itself."""
         allowed: bool = await database_sync_to_async(may_look_up)(self._counted)
         if not allowed:
             await self.close(CLOSE_TRY_LATER)
         return allowed
 
     async def _watch(self, job_id: str) -> None:
-        found = await _visible_job(self.scope["user"], job_id)
-        if found is None or len(self._inbox.jobs) >= MOST_WATCHED:
-            await self._send({"error": "not_found" if found is None else "too_many", "job": job_id[:40]})
+        job = await _visible_job(self.scope["user"], job_id)
+        if job is None or len(self._inbox.jobs) >= MOST_WATCHED:
+            await self._send({"error": "not_found" if job is None else "too_many", "job": job_id[:40]})
             return
-        team = self._inbox.jobs[job_id] = found.team_id
-        # Asked after the subscription: what was told between the look-up and it was told to nobody.
-        self._inbox.offer(team, job_id, await _cursor(found))
+        team = self._inbox.jobs[job_id] = job.team_id
+        # Reads the cursor after subscribing: earlier notifications had no receiver.
+        self._inbox.offer(team, job_id, await _cursor(job))
 
     async def _deliver(self) -> None:
         try:
             while await self._is_still_allowed():
-                await self._tell_until_recheck()
+                await self._send_until_recheck()
             await self.close(CLOSE_NOT_ALLOWED)
-        except OSError:  # the browser went away while we spoke; `disconnect` is on its way
+        except OSError:  # the browser disconnected during a send; `disconnect` follows
             return
         except (DatabaseError, InterfaceError) as error:
-            log.warning("live socket closed, its rights cannot be checked: %s", str(error).strip())
+            log.warning("live socket closed, cannot check its rights: %s", str(error).strip())
             await self.close(CLOSE_TRY_LATER)
 
-    async def _tell_until_recheck(self) -> None:
+    async def _send_until_recheck(self) -> None:
         recheck = asyncio.get_running_loop().call_later(RECHECK_EVERY_S, self._inbox.recheck)
         try:
             while True:
@@ -134,7 +134,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
             recheck.cancel()
 
     async def _has_news(self) -> bool:
-        """Waits for it. Who hears nothing for so long is told that all is well, if it is: else silence tells."""
+        """Waits for news. False: time for a beat; none is sent while the hub itself is silent, so silence shows."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._inbox.wait(), BEAT_EVERY_S)
@@ -143,7 +143,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 return False
 
     async def _is_still_allowed(self) -> bool:
-        self._inbox.must_recheck = False  # first: a notice that comes from here on is another reason to ask
+        self._inbox.must_recheck = False  # reset first: a later notice is a reason for another check
         user: User | AnonymousUser = await get_user({"session": SessionStore(self._session_key)})
         if isinstance(user, AnonymousUser) or not user.is_authenticated:
             return False
@@ -156,7 +156,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         await self.send(text_data=json.dumps(frame))
 
 
-def _parsed(text: str | None) -> object:
+def _parse(text: str | None) -> object:
     if text is None or len(text) > MOST_CHARS:
         return None
     try:

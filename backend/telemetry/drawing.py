@@ -1,10 +1,10 @@
-"""Series as a page draws them: few points, however long the job ran.
+"""Series as pages draw them: few points, however long the job ran.
 
 Invariants:
-- a drawn series has at most MAX_POINTS places; each keeps its lowest and highest, so no spike is smoothed away;
-- it ends as the series does: the end of a chart is what is called "now" beside it;
-- where two attempts did the same step, the later one counts, and where one went back, the series ends where it is;
-- the ends of a series, and a few values of each of many, are looked up by the primary key: no scan.
+- a drawn series has at most MAX_POINTS points; each keeps its lowest and highest, so no spike is smoothed away;
+- it ends where the series ends: the end of a chart is the current value shown next to it;
+- for a step trained by two attempts, the later one counts, and after a rollback the series ends where the run is;
+- the ends of a series, and a few values of many series, are read by the primary key: no scan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from django.db.models import Q
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.selectors import Line, MetricsPage
-from backend.telemetry.standing import POINT_STANDS
 from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.valid_points import POINT_IS_VALID
 
 MAX_POINTS: Final = 160
-"""Of a series when a page arrives: half the pixels of a small chart. A closer look asks for its range."""
+"""Per series on page load: half the pixels of a small chart. Zooming in requests its range."""
 
-# The first point may have gone into the rollups: of a single point they keep step and value as they were.
+# The first point may exist only in the rollups: a rollup of a single point has its step and value.
 _ENDS: Final = f"""
 SELECT series.name, first.step, first.value, newest.steps, newest.values
 FROM telemetry_metricseries AS series
@@ -38,15 +38,15 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT array_agg(step ORDER BY step) AS steps, array_agg(value ORDER BY step) AS values
     FROM (SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint WHERE series_id = series.id
-          AND {POINT_STANDS} ORDER BY step DESC, attempt DESC LIMIT %(num_last)s) AS latest
+          AND {POINT_IS_VALID} ORDER BY step DESC, attempt DESC LIMIT %(num_last)s) AS latest
 ) AS newest
 WHERE series.job_id = %(job)s AND series.name = ANY(%(names)s)
-"""  # noqa: S608  # put together of constants
+"""  # noqa: S608  # built from constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The ends of a series, by step."""
+    """The first point and the last points of a series, by step."""
 
     first: tuple[int, float]
     newest: Line
@@ -54,7 +54,7 @@ class Ends:
 
 
 def drawn_series(job: Job, names: Sequence[str]) -> MetricsPage:
-    """Six digits of each number: more cannot be seen, and are half the bytes of a page."""
+    """Six digits per number: more cannot be seen, and would double the size of a page."""
     page = thinned_metrics(job, MAX_POINTS, names)
     return replace(
         page,
@@ -70,7 +70,7 @@ def _short(value: float) -> float:
 
 
 def ends_of_series(job: Job, names: Sequence[str], *, num_last: int) -> dict[str, Ends]:
-    """`num_last`: how many of the last steps are told."""
+    """`num_last`: number of last steps to return."""
     with connection.cursor() as db:
         db.execute(_ENDS, {"job": job.pk, "names": list(names), "num_last": num_last})
         return {
@@ -81,21 +81,21 @@ def ends_of_series(job: Job, names: Sequence[str], *, num_last: int) -> dict[str
 
 
 def few_values(jobs: Sequence[Job], shown: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, list[float]]:
-    """By job's id. `shown`, by job's id too: the name of the series and the steps of which the values are wanted."""
+    """Values by job id. `shown`, by job id too: the name of the series and the steps to read."""
     names = {name for name, _ in shown.values()}
     rows = MetricSeries.objects.filter(job__in=jobs, name__in=names).values_list("job_id", "name", "id")
     series = {job_id: series_id for job_id, name, series_id in rows if shown[job_id][0] == name}
-    wanted = Q(pk__in=[])
+    selection = Q(pk__in=[])
     for job in jobs:
         if job.pk in series:
             attempts = range(1, job.num_attempts + 1)
-            wanted |= Q(series=series[job.pk], attempt__in=attempts, step__in=shown[job.pk][1])
-    found: dict[int, dict[int, float]] = {}
-    points = MetricPoint.objects.filter(wanted).order_by("attempt", "step")
+            selection |= Q(series=series[job.pk], attempt__in=attempts, step__in=shown[job.pk][1])
+    values: dict[int, dict[int, float]] = {}
+    points = MetricPoint.objects.filter(selection).order_by("attempt", "step")
     for series_id, step, value in points.values_list("series_id", "step", "value"):
-        found.setdefault(series_id, {})[step] = value  # a later attempt's point replaces the earlier one's
+        values.setdefault(series_id, {})[step] = value  # a later attempt replaces an earlier one
     return {
-        job.pk: [value for _, value in sorted(found[series[job.pk]].items())]
+        job.pk: [value for _, value in sorted(values[series[job.pk]].items())]
         for job in jobs
-        if series.get(job.pk) in found
+        if series.get(job.pk) in values
     }

@@ -2,8 +2,8 @@
 
 Invariants:
 - everything happens in the caller's transaction, under the job's lock;
-- each fact that adds something to a page takes a cursor of its own, so a reader's page of news never ends inside one;
-- a fact never moves a job that was sent elsewhere: a job that is stopping lands where its target says.
+- each fact that adds something to a page takes a cursor of its own, so a page of news never ends inside a fact;
+- a fact never changes a job's target: a stopping job ends in its target state.
 """
 
 import logging
@@ -46,24 +46,24 @@ from engine.spec.for_tenants import for_tenants
 
 log = logging.getLogger(__name__)
 
-OLDEST_FACT = timedelta(days=31)  # a spool may be shipped late
+OLDEST_FACT = timedelta(days=31)  # a spool may arrive late
 NEWEST_FACT = timedelta(days=1)
 LONGEST_MESSAGE = 2_000
 
 
 class FactEffects:
-    """The effects of a batch. Its points are gathered, and stored in one statement at the end."""
+    """Applies a batch. Its points are collected and stored in one statement at the end."""
 
     def __init__(self, job: Job, attempt: JobAttempt, *, now: datetime) -> None:
         self._job, self._attempt, self._now = job, attempt, now
         self._actor = f"engine:{attempt.n}"
         self._points: list[NewPoint] = []
         self._steps: list[int] = []
-        """Trained, and not yet written to the job: a spool that is caught up has hundreds in a row."""
+        """Trained but not yet written to the job: a spool catching up has hundreds in a row."""
         self._answered: int | None = None
-        """As many held-out prompts, likewise."""
+        """Number of held-out prompts answered, not yet written either."""
         self._ledger: tuple[dict[str, int], datetime] | None = None
-        """Likewise, of the last step that told one."""
+        """The last ledger reported, not yet written either."""
 
     def apply(self, fact: Fact) -> None:
         if not isinstance(fact.body, StepTrained | PromptsAnswered):
@@ -75,12 +75,12 @@ class FactEffects:
         if store_points(self._job, self._attempt.n, self._points):
             return
         if not self._job.events.filter(type="series_limit_reached").exists():
-            message = "This job reports more metric names than are kept; the surplus is dropped."
+            message = "This job reports too many metric names. Some series were dropped."
             self._event("series_limit_reached", message=message)
 
     @singledispatchmethod
     def _apply(self, body: FactBody, at: datetime) -> None:
-        raise AssertionError(f"no effect is written for {type(body).__name__}")
+        raise AssertionError(f"no effect defined for {type(body).__name__}")
 
     @_apply.register
     def _(self, body: DriverStarted, at: datetime) -> None:
@@ -111,7 +111,7 @@ class FactEffects:
         self._answered = body.num_answered
 
     def _settle(self) -> None:
-        """Steps have one cursor each, all in one write; of counts and ledgers only the last is news."""
+        """Writes steps at once, with one cursor each; of counts and ledgers only the last."""
         if self._steps:
             self._change(step=self._steps[-1])
             next_cursor(self._job, count=len(self._steps))
@@ -178,7 +178,7 @@ class FactEffects:
         self._event("run_finished", reason=body.outcome, message=message, data={"ledger": body.ledger})
         failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
         if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
-            failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt tries the one before
+            failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt uses the previous one
         end_as_reported(
             self._job,
             self._attempt,
@@ -190,7 +190,7 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: Untold, at: datetime) -> None:
-        log.warning("an unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.said)
+        log.warning("unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.said)
 
     def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
         self._points += [
@@ -210,6 +210,6 @@ class FactEffects:
 
 
 def _plausible(at: datetime, now: datetime) -> datetime:
-    """The engine's clock is believed within reason; a time without a zone is UTC."""
+    """Trusts the engine's clock within limits; a time without a zone is UTC."""
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return at if now - OLDEST_FACT < at < now + NEWEST_FACT else now

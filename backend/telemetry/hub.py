@@ -1,11 +1,11 @@
-"""One listener a web process: Postgres' NOTIFYs in, nudges to this process' sockets out.
+"""One listener per web process: Postgres' NOTIFYs in, nudges to this process' sockets out.
 
     NOTIFY "team job cursor" ──▶ Hub ──▶ Inbox (newest cursor of each job) ──▶ its socket, at its own pace
 
 Invariants:
-- a nudge carries no truth, only "there is more, up to 812"; whoever misses one pulls the same with the next;
-- an inbox is bounded: of each job only the newest cursor is kept, and what does not fit becomes one "pull everything";
-- each time that listening begins, after a lost connection too, every socket is told to pull everything.
+- a nudge only means "there is more, up to 812"; a missed nudge is covered by the next one;
+- an inbox is bounded: only the newest cursor of each job is kept, and overflow becomes one "pull everything";
+- whenever listening starts, also after a lost connection, every socket is sent "pull everything".
 """
 
 import asyncio
@@ -41,19 +41,19 @@ PULL_EVERYTHING = json.dumps({"pull": True})
 
 @lru_cache(maxsize=256)
 def _nudge(job: str, cursor: int) -> str:
-    """A thousand sockets are told the same."""
+    """Cached: a thousand sockets get the same frame."""
     return json.dumps({"job": job, "cursor": cursor})
 
 
 class Inbox:
-    """The nudges that one socket has yet to be sent."""
+    """Pending nudges of one socket."""
 
     def __init__(self, *, user: str, session: str) -> None:
         self.user, self.session = user, session
         self.jobs: dict[str, str] = {}
         """Watched job → its team."""
         self.teams: frozenset[str] = frozenset()
-        """Teams of which every job is watched."""
+        """Teams whose jobs are all watched."""
         self.must_recheck = False
         self._news: dict[str, int] = {}
         self._pull_everything = False
@@ -78,11 +78,11 @@ class Inbox:
         self._woken.set()
 
     async def wait(self) -> None:
-        """Until there is something to tell or to check."""
+        """Waits until there is something to send or to check."""
         await self._woken.wait()
 
     def take(self) -> list[str]:
-        """Frames as they are sent."""
+        """The frames to send."""
         self._woken.clear()
         frames = [PULL_EVERYTHING] if self._pull_everything else []
         frames += [_nudge(job, cursor) for job, cursor in self._news.items()]
@@ -92,13 +92,13 @@ class Inbox:
 
 
 class Hub:
-    """The listener of a process; it listens while anybody is there to be told."""
+    """The listener of a process; it listens while there is any inbox."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._inboxes: set[Inbox] = set()
         self._listening: asyncio.Task[None] | None = None
-        self._heard_at = -math.inf
+        self._current_at = -math.inf
 
     @property
     def num_sockets(self) -> int:
@@ -106,14 +106,14 @@ class Hub:
 
     @property
     def silent_s(self) -> float:
-        """What was committed longer ago than this has been told to every inbox."""
-        return asyncio.get_running_loop().time() - self._heard_at
+        """Everything committed longer ago than this was offered to every inbox."""
+        return asyncio.get_running_loop().time() - self._current_at
 
     @asynccontextmanager
     async def joined(self, inbox: Inbox) -> AsyncIterator[None]:
         self._inboxes.add(inbox)
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen_for_ever(), name="live-hub")
+            self._listening = asyncio.create_task(self._listen_forever(), name="live-hub")
         elif inbox.teams or inbox.jobs:
             inbox.miss()
         try:
@@ -124,21 +124,21 @@ class Hub:
                 self._listening.cancel()
                 self._listening = None
 
-    async def _listen_for_ever(self) -> None:
+    async def _listen_forever(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 async with await self._connect() as db:
                     await db.execute(f"LISTEN {LIVE_CHANNEL}; LISTEN {AUTH_CHANNEL}")
                     pause_s = FIRST_PAUSE_S
-                    self._heard_at = asyncio.get_running_loop().time()
+                    self._current_at = asyncio.get_running_loop().time()
                     for inbox in self._inboxes:
                         inbox.miss()
                         inbox.recheck()
                     await self._listen(db)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                why = trouble_with_certificate(error, "LAMINAR_DATABASE_DIRECT_URL or LAMINAR_DATABASE_URL")
-                log.warning("live hub lost Postgres, next try in %.1f s: %s", pause_s, why or str(error).strip())
+                trouble = trouble_with_certificate(error, "LAMINAR_DATABASE_DIRECT_URL or LAMINAR_DATABASE_URL")
+                log.warning("live hub lost Postgres, retry in %.1f s: %s", pause_s, trouble or str(error).strip())
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -146,12 +146,12 @@ class Hub:
         while True:
             async for notice in db.notifies(timeout=PING_EVERY_S):
                 self._dispatch(notice.channel, notice.payload)
-            asked_at = asyncio.get_running_loop().time()
+            pinged_at = asyncio.get_running_loop().time()
             await asyncio.wait_for(db.execute("SELECT 1"), PING_PATIENCE_S)  # a dead connection looks like a quiet one
-            # Notices that came with the answer are dispatched first: only then is everything up to here told.
+            # Dispatch notices that came with the answer first: only then is everything up to here offered.
             async for notice in db.notifies(timeout=0):
                 self._dispatch(notice.channel, notice.payload)
-            self._heard_at = asked_at
+            self._current_at = pinged_at
 
     def _dispatch(self, channel: str, payload: str) -> None:
         if channel == AUTH_CHANNEL:
@@ -177,12 +177,12 @@ def user_notice(user_id: object) -> str:
 
 
 def session_notice(session_key: str) -> str:
-    """A session's key opens it, so it is not shouted across the database."""
+    """A session's key grants access, so only its hash is sent through the database."""
     return f"session {hashlib.sha256(session_key.encode()).hexdigest()}"
 
 
 async def _connect() -> psycopg.AsyncConnection[Any]:
-    """Beside the pool and past any pooler: this connection is held for as long as somebody watches."""
+    """A direct connection, outside the pool and any pooler: it is held for as long as there are sockets."""
     return await psycopg.AsyncConnection.connect(
         **direct_parameters()
         | {

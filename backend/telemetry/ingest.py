@@ -1,12 +1,12 @@
-"""The intake of a driver's facts: each once, in order, or not at all.
+"""Ingests a driver's facts: each once, in order, or not at all.
 
 Invariants:
-- one transaction a batch, under the job's lock: what the facts changed and `acked_seq` are committed together, so a
-  replay, a doubled or an overlapping batch changes nothing;
-- facts are taken without a gap; a batch that starts too late is answered with where to go on from;
-- facts that arrived count as a word of their driver before they are read;
-- only the attempt that has not ended, under the job's present fence, is heard; everybody else is told to stop. The one
-  thing an ended attempt still hears is that what it sends again had arrived.
+- one transaction per batch, under the job's lock: the effects of the facts and `acked_seq` are committed together, so a
+  replayed, duplicate or overlapping batch changes nothing;
+- facts are accepted without gaps; a batch that starts too late is answered with the seq to resume from;
+- the arrival of facts counts as a sign of life of their driver, before they are read;
+- only the live attempt, under the job's current fence, is accepted; all others are answered to stop. An ended attempt
+  still gets acknowledgements for facts that had arrived.
 """
 
 import logging
@@ -31,37 +31,37 @@ ARRIVALS_NOTED_EVERY = timedelta(seconds=5)  # heartbeats write more often than 
 
 
 class StaleFence(Conflict):
-    """This attempt is over; stop."""
+    """This attempt has ended. Stop the driver."""
 
     code = "stale_fence"
 
 
 class Gap(Conflict):
-    """Facts are missing before this batch; send again from the one after `acked`."""
+    """Facts are missing before this batch. Send again from the one after `acked`."""
 
     code = "gap"
 
 
 def ingest_facts(attempt: JobAttempt, batch: FactBatch, *, now: datetime) -> int:
-    """The number up to which everything is stored."""
-    _refuse_disorder(batch.facts)
+    """Returns the seq up to which everything is stored."""
+    _validate_order(batch.facts)
     try:
         with transaction.atomic():
             return _ingest(attempt, batch, now)
-    except DataError as error:  # a number beyond its column, a NUL in a key: the spec let through what Postgres refuses
+    except DataError as error:  # a number beyond its column, a NUL in a key: valid for the spec, not for Postgres
         log.warning("facts refused job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
         raise Invalid("A value in this batch is out of range.", code="out_of_range") from error
 
 
 def note_arrival(attempt: JobAttempt, *, now: datetime) -> None:
-    """Facts are here, and not read yet: on a starved server it may take long until they are stored."""
+    """Notes the arrival of unread facts: on a starved server it may take long until they are stored."""
     live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
     is_due = Q(last_seen_at=None) | Q(last_seen_at__lt=now - ARRIVALS_NOTED_EVERY)
     live.filter(is_due).update(last_seen_at=now)
 
 
 def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> list[ControlRequest]:
-    """The requests that this driver has not acknowledged."""
+    """Returns the requests that this driver has not acknowledged."""
     if (beat.attempt, beat.fence) != (attempt.n, attempt.fence):
         raise StaleFence()
     seen: dict[str, Any] = {"last_seen_at": now}
@@ -86,7 +86,7 @@ def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:
         raise StaleFence()
     if new[0].seq != attempt.acked_seq + 1:
         raise Gap(acked=attempt.acked_seq)
-    # Before the effects: the last fact ends the attempt, and an ended attempt is written no more.
+    # Before the effects: the last fact ends the attempt, and an ended attempt is never written again.
     acked = new[-1].seq
     JobAttempt.objects.filter(pk=attempt.pk).update(acked_seq=acked, last_seen_at=now)
     effects = FactEffects(job, attempt, now=now)
@@ -96,12 +96,12 @@ def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:
     return acked
 
 
-def _refuse_disorder(facts: Sequence[Fact]) -> None:
+def _validate_order(facts: Sequence[Fact]) -> None:
     first = facts[0].seq
     for index, fact in enumerate(facts):
         if fact.seq != first + index:
             error = FieldError(pointer=f"/facts/{index}/seq", code="disorder", message=f"expected {first + index}")
-            raise Invalid("Facts of a batch count up by one.", code="disorder", errors=[error])
+            raise Invalid("Facts of a batch must be numbered consecutively.", code="disorder", errors=[error])
         if isinstance(fact.body, RunFinished) and index != len(facts) - 1:
-            error = FieldError(pointer=f"/facts/{index}", code="disorder", message="nothing follows run_finished")
-            raise Invalid("RunFinished is the last fact of an attempt.", code="disorder", errors=[error])
+            error = FieldError(pointer=f"/facts/{index}", code="disorder", message="nothing may follow run_finished")
+            raise Invalid("RunFinished must be the last fact of an attempt.", code="disorder", errors=[error])

@@ -1,10 +1,10 @@
-"""The last lines of each part of an attempt, which explain its failure.
+"""The last lines of each part of an attempt, to explain its failure.
 
-Fills the port `jobs.attempts.evidence.last_words`.
+Provides the port `jobs.attempts.evidence.last_words`.
 
 Invariants:
-- errors come first: a line of a lower level is told only where nobody logged an error;
-- so many lines a part, so many parts, so many batches decompressed: it is read while the job is locked.
+- errors come first: lines of a lower level are read only if no part logged an error;
+- lines per part, parts and decompressed batches are limited: this runs while the job is locked.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,29 +20,29 @@ LINES_A_PART: Final = 4
 MOST_PARTS: Final = 5
 LINES_OF_ALL: Final = 8
 BATCHES_READ: Final = 30
-"""6,000 lines at worst, some 20 ms."""
+"""At worst 6,000 lines, about 20 ms."""
 
 
 def read_last_words(job: Job, attempt: int) -> list[SaidLine]:
     """Oldest first."""
     batches = LogBatch.objects.filter(job=job, attempt=attempt).order_by("-cursor")
     errors = batches.filter(highest_level__gte=LEVELS.index("error"))
-    found = _some_of_each_part(_backwards(errors[:BATCHES_READ], Wanted(least_level="error")))
-    if not found:
-        found = list(islice(_backwards(batches.filter(num_lines__gt=0)[:LINES_OF_ALL], Wanted()), LINES_OF_ALL))
-    found.reverse()  # of lines of one moment the order stays
+    lines = _limit_per_part(_read_backwards(errors[:BATCHES_READ], Wanted(least_level="error")))
+    if not lines:
+        lines = list(islice(_read_backwards(batches.filter(num_lines__gt=0)[:LINES_OF_ALL], Wanted()), LINES_OF_ALL))
+    lines.reverse()  # keeps the order of lines with equal times
     return [
         SaidLine(at=line.at, component=line.component, level=line.level, message=line.message)
-        for line in sorted(found, key=lambda line: line.at)
+        for line in sorted(lines, key=lambda line: line.at)
     ]
 
 
-def _backwards(batches: Iterable[LogBatch], wanted: Wanted) -> Iterator[Line]:
+def _read_backwards(batches: Iterable[LogBatch], wanted: Wanted) -> Iterator[Line]:
     for batch in batches:
         yield from reversed([line for line in lines_of(batch, wanted) if wanted.takes(line)])
 
 
-def _some_of_each_part(newest_first: Iterator[Line]) -> list[Line]:
+def _limit_per_part(newest_first: Iterator[Line]) -> list[Line]:
     by_part: dict[str, list[Line]] = {}
     for line in newest_first:
         if line.component not in by_part and len(by_part) == MOST_PARTS:

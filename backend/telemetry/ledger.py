@@ -1,8 +1,8 @@
-"""Where all samples of a run went, by the engine's own count of them.
+"""Ends of all samples of a run, counted by the engine.
 
 Invariants:
-- one row a job, the word of the attempt and step that said it last; the counts are the engine's, none is made here;
-- the last word of an attempt is final: it counts what ended after its last step, too. The next attempt goes on from it.
+- one row per job, from the attempt and step that reported last; the counts are the engine's, none is computed here;
+- an attempt's last report is final and includes what ended after its last step. The next attempt counts on from it.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from backend.telemetry.models import SampleLedger
 
 
 def store_ledger(job: Job, attempt: int, counts: Mapping[str, int], *, at: datetime, is_final: bool = False) -> None:
-    """The job is locked by the caller. An engine that does not tell changes nothing."""
+    """The caller has locked the job. No-op for an engine that does not report a ledger."""
     if counts:
-        told = {"attempt": attempt, "step": job.step, "counts": dict(counts), "is_final": is_final, "at": at}
+        values = {"attempt": attempt, "step": job.step, "counts": dict(counts), "is_final": is_final, "at": at}
         SampleLedger.objects.bulk_create(
-            [SampleLedger(job=job, **told)], update_conflicts=True, unique_fields=["job"], update_fields=[*told]
+            [SampleLedger(job=job, **values)], update_conflicts=True, unique_fields=["job"], update_fields=[*values]
         )
 
 
 def ledger_of(job: Job) -> SampleLedger | None:
-    """None: nothing is told yet."""
+    """None if nothing was reported yet."""
     return SampleLedger.objects.filter(job=job).first()

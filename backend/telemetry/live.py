@@ -1,12 +1,12 @@
-"""The answer to a page's pull after a nudge.
+"""Answers a page's pull after a nudge.
 
 Invariants:
 - everything with a cursor in (after, answer.cursor] is in the answer, and nothing later: a page that keeps the answer's
-  cursor has neither holes nor doubles;
-- points that a later attempt went back behind are left out, and its beginning is among the events, so that a page which
-  drops what it has beyond `resume_step` and then adds these points shows what stands;
-- of trajectories it only tells of which step there are new ones: texts are large, and come when somebody reads them;
-- an answer is bounded; `more` says to ask again at once.
+  cursor has no gaps and no duplicates;
+- points rolled back by a later attempt are left out, and its beginning is among the events: a page that drops what it
+  has beyond `resume_step` and then adds these points shows the valid series;
+- of trajectories only the step of the newest is included: texts are large and are loaded when a user opens them;
+- an answer is bounded; `more` means pull again at once.
 """
 
 from backend.jobs.models import Job, JobEvent
@@ -19,7 +19,7 @@ MOST_EVENTS = 500
 
 
 def live_delta(job: Job, after: int) -> LiveDelta:
-    job = Job.objects.get(pk=job.pk)  # its cursor, first of all: what is committed later comes with the next answer
+    job = Job.objects.get(pk=job.pk)  # reads its cursor first: later commits come with the next answer
     upto = job.cursor
     events = list(
         JobEvent.objects.filter(job=job, cursor__gt=after, cursor__lte=upto).order_by("cursor")[: MOST_EVENTS + 1]

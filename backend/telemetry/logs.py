@@ -1,10 +1,10 @@
-"""Log lines of the parts of a job: kept compressed, some hundred a row; searched from the newest back, or followed.
+"""Log lines of the parts of a job: stored compressed, some hundred per row; searched backwards, or followed.
 
 Invariants:
-- no secret that we hand out is kept: keys, bearer tokens and passwords in addresses are masked before writing,
-  whatever wrote them;
-- a job keeps at most `MOST_BYTES` of compressed lines; what is beyond is counted and said, never silently gone;
-- an answer is bounded in lines and in work: `cursor` says where to go on from.
+- no secret that the service issues is stored: keys, bearer tokens and passwords in addresses are masked before writing,
+  whatever logged them;
+- a job keeps at most `MOST_BYTES` of compressed lines; dropped lines are counted and shown, never lost silently;
+- an answer is bounded in lines and in work: `cursor` is where to continue.
 """
 
 import json
@@ -26,7 +26,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 MOST_BYTES: Final = 64 * 1024 * 1024
 BATCHES_A_PAGE: Final = 20
 MOST_BATCHES_READ: Final = 400
-"""Decompressed for one answer: 80,000 lines at worst."""
+"""Decompressed for one answer: at most 80,000 lines."""
 
 _BLOT: Final = "[secret]"
 _SECRETS: Final = re.compile(
@@ -51,15 +51,15 @@ class Line:
 class Lines:
     lines: Sequence[Line]
     cursor: int
-    """Everything up to here was looked at (reading on), or everything from here on (reading back)."""
+    """Everything up to here was read (forwards), or everything from here on (backwards)."""
     more: bool
     num_dropped: int
-    """Left out by the engine or by the limit of this service, among what was looked at."""
+    """Lines dropped by the engine or by this service's limit, in the part that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A filter of lines; None and empty: all."""
+    """A filter of lines; None or empty: all."""
 
     component: str | None = None
     least_level: str = "debug"
@@ -70,28 +70,28 @@ class Wanted:
 
 
 def scrub(text: str) -> str:
-    return _SECRETS.sub(lambda found: next((part for part in found.groups() if part), "") + _BLOT, text)
+    return _SECRETS.sub(lambda match: next((part for part in match.groups() if part), "") + _BLOT, text)
 
 
-def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: datetime) -> None:
-    """The job is locked by the caller."""
-    lines = [(line.at.isoformat(), LEVELS.index(line.level), for_tenants(scrub(line.message))) for line in told.lines]
+def store_lines(job: Job, attempt: int, batch: LogLines, *, cursor: int, now: datetime) -> None:
+    """The caller has locked the job."""
+    lines = [(line.at.isoformat(), LEVELS.index(line.level), for_tenants(scrub(line.message))) for line in batch.lines]
     content = compress(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
-    num_dropped = told.num_dropped
+    num_dropped = batch.num_dropped
     last = LogBatch.objects.filter(job=job).order_by("-cursor").first()
     bytes_so_far = last.bytes_so_far if last is not None else 0
     if bytes_so_far + len(content) > MOST_BYTES:
         lines, num_dropped, content = [], num_dropped + len(lines), compress(b"[]")
-        if last is not None and last.num_lines == 0:  # one row says it, however long the job goes on
+        if last is not None and last.num_lines == 0:  # one row counts them, however long the job runs
             LogBatch.objects.filter(pk=last.pk).update(num_dropped=last.num_dropped + num_dropped)
             return
     LogBatch.objects.create(
         job=job,
         attempt=attempt,
-        component=told.component,
+        component=batch.component,
         cursor=cursor,
-        first_at=told.lines[0].at if told.lines else now,
-        last_at=told.lines[-1].at if told.lines else now,
+        first_at=batch.lines[0].at if batch.lines else now,
+        last_at=batch.lines[-1].at if batch.lines else now,
         highest_level=max((level for _, level, _ in lines), default=0),
         num_lines=len(lines),
         num_dropped=num_dropped,
@@ -101,33 +101,33 @@ def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: dat
 
 
 def lines_after(job: Job, cursor: int, wanted: Wanted, *, limit: int) -> Lines:
-    """Following: oldest first. Whole batches, so it may be a few more lines than `limit`."""
-    found: list[Line] = []
+    """Follows: oldest first. Reads whole batches, so it may return slightly more lines than `limit`."""
+    lines: list[Line] = []
     num_dropped, upto, more = 0, cursor, False
     for num_read, batch in enumerate(_in_pages(_batches(job, wanted), cursor, back=False)):
-        if len(found) >= limit or num_read == MOST_BATCHES_READ:
+        if len(lines) >= limit or num_read == MOST_BATCHES_READ:
             more = True
             break
-        found += [line for line in lines_of(batch, wanted) if wanted.takes(line)]
+        lines += [line for line in lines_of(batch, wanted) if wanted.takes(line)]
         num_dropped, upto = num_dropped + batch.num_dropped, batch.cursor
-    return Lines(lines=found, cursor=upto, more=more, num_dropped=num_dropped)
+    return Lines(lines=lines, cursor=upto, more=more, num_dropped=num_dropped)
 
 
 def last_lines(job: Job, wanted: Wanted, *, tail: int, before: int | None = None) -> Lines:
-    """The newest lines, oldest of them first; `before` goes further back. Whole batches, as above."""
-    found: list[Line] = []
+    """The newest lines, in order; `before` goes further back. Reads whole batches, as above."""
+    lines: list[Line] = []
     num_dropped, first, more = 0, before or 0, False
     for num_read, batch in enumerate(_in_pages(_batches(job, wanted), before, back=True)):
-        if len(found) >= tail or num_read == MOST_BATCHES_READ:
+        if len(lines) >= tail or num_read == MOST_BATCHES_READ:
             more = True
             break
-        found = [line for line in lines_of(batch, wanted) if wanted.takes(line)] + found
+        lines = [line for line in lines_of(batch, wanted) if wanted.takes(line)] + lines
         num_dropped, first = num_dropped + batch.num_dropped, batch.cursor
-    return Lines(lines=found, cursor=first, more=more, num_dropped=num_dropped)
+    return Lines(lines=lines, cursor=first, more=more, num_dropped=num_dropped)
 
 
 def batches_from(job: Job, cursor: int, wanted: Wanted) -> QuerySet[LogBatch]:
-    """Those behind the cursor, oldest first."""
+    """Batches after the cursor, oldest first."""
     return _batches(job, wanted).filter(cursor__gt=cursor).order_by("cursor")
 
 
@@ -141,7 +141,7 @@ def _batches(job: Job, wanted: Wanted) -> QuerySet[LogBatch]:
 
 
 def _in_pages(batches: QuerySet[LogBatch], cursor: int | None, *, back: bool) -> Iterator[LogBatch]:
-    """Page by page: a job's lines are megabytes, and mostly the first page is enough."""
+    """Page by page: a job's lines are megabytes, and usually the first page is enough."""
     while True:
         rows = batches.order_by("-cursor" if back else "cursor")
         if cursor is not None:

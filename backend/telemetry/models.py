@@ -1,8 +1,8 @@
-"""Rows for all that the engine measured and said: series, trajectories, logs, and the activity of replicas.
+"""Everything that the engine measured and reported: series, trajectories, logs, and the activity of replicas.
 
 Invariants:
-- rows that pages pull carry the job's cursor at which they were written, so `cursor > N` is all that is new since N;
-- rows are small: long texts and tokens of trajectories are in files of the store, lines of logs in compressed batches.
+- rows that pages pull carry the job's cursor of their write, so `cursor > N` is everything new since N;
+- rows are small: long texts and tokens of trajectories are in files of the store, log lines in compressed batches.
 """
 
 from typing import ClassVar
@@ -16,12 +16,12 @@ from backend.jobs.models import Job
 
 
 class MetricSeries(models.Model):
-    """A metric of a job. Its id stands for (job, name) in every point: half the disk."""
+    """A metric of a job. Points store its id instead of (job, name), which halves the disk space."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="series", db_index=False)
     name = models.CharField(max_length=100)
     rolled_to = models.PositiveBigIntegerField(default=0)  # points of steps below this are in the rollups
-    is_reduced = models.BooleanField(default=False)  # points of steps below `rolled_to` are gone
+    is_reduced = models.BooleanField(default=False)  # points of steps below `rolled_to` are deleted
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["job", "name"], name="one_series_per_name")]
@@ -29,7 +29,7 @@ class MetricSeries(models.Model):
 
 class MetricPoint(models.Model):
     pk = models.CompositePrimaryKey("series_id", "step", "attempt")  # a range of steps is one range of the index
-    # Not checked by the database: that would be half of what a point costs. Its writer has just read the series.
+    # Not checked by the database: that would be half of a point's cost. Its writer has just read the series.
     series = models.ForeignKey(
         MetricSeries, on_delete=models.CASCADE, related_name="points", db_index=False, db_constraint=False
     )
@@ -44,13 +44,13 @@ class MetricPoint(models.Model):
 
 
 class MetricRollup(models.Model):
-    """The summary of the points of `size` steps, of each step the latest attempt's."""
+    """The summary of the points of `size` steps, for each step the latest attempt's."""
 
     pk = models.CompositePrimaryKey("series_id", "size", "first_step")
     series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="rollups", db_index=False)
     size = models.PositiveIntegerField()
     first_step = models.PositiveBigIntegerField()
-    last_step = models.PositiveBigIntegerField()  # the last one that has a point
+    last_step = models.PositiveBigIntegerField()  # the last step with a point
     count = models.PositiveIntegerField()
     total = models.FloatField()
     low = models.FloatField()
@@ -58,7 +58,7 @@ class MetricRollup(models.Model):
 
 
 class TrajectoryFile(models.Model):
-    """A Parquet file in the store: whole trajectories, one a row."""
+    """A Parquet file in the store: full trajectories, one per row."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="trajectory_files")
     key = models.CharField(max_length=200, unique=True)
@@ -68,7 +68,7 @@ class TrajectoryFile(models.Model):
 
 
 class Trajectory(models.Model):
-    """The index of the trajectories that were chosen to be read. Its texts are the beginnings only."""
+    """The index of the reported trajectories. Its texts are only the beginnings."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
     attempt = models.PositiveIntegerField()
@@ -80,14 +80,14 @@ class Trajectory(models.Model):
     num_tokens = models.PositiveIntegerField()
     reward = models.FloatField()
     advantage = models.FloatField()
-    outcome = models.CharField(max_length=20, default="rewarded")  # as the engine says; no verdict of ours
+    outcome = models.CharField(max_length=20, default="rewarded")  # as reported by the engine
     prompt = models.TextField()
     response = models.TextField()
     remark = models.TextField(blank=True, default="")
-    end = models.CharField(max_length=20, default="trained", db_default="trained")  # as the engine says, too
-    reason = models.TextField(blank=True, default="", db_default="")  # for that end, where it was not trained
-    group_size = models.PositiveIntegerField(default=0, db_default=0)  # 0: not told
-    num_turns = models.PositiveIntegerField(default=0, db_default=0)  # 0: the response is one message, by the model
+    end = models.CharField(max_length=20, default="trained", db_default="trained")  # as reported by the engine
+    reason = models.TextField(blank=True, default="", db_default="")  # of that end, if it was not trained
+    group_size = models.PositiveIntegerField(default=0, db_default=0)  # 0: not reported
+    num_turns = models.PositiveIntegerField(default=0, db_default=0)  # 0: the response is one message of the model
     cursor = models.PositiveBigIntegerField()
     file = models.ForeignKey(TrajectoryFile, on_delete=models.SET_NULL, null=True, related_name="trajectories")
     row = models.PositiveIntegerField(null=True)  # its place in the file
@@ -109,12 +109,12 @@ class Trajectory(models.Model):
 
     @property
     def trajectory_id(self) -> str:
-        """The same however often its facts arrive."""
+        """The same however often its fact arrives."""
         return f"traj_{self.attempt}_{self.step}_{self.prompt_ordinal}_{self.sample}"
 
 
 class UnarchivedTrajectory(models.Model):
-    """The whole of a trajectory until it is in a file: the store may be away for hours and nothing is lost."""
+    """A full trajectory until it is in a file: the store may be down for hours and nothing is lost."""
 
     trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="unarchived")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="unarchived_trajectories", db_index=False)
@@ -129,17 +129,17 @@ class UnarchivedTrajectory(models.Model):
 
 
 class TrajectoryWords(models.Model):
-    """The words of a trajectory for the search, and the texts that they are of. Apart from its row, which changes when
-    it goes into a file: every word would be indexed again."""
+    """The words of a trajectory for the search, and their texts. Separate from its row, which changes when it goes into
+    a file: every word would be indexed again."""
 
     trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="words")
     # No index: job and team are words of the index below, and one more would tempt the planner to read all texts.
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False)
-    words = models.TextField()  # each between blanks; the database compresses them
+    words = models.TextField()  # separated by spaces; the database compresses them
     content = models.BinaryField()  # compressed JSON
 
     class Meta:
-        # Of an expression: the vector itself would take more room than all the texts.
+        # An index on an expression: storing the vector would take more space than all the texts.
         indexes: ClassVar = [
             GinIndex(
                 Func(
@@ -161,10 +161,10 @@ class LogBatch(models.Model):
     cursor = models.PositiveBigIntegerField()
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
-    highest_level = models.PositiveSmallIntegerField()  # batches without a line of interest are not decompressed
+    highest_level = models.PositiveSmallIntegerField()  # spares decompressing batches without a relevant line
     num_lines = models.PositiveIntegerField()
-    num_dropped = models.PositiveIntegerField()  # what the engine had to leave out before these lines
-    bytes_so_far = models.PositiveBigIntegerField()  # of the job's batches up to this one
+    num_dropped = models.PositiveIntegerField()  # lines that the engine dropped before these
+    bytes_so_far = models.PositiveBigIntegerField()  # compressed size of the job's batches up to this one
     content = models.BinaryField()
 
     class Meta:
@@ -181,22 +181,22 @@ class ReplicaActivity(models.Model):
     until = models.DateTimeField()
     num_spans = models.PositiveIntegerField()
     content = models.BinaryField()
-    num_replicas = models.PositiveIntegerField(default=0, db_default=0)  # that there are; 0: not told
+    num_replicas = models.PositiveIntegerField(default=0, db_default=0)  # of the job; 0: not reported
     num_states = models.PositiveIntegerField(default=0, db_default=0)
-    states = models.BinaryField(null=True)  # apart from `content`, which releases before read
+    states = models.BinaryField(null=True)  # separate from `content`, which earlier releases read
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["job", "until"], name="activity_by_time")]
 
 
 class SampleLedger(models.Model):
-    """Where all samples of a job went, by the engine's last word."""
+    """Ends of all samples of a job, by the engine's last report."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
     attempt = models.PositiveIntegerField()
     step = models.PositiveBigIntegerField()
     counts = models.JSONField()
-    is_final = models.BooleanField()  # of that attempt
+    is_final = models.BooleanField()  # the attempt's last report
     at = models.DateTimeField()
 
 
@@ -218,11 +218,11 @@ class RemovedKind(models.TextChoices):
 
 
 class Removal(models.Model):
-    """Lines or trajectories that were kept for a while after a job's end, and are gone, or going."""
+    """A removal of a job's lines or trajectories some time after its end, in progress or done."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="removals")
     kind = models.CharField(max_length=20, choices=RemovedKind.choices)
-    at = models.DateTimeField()  # readers are told from then on
+    at = models.DateTimeField()  # readers get 410 from then on
     is_done = models.BooleanField(default=False)  # nothing is left
 
     class Meta:

@@ -1,7 +1,7 @@
-"""The check that only our own pages open a socket. Outermost around every WebSocket route.
+"""Only our own pages may open a socket: the outermost check around every WebSocket route.
 
-Invariant: the Origin is compared to the letter, as browsers write it; a missing, repeated or merely similar one is
-refused, and the refusal is logged. Another site's page would come with our user's cookie.
+Invariant: the Origin is compared exactly, as browsers write it; a missing, repeated or merely similar one is refused
+and the refusal is logged. A page of another site would come with our user's cookie.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""Whole trajectories as a Parquet file, which every notebook reads, and one of them out of it.
+"""Writes full trajectories to a Parquet file, which any notebook can read, and reads single ones from it.
 
-Invariant: reading one trajectory reads the file's end and the few rows around it, however large the file is.
+Invariant: reading one trajectory reads the file's footer and the few rows around it, however large the file is.
 """
 
 import io
@@ -72,7 +72,7 @@ def parquet_of(rows: Sequence[tuple[int, int, TrajectorySample]]) -> bytes:
 
 
 def sample_at(store: ObjectStore, key: str, num_bytes: int, row: int) -> TrajectorySample:
-    """Raises what the store raises."""
+    """Raises the errors of the store."""
     with pq.ParquetFile(pa.PythonFile(_Ranged(store, key, num_bytes), mode="r")) as file:
         [record] = file.read_row_group(row // ROWS_A_GROUP).slice(row % ROWS_A_GROUP, 1).to_pylist()
     values: dict[str, Any] = {name: value for name, value in record.items() if name not in {"attempt", "step", *_TRACE}}
@@ -81,7 +81,7 @@ def sample_at(store: ObjectStore, key: str, num_bytes: int, row: int) -> Traject
 
 
 class _Ranged(io.RawIOBase):
-    """An object of the store as a file that is read where it is needed."""
+    """An object of the store as a file, read range by range."""
 
     def __init__(self, store: ObjectStore, key: str, num_bytes: int) -> None:
         self._store, self._key, self._num_bytes, self._place = store, key, num_bytes, 0

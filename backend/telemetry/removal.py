@@ -1,13 +1,13 @@
-"""Removal of log lines and trajectories of jobs that ended long ago: rows, compressed texts, and files of the store.
+"""Removes log lines and trajectories of jobs that ended long ago: rows, compressed texts, and files of the store.
 
-    nothing said ──▶ marked (readers are told: 410) ──▶ piece after piece goes ──▶ done
+    stored ──▶ marked (readers get 410) ──▶ removed piece by piece ──▶ done
 
 Invariants:
-- only of a job that is over, and only `keep` after its end; whatever runs keeps all that it said;
-- readers are told before the first row goes, so nobody takes half of what there was for all of it;
-- each call removes a bounded piece, and the next one goes on; whoever dies in between has removed less, nothing else;
-- a file of the store goes before the row that names it; a file that no row names any more, left by an archiving
-  that crashed, is found by its folder.
+- only for ended jobs, `keep` after their end; running jobs keep everything;
+- readers get 410 before the first row is removed, so that none mistakes a remainder for all;
+- each call removes a bounded piece, and the next one continues; a crash in between only removes less;
+- a file of the store is removed before the row that names it; files without a row, left by a crashed archiving, are
+  found by their folder.
 """
 
 import logging
@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 class Removed(Refusal):
-    """It was kept for a while after the job's end, and is gone."""
+    """Removed some time after the job's end."""
 
     status = 410
     code = "removed"
@@ -58,19 +58,19 @@ def refuse_if_logs_are_removed(job: Job) -> None:
 
 
 def refuse_if_removed(job: Job, kind: RemovedKind) -> None:
-    """Raises `Removed`, which a route names as `problems(410)`."""
+    """Raises `Removed`; list it on the route as `problems(410)`."""
     at = Removal.objects.filter(job=job, kind=kind).values_list("at", flat=True).first() if job.is_terminal else None
     if at is not None:
         raise Removed(_WORDS[kind].format(day=f"{at:%Y-%m-%d}"), removed_at=at.isoformat())
 
 
 def remove_old_logs(*, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
-    """The number of rows removed."""
+    """Returns the number of rows removed."""
     return _remove(RemovedKind.LOGS, _remove_lines, keep=keep, now=now, limit=limit)
 
 
 def remove_old_trajectories(store: ObjectStore, *, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
-    """The number of rows removed. A store that is away costs a later round, nothing else."""
+    """Returns the number of rows removed. If the store is unreachable, a later round continues."""
     files_left = FILES_A_CALL
 
     def remove(job_id: str, most: int) -> tuple[int, bool]:
@@ -96,7 +96,7 @@ def _remove(
         try:
             count, is_done = piece(job_id, limit - num_removed)
         except StoreError as error:
-            log.warning("not removed, trying again kind=%s job=%s: %s", kind, job_id, error)
+            log.warning("removal failed, will retry kind=%s job=%s: %s", kind, job_id, error)
             continue
         num_removed += count
         if is_done:
@@ -120,19 +120,19 @@ def _remove_lines(job_id: str, limit: int) -> tuple[int, bool]:
 
 
 def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files: int) -> tuple[int, int, bool]:
-    """Rows, files, and whether nothing is left."""
+    """Returns rows, files, and whether nothing is left."""
     num_files = 0
-    for found in store.list(f"jobs/{job_id}/trajectories/"):
+    for item in store.list(f"jobs/{job_id}/trajectories/"):
         if num_files >= most_files:
             return 0, num_files, False
-        store.delete(found.key)
+        store.delete(item.key)
         num_files += 1
     with transaction.atomic():
         ids = list(Trajectory.objects.filter(job_id=job_id).values_list("pk", flat=True)[:limit])
-        # An archiving that is under way holds these, and has its file named by the time that we go on.
+        # An archiving in progress holds these; its file has a row by the time this continues.
         UnarchivedTrajectory.objects.filter(pk__in=ids).delete()
         TrajectoryWords.objects.filter(pk__in=ids).delete()
-        with connection.cursor() as db:  # not by Django, which would read the texts of all of them first
+        with connection.cursor() as db:  # raw SQL: Django would read all texts first
             db.execute("DELETE FROM telemetry_trajectory WHERE id = ANY(%s)", [ids])
             count = db.rowcount
     if count >= limit:
@@ -140,7 +140,7 @@ def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files
     with transaction.atomic():
         files = TrajectoryFile.objects.filter(job_id=job_id, trajectories__isnull=True)
         keys = list(files.values_list("key", flat=True))
-        for key in keys:  # archived while we looked; the others are gone already, which is no error
+        for key in keys:  # archived in the meantime; deleting the others again is no error
             store.delete(key)
         files.delete()
     return count, num_files + len(keys), True

@@ -1,9 +1,9 @@
-"""What each replica holds: its cache, its rows, its tokens; as it told them, beside its spans.
+"""The state of each replica (cache, trajectories, tokens) as it reported it, stored next to its spans.
 
 Invariants:
-- of very many replicas a fact tells of some, each in its turn: an answer says of how many it knows, and of how many
-  there are;
-- they are kept as long as spans are, and reading costs a bounded number of facts.
+- in a very large job a fact covers only some replicas, in turns: an answer gives the number known and the number of
+  replicas;
+- states are kept as long as spans, and reading costs a bounded number of facts.
 """
 
 import json
@@ -21,7 +21,7 @@ from engine.spec.facts import ReplicasObserved
 
 MOST_STATES: Final = 5_000
 MOST_FACTS: Final = 64
-"""Read for the newest states: a whole turn of 4,096 replicas."""
+"""Facts read for the newest states: a full turn of 4,096 replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +36,21 @@ class ReplicaHeld:
     num_waiting: int
     num_with_environment: int
     num_prefilled: int
-    """Tokens since its incarnation began, as is `num_decoded`."""
+    """Tokens since this incarnation began, as is `num_decoded`."""
     num_decoded: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasHeld:
-    """The newest of each replica that is known of."""
+    """The newest known state of each replica."""
 
     num_replicas: int
-    """That there are; 0: not told."""
+    """Replicas of the job; 0: not reported."""
     replicas: Sequence[ReplicaHeld]
 
 
 def states_of(observed: ReplicasObserved, at: datetime) -> bytes:
-    """For a row of activity."""
+    """The states for a row of activity."""
     rows = [
         [
             each.replica,
@@ -69,7 +69,7 @@ def states_of(observed: ReplicasObserved, at: datetime) -> bytes:
 
 
 def replicas_held(job: Job) -> ReplicasHeld:
-    """Of the newest attempt that told."""
+    """States of the newest attempt that reported any."""
     facts = ReplicaActivity.objects.filter(job=job, states__isnull=False).order_by("-until", "-id")
     newest: dict[int, ReplicaHeld] = {}
     attempt = num_replicas = 0
@@ -86,7 +86,7 @@ def replicas_held(job: Job) -> ReplicasHeld:
 
 
 def states_between(job: Job, since: datetime, until: datetime) -> Sequence[ReplicaHeld] | None:
-    """Told in [since, until), oldest first. None: they are more than `MOST_STATES`."""
+    """Reported in [since, until), oldest first. None if there are more than `MOST_STATES`."""
     facts = ReplicaActivity.objects.filter(job=job, states__isnull=False, until__gte=since, until__lt=until)
     if (facts.aggregate(total=Sum("num_states"))["total"] or 0) > MOST_STATES:
         return None
@@ -98,6 +98,6 @@ def _read(fact: ReplicaActivity) -> Iterator[ReplicaHeld]:
     moment, rows = json.loads(decompress(fact.states))
     at = datetime.fromtimestamp(moment, UTC)
     names: Any = ReplicaHeld.__dataclass_fields__
-    told = [name for name in names if name not in {"attempt", "at"}]
+    stored = [name for name in names if name not in {"attempt", "at"}]
     for row in rows:
-        yield ReplicaHeld(attempt=fact.attempt, at=at, **dict(zip(told, row, strict=True)))
+        yield ReplicaHeld(attempt=fact.attempt, at=at, **dict(zip(stored, row, strict=True)))

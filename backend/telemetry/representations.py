@@ -1,4 +1,4 @@
-"""Metrics, trajectories, checkpoints and live news, as programs and pages see them."""
+"""Metrics, trajectories and live news in the API and for pages."""
 
 from datetime import datetime
 from typing import Self
@@ -13,24 +13,24 @@ from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage, Time
 
 
 class MetricsOut(BaseModel):
-    cursor: int = Field(description="Ask again with `after=cursor` for what is new since.")
-    series: dict[str, Line] = Field(description="[step, value] by step; of a sampled series, the mean around the step.")
-    bands: dict[str, Band] = Field(description="[step, lowest, highest], for series that were sampled.")
-    counts: dict[str, list[int]] = Field(description="Of how many points each mean is, for series that were sampled.")
+    cursor: int = Field(description="Pass as `after` to get only newer points.")
+    series: dict[str, Line] = Field(description="[step, value] by step; in a sampled series, the mean around the step.")
+    bands: dict[str, Band] = Field(description="[step, lowest, highest] for sampled series.")
+    counts: dict[str, list[int]] = Field(description="Number of points in each mean, for sampled series.")
     times: dict[str, Times] = Field(
-        description="With `times=true`, when each point of `series` was measured; null of what is kept as a mean only."
+        description="With `times=true`, when each point of `series` was measured; null if only a mean is stored."
     )
-    more: bool = Field(description="There is more already; ask again at once.")
+    more: bool = Field(description="More data is available; request it at once.")
 
     @classmethod
     def of(cls, page: MetricsPage, *, times: bool) -> Self:
-        told = dict(page.times) if times else {}
+        measured = dict(page.times) if times else {}
         return cls(
             cursor=page.cursor,
             series=dict(page.series),
             bands=dict(page.bands),
             counts=dict(page.counts),
-            times=told,
+            times=measured,
             more=page.more,
         )
 
@@ -39,7 +39,7 @@ class SeriesOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     name: str
-    step: int = Field(description="Of the newest point.")
+    step: int = Field(description="Step of the newest point.")
     value: float
 
     @classmethod
@@ -50,10 +50,10 @@ class SeriesOut(BaseModel):
 class PassageOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    place: str = Field(description="prompt, response, remark or reason; of a turn its text, tool, arguments or error.")
-    turn: int | None = Field(description="Its number in `turns` of the whole, from 0; null: it is in no turn.")
-    start: int = Field(description="Of the match, in characters of that text of the whole.")
-    before: str = Field(description="A few words before it, as `after` behind it.")
+    place: str = Field(description="prompt, response, remark or reason; in a turn: text, tool, arguments or error.")
+    turn: int | None = Field(description="Index in `turns` of the full trajectory, from 0; null if not in a turn.")
+    start: int = Field(description="Start of the match, in characters of the full text.")
+    before: str = Field(description="Text before the match; `after` is the text behind it.")
     match: str
     after: str
 
@@ -62,29 +62,27 @@ class TrajectoryOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     job_id: str
-    trajectory_id: str = Field(description="Of the whole, with its tokens: GET /jobs/{job_id}/trajectories/{this}.")
+    trajectory_id: str = Field(description="Full trajectory with tokens: GET /jobs/{job_id}/trajectories/{this}.")
     attempt: int
     step: int
     prompt_ordinal: int
     sample: int
-    version: int = Field(description="Of the weights that generated it.")
+    version: int = Field(description="Version of the weights that generated it.")
     staleness: int
     num_tokens: int
     reward: float
     advantage: float
     outcome: str = Field(
-        description="As the engine says: rewarded, cut (too long), untrusted (not learned from), timeout, error."
+        description="Reported by the engine: rewarded, cut (too long), untrusted (not trained on), timeout, error."
     )
-    prompt: str = Field(description="Its first 4,000 characters, as of the other texts.")
+    prompt: str = Field(description="The first 4,000 characters, as for the other texts.")
     response: str
-    remark: str = Field(description="Of the environment, on its reward or on why there is none.")
-    end: str = Field(
-        description="What became of it: trained, filtered (its group teaches nothing), dropped_stale, failed."
-    )
-    reason: str = Field(description="For that end, where it was not trained.")
-    group_size: int = Field(description="How many samples its question has; 0 where the engine did not tell.")
-    num_turns: int = Field(description="Messages in the response; 0 where it is one message, by the model.")
-    passage: PassageOut | None = Field(default=None, description="Of a search: the first place that answers it.")
+    remark: str = Field(description="The environment's note on its reward, or on why there is none.")
+    end: str = Field(description="How it ended: trained, filtered (equal rewards in its group), dropped_stale, failed.")
+    reason: str = Field(description="Reason of that end, if it was not trained.")
+    group_size: int = Field(description="Samples of its question; 0 if the engine did not report it.")
+    num_turns: int = Field(description="Messages in the response; 0 if it is one message of the model.")
+    passage: PassageOut | None = Field(default=None, description="In a search: the first match.")
 
     @classmethod
     def of(cls, trajectory: Trajectory, passage: Passage | None = None) -> Self:
@@ -93,7 +91,7 @@ class TrajectoryOut(BaseModel):
 
 
 class JobSummary(BaseModel):
-    """A job as its page shows it beside its spec."""
+    """A job as its page shows it, next to its spec."""
 
     id: str
     name: str
@@ -119,12 +117,12 @@ class JobSummary(BaseModel):
 
 
 class LiveDelta(BaseModel):
-    """The news of a job since a cursor."""
+    """News of a job since a cursor."""
 
     cursor: int
     job: JobSummary
     events: list[EventOut]
     series: dict[str, Line]
     sampled_step: int | None
-    """The step of the newest trajectories since that cursor; None: there are none."""
+    """The step of the newest trajectories since that cursor; None if there are none."""
     more: bool

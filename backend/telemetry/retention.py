@@ -1,10 +1,10 @@
-"""Reduction of jobs that ended long ago: points to their rollups (a sixteenth of the rows, same means and extremes),
-spans of replicas to the sums by the minute.
+"""Reduces jobs that ended long ago: points to their rollups (a sixteenth of the rows, same means and extremes), spans
+of replicas to sums per minute.
 
 Invariants:
-- only what is in the rollups is deleted, so a short job keeps every point forever;
-- a series is marked before readers can miss a point: both happen in one transaction;
-- each call does a bounded piece; the next tick goes on.
+- only points in the rollups are deleted, so a short job keeps every point forever;
+- a series is marked in the transaction that deletes its points, so readers miss none;
+- each call does a bounded piece; the next tick continues.
 """
 
 from datetime import datetime, timedelta
@@ -25,13 +25,13 @@ WHERE series.id = ANY(%s) AND point.series_id = series.id AND point.step < serie
 
 
 def forget_old_spans(*, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
-    """The number of rows deleted; their sums by the minute stay."""
+    """Returns the number of rows deleted; their sums per minute stay."""
     old = ReplicaActivity.objects.filter(job__state__in=TERMINAL_STATES, job__finished_at__lt=now - keep)
     return ReplicaActivity.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:limit])).delete()[0]
 
 
 def reduce_old_series(*, keep: timedelta, now: datetime, limit: int = SERIES_A_CALL) -> int:
-    """The number of series reduced."""
+    """Returns the number of series reduced."""
     with transaction.atomic():
         old = MetricSeries.objects.select_for_update(of=("self",), skip_locked=True).filter(
             is_reduced=False, rolled_to__gt=0, job__state__in=TERMINAL_STATES, job__finished_at__lt=now - keep

@@ -1,14 +1,14 @@
-"""Rollups: summaries of 16, 128, 1,024 and 8,192 steps, so that a million points are read as a thousand rows.
+"""Rollups: summaries of 16, 128, 1,024 and 8,192 steps, so that a million points take a thousand rows to read.
 
-    rolled_to is where the rollups of a series end:
+    the rollups of a series end at rolled_to:
     steps   0 ──────────── rollups ────────────▶ rolled_to ──── points only ────▶ newest
                                                  (a multiple of 16)
 
 Invariants:
-- rollups hold exactly the points of steps below `rolled_to`, of each step the latest attempt's; nothing above it;
-- when a point arrives for a step below, `rolled_to` goes back behind it in the same transaction, so a reader never
-  takes a rollup that lacks the newest attempt;
-- all of it happens under the lock of the job, where points are written.
+- rollups contain exactly the points of steps below `rolled_to`, for each step the latest attempt's; nothing above it;
+- a point for a step below moves `rolled_to` back behind that step in the same transaction, so a reader never uses a
+  rollup that lacks the newest attempt;
+- all of this happens under the job's lock, where points are written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,9 +22,9 @@ from backend.telemetry.models import MetricRollup, MetricSeries
 
 SIZES: Final = (16, 128, 1_024, 8_192)
 """Eight of each make one of the next. A reader takes the largest that is no coarser than what it draws: at most 16 rows
-a point drawn."""
+per drawn point."""
 ROLL_AFTER: Final = 1_024
-"""So many steps wait as points: read in a millisecond, and each series is rolled up once in 1,024 steps."""
+"""Steps that stay points only: read in a millisecond, and each series is rolled up once in 1,024 steps."""
 
 _FROM_POINTS: Final = """
 INSERT INTO telemetry_metricrollup (series_id, size, first_step, last_step, count, total, low, high)
@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (
 GROUP BY wanted.series_id, step / %(size)s
 """
 
-# The row that holds `rolled_to` in its middle grows; hence the upsert.
+# The row that contains `rolled_to` grows, hence the upsert.
 _FROM_SMALLER: Final = """
 INSERT INTO telemetry_metricrollup (series_id, size, first_step, last_step, count, total, low, high)
 SELECT wanted.series_id, %(size)s, first_step / %(size)s * %(size)s, max(last_step), sum(count), sum(total), min(low),
@@ -59,7 +59,7 @@ FROM unnest(%(series)s::bigint[], %(ends)s::bigint[]) AS wanted (series_id, upto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The steps of one series that were just written."""
+    """The range of steps of one series that was just written."""
 
     series_id: int
     rolled_to: int
@@ -68,21 +68,21 @@ class Written:
 
 
 def keep_rolled(written: Iterable[Written]) -> None:
-    """After points were stored, in their transaction."""
+    """Call after storing points, in the same transaction."""
     due: dict[int, tuple[int, int]] = {}
     for each in written:
         rolled_to = each.rolled_to
         if each.first_step < rolled_to:
             rolled_to = _go_back(each.series_id, each.first_step)
         if each.last_step >= rolled_to + ROLL_AFTER:
-            # Not beyond the newest step: an attempt that goes on from here would have to go back at every batch.
+            # Never beyond the newest step: an attempt resuming from here would have to go back at every batch.
             due[each.series_id] = (rolled_to, each.last_step // SIZES[0] * SIZES[0])
     if due:
         _roll(due)
 
 
 def _go_back(series_id: int, step: int) -> int:
-    """Behind whole rollups of every size: once an attempt that begins again, not worth more thought."""
+    """To the start of whole rollups of every size: happens once per restarted attempt, so simple is enough."""
     rolled_to = step // SIZES[-1] * SIZES[-1]
     MetricRollup.objects.filter(series_id=series_id, first_step__gte=rolled_to).delete()
     MetricSeries.objects.filter(pk=series_id).update(rolled_to=rolled_to)

@@ -1,9 +1,9 @@
-"""Reading series and trajectories.
+"""Read access to series and trajectories.
 
 Invariants:
-- `cursor > N` is everything new since N, and an answer never ends inside one fact, so nothing is skipped or repeated;
-- where a later attempt did a step again, the later one is shown;
-- no answer is unbounded.
+- `cursor > N` is everything new since N, and an answer never ends inside a fact, so nothing is skipped or repeated;
+- if a later attempt trained a step again, the later value is shown;
+- every answer is bounded.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,52 +16,52 @@ from django.db.models import F, QuerySet
 
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, Trajectory
-from backend.telemetry.standing import POINT_STANDS
+from backend.telemetry.valid_points import POINT_IS_VALID
 
 MOST_POINTS = 5_000
-"""An answer of so many points is 100 to 200 kB of JSON. A single fact has at most 200, so there is always progress."""
+"""An answer of this size is 100 to 200 kB of JSON. A single fact has at most 200 points, so progress is certain."""
 
 Line = list[tuple[int, float]]
 Band = list[tuple[int, float, float]]
 Times = list[datetime | None]
 
-# The lateral join reads each series by its index (series, cursor), so the cost follows the new points, not all of them.
+# The lateral join reads each series by its index (series, cursor), so the cost depends on the new points only.
 _SINCE = f"""
 SELECT series.name, point.step, point.value, point.at, point.cursor
 FROM telemetry_metricseries AS series
 CROSS JOIN LATERAL (
     SELECT step, value, at, cursor FROM telemetry_metricpoint
     WHERE series_id = series.id AND cursor > %(after)s AND cursor <= %(upto)s
-        AND (%(undone_too)s OR {POINT_STANDS})
+        AND (%(undone_too)s OR {POINT_IS_VALID})
     ORDER BY cursor LIMIT %(limit)s
 ) AS point
 WHERE series.job_id = %(job)s AND (%(names)s::text[] IS NULL OR series.name = ANY(%(names)s))
 ORDER BY point.cursor, series.name LIMIT %(limit)s
-"""  # noqa: S608  # put together of constants
+"""  # noqa: S608  # built from constants
 
 _NEWEST = f"""
 SELECT series.name, newest.step, newest.value
 FROM telemetry_metricseries AS series
 CROSS JOIN LATERAL (
-    SELECT step, value FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_STANDS}
+    SELECT step, value FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_IS_VALID}
     ORDER BY cursor DESC LIMIT 1
 ) AS newest
 WHERE series.job_id = %(job)s ORDER BY series.name
-"""  # noqa: S608  # put together of constants
+"""  # noqa: S608  # built from constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPage:
     cursor: int
-    """Ask again after this."""
+    """Pass as the next cursor."""
     series: Mapping[str, Line]
     more: bool
     bands: Mapping[str, Band] = field(default_factory=dict)
-    """Lowest and highest value around each step, for series that were down-sampled to means."""
+    """Lowest and highest value around each step, for series down-sampled to means."""
     counts: Mapping[str, list[int]] = field(default_factory=dict)
-    """How many points each of these means is of."""
+    """Number of points in each mean."""
     times: Mapping[str, Times] = field(default_factory=dict)
-    """When each point of `series` was measured; None of a point that is kept as part of a rollup only."""
+    """When each point of `series` was measured; None for a point stored only as part of a rollup."""
 
 
 def metrics_since(
@@ -73,8 +73,8 @@ def metrics_since(
     undone_too: bool = True,
     limit: int = MOST_POINTS,
 ) -> MetricsPage:
-    """Oldest news first. A step that appears again overwrites what the reader had for it. `undone_too`: also what a
-    later attempt went back behind."""
+    """Oldest news first. A repeated step replaces the reader's earlier value. `undone_too`: includes points that a
+    later attempt rolled back."""
     upto = current_cursor(job) if upto is None else upto
     values = {"job": job.pk, "names": _array(names), "after": cursor, "upto": upto}
     values |= {"limit": limit + 1, "undone_too": undone_too}
@@ -103,44 +103,44 @@ class LastPoint:
 
 
 def series_of(job: Job) -> list[LastPoint]:
-    """By name, with the point that was written last: of the latest attempt."""
+    """By name, with the last written point: the latest attempt's."""
     return [LastPoint(name=name, step=step, value=value) for name, step, value in _rows(_NEWEST, {"job": job.pk})]
 
 
 def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet[Trajectory]:
     """Newest first."""
-    found = Trajectory.objects.filter(job=job).order_by("-cursor", "prompt_ordinal", "sample")
+    rows = Trajectory.objects.filter(job=job).order_by("-cursor", "prompt_ordinal", "sample")
     if step is not None:
-        found = found.filter(step=step)
-    return found[:limit]
+        rows = rows.filter(step=step)
+    return rows[:limit]
 
 
 def steps_to_read(job: Job) -> QuerySet[Trajectory, int]:
-    """Those of which a trajectory is kept."""
+    """Steps with a stored trajectory."""
     return Trajectory.objects.filter(job=job).values_list("step", flat=True)
 
 
 def trajectories_of_step(job: Job, step: int) -> list[Trajectory]:
-    """Of the latest attempt that did it, the best first."""
-    found = Trajectory.objects.filter(job=job, step=step)
-    rows = list(found.order_by("-attempt", F("reward").desc(), "prompt_ordinal", "sample"))
+    """Those of the latest attempt that trained the step, the best first."""
+    of_step = Trajectory.objects.filter(job=job, step=step)
+    rows = list(of_step.order_by("-attempt", F("reward").desc(), "prompt_ordinal", "sample"))
     return [row for row in rows if row.attempt == rows[0].attempt]
 
 
 def values_at_step(job: Job, *, step: int, attempt: int, names: Iterable[str]) -> dict[str, float]:
-    """As that attempt had them, or the last one before it that did the step. Fills `checkpoints.metrics.values_at`."""
+    """Values of that attempt, or of the last earlier one that trained the step. Fills `metrics.values_at`."""
     points = MetricPoint.objects.filter(series__job=job, series__name__in=[*names], step=step, attempt__lte=attempt)
     return dict(points.order_by("attempt").values_list("series__name", "value"))
 
 
 def values_at_steps(job: Job, name: str, steps: Collection[int]) -> list[tuple[int, int, float]]:
-    """Attempt, step and value, the earlier attempts first."""
+    """Attempt, step and value, earlier attempts first."""
     points = MetricPoint.objects.filter(series__job=job, series__name=name, step__in=steps)
     return list(points.order_by("attempt").values_list("attempt", "step", "value"))
 
 
 def current_cursor(job: Job) -> int:
-    """Fresh from the database: everything up to it is committed."""
+    """Read from the database: everything up to it is committed."""
     return Job.objects.values_list("cursor", flat=True).get(pk=job.pk)
 
 

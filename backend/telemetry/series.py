@@ -1,9 +1,9 @@
-"""Writing points of metric series.
+"""Writes points of metric series.
 
 Invariants:
-- a point is written once per (series, step, attempt); the same again changes nothing;
-- a job has at most `MOST_SERIES` names, so a metric name made from data cannot fill the disk;
-- rollups are kept right in the same transaction.
+- a point is written once per (series, step, attempt); repeats are no-ops;
+- a job has at most `MOST_SERIES` names, so metric names made from data cannot fill the disk;
+- rollups are updated in the same transaction.
 """
 
 import logging
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 MOST_SERIES = 500
 
-# COPY writes 70 to 80 thousand points a second where the other two statements together write 34 to 58; but it has
-# three of them to say, and a step of a running job has only some fifty points.
+# COPY writes 70 to 80 thousand points a second, the other two statements together 34 to 58 thousand; but it takes three
+# statements, and a step of a running job has only about fifty points.
 LEAST_TO_COPY = 1_000
 
 _STAGE = """
@@ -56,14 +56,14 @@ class NewPoint:
 
 
 def store_points(job: Job, attempt: int, points: Sequence[NewPoint]) -> bool:
-    """False when some had a name beyond the limit and were dropped. The job is locked by the caller."""
+    """False if points of names beyond the limit were dropped. The caller has locked the job."""
     if not points:
         return True
     series = _series(job, {point.name for point in points})
     kept = [point for point in points if point.name in series]
     ids = {name: each.pk for name, each in series.items()}
     _write(attempt, [(ids[point.name], point.step, point.at, point.value, point.cursor) for point in kept])
-    keep_rolled(_written(kept, series))
+    keep_rolled(_extents(kept, series))
     return len(kept) == len(points)
 
 
@@ -78,11 +78,11 @@ def _write(attempt: int, rows: Sequence[tuple[int, int, datetime, float, int]]) 
             for row in rows:
                 copy.write_row(row)
         db.execute(_MERGE, [attempt])
-        # Not left to the commit: the same transaction may bring another batch.
+        # Deleted now, not at commit: the same transaction may bring another batch.
         db.execute("DELETE FROM new_points")
 
 
-def _written(points: Sequence[NewPoint], series: Mapping[str, MetricSeries]) -> list[Written]:
+def _extents(points: Sequence[NewPoint], series: Mapping[str, MetricSeries]) -> list[Written]:
     extents: dict[str, tuple[int, int]] = {}
     for point in points:
         first, last = extents.get(point.name, (point.step, point.step))

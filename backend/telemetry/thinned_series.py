@@ -1,12 +1,12 @@
-"""Reading whole series, or a range of their steps, in a bounded number of points.
+"""Reads whole series, or a range of their steps, in a bounded number of points.
 
     from ├─ points ─┤──────────── rollups ────────────├─ points ─┤ to
 
 Invariants:
 - every point of the range is in exactly one bucket: its mean, lowest and highest are exact, not estimates;
-- the cost follows what is drawn, not how long the job ran: at most 16 rollups a point drawn, and two edges;
-- of a step that several attempts did, the latest counts, and what a later attempt went back behind counts no more;
-- a bucket's time is that of its newest point; looked up, where it was read from rollups, if it is asked for.
+- the cost depends on the points drawn, not on the job's length: at most 16 rollups per drawn point, and two edges;
+- for a step trained by several attempts the latest counts, and steps that a later attempt rolled back do not count;
+- a bucket's time is that of its newest point, queried separately for buckets from rollups, and only on request.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from django.db.backends.utils import CursorWrapper
 from backend.jobs.models import Job
 from backend.telemetry.rollups import SIZES
 from backend.telemetry.selectors import Band, Line, MetricsPage, Times, current_cursor
-from backend.telemetry.standing import POINT_STANDS
+from backend.telemetry.valid_points import POINT_IS_VALID
 
 LAST: Final = 2**63 - 1
 
@@ -30,12 +30,12 @@ SELECT id, name, rolled_to, is_reduced,
              (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id ORDER BY step LIMIT 1)),
     greatest((SELECT last_step FROM telemetry_metricrollup WHERE series_id = series.id AND size = %(largest)s
               ORDER BY first_step DESC LIMIT 1),
-             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_STANDS}
+             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id AND {POINT_IS_VALID}
               ORDER BY step DESC LIMIT 1))
 FROM telemetry_metricseries AS series
 WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
 ORDER BY name
-"""  # noqa: S608  # put together of constants
+"""  # noqa: S608  # built from constants
 
 _PIECES: Final = f"""
 WITH wanted AS (
@@ -48,7 +48,7 @@ WITH wanted AS (
     FROM wanted CROSS JOIN LATERAL (
         SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.low AND step < wanted.rolled_from
-            AND {POINT_STANDS}
+            AND {POINT_IS_VALID}
         ORDER BY step, attempt DESC
     ) AS latest
     UNION ALL
@@ -62,7 +62,7 @@ WITH wanted AS (
     FROM wanted CROSS JOIN LATERAL (
         SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.rolled_upto AND step <= wanted.high
-            AND {POINT_STANDS}
+            AND {POINT_IS_VALID}
         ORDER BY step, attempt DESC
     ) AS latest
 ), extent AS (
@@ -75,9 +75,9 @@ GROUP BY series_id, is_thinned,
         WHEN step = newest THEN %(max_points)s
         ELSE greatest(step - low, 0) * (%(max_points)s - (newest = high)::int) / (high - low + 1) END
 ORDER BY series_id, max(last_step)
-"""  # noqa: S608  # put together of constants
+"""  # noqa: S608  # built from constants
 
-# By the primary key. Of points that are kept as part of a rollup only there is none.
+# By the primary key. Points that exist only as part of a rollup have no time.
 _MEASURED: Final = """
 SELECT series_id, step, at
 FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (series_id, step)
@@ -90,7 +90,7 @@ CROSS JOIN LATERAL (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan to read one series: points in [low, rolled_from), rollups up to `rolled_upto`, points up to `high`."""
+    """How to read one series: points in [low, rolled_from), rollups up to `rolled_upto`, points up to `high`."""
 
     series_id: int
     size: int
@@ -99,7 +99,7 @@ class Plan:
     rolled_upto: int
     high: int
     newest: int
-    """The last step of the series, in the range or not."""
+    """The last step of the series, inside the range or not."""
 
 
 def thinned_metrics(
@@ -111,8 +111,8 @@ def thinned_metrics(
     to_step: int = LAST,
     times: bool = False,
 ) -> MetricsPage:
-    """Each series in at most `max_points` means; what is short enough comes point by point, without bands. Its newest
-    point comes by itself: it is what is called "now"."""
+    """Each series in at most `max_points` means; a short series comes point by point, without bands. Its newest point
+    is never averaged: pages show it as the current value."""
     cursor = current_cursor(job)
     series: dict[str, Line] = {}
     bands: dict[str, Band] = {}
@@ -141,23 +141,23 @@ def thinned_metrics(
 
 
 def _measured(db: CursorWrapper, rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int], datetime]:
-    """When the last points of stretches were measured that were read from rollups."""
-    wanted = [(row[0], row[1]) for row in rows if row[-1] is None]
-    if not wanted:
+    """Times of the last points of buckets that were read from rollups."""
+    from_rollups = [(row[0], row[1]) for row in rows if row[-1] is None]
+    if not from_rollups:
         return {}
-    db.execute(_MEASURED, [[series_id for series_id, _ in wanted], [step for _, step in wanted]])
+    db.execute(_MEASURED, [[series_id for series_id, _ in from_rollups], [step for _, step in from_rollups]])
     return {(series_id, step): at for series_id, step, at in db.fetchall()}
 
 
 def _plan(series_id: int, steps: tuple[int, int, int], rolled_to: int, is_reduced: bool, max_points: int) -> Plan:
-    """`steps`: the first and the last of the range, and the newest of the series."""
+    """`steps`: the first and last of the range, and the newest of the series."""
     low, high, newest = steps
     size = max((each for each in SIZES if each <= (high - low + 1) / max_points), default=0)
-    if is_reduced and low < rolled_to:  # only rollups are left down there, so the edges reach beyond the range
+    if is_reduced and low < rolled_to:  # only rollups are left there, so the edges extend beyond the range
         size = size or SIZES[0]
         begin, end = low // size * size, min(high + 1, rolled_to)
     elif size:
-        # The last rollup ends where the rollups end, whole or not.
+        # The last rollup ends where the rollups end, complete or not.
         begin, end = -(-low // size) * size, rolled_to if high >= rolled_to else (high + 1) // size * size
     if not size or begin >= end:
         size, begin, end = SIZES[0], low, low

@@ -1,9 +1,9 @@
-"""Writing the trajectories that a step's facts chose to show: a small row to list, the whole for the archive.
+"""Writes the trajectories that a step's facts contain: a small row for lists, the full trajectory for the archive.
 
 Invariants:
-- a row, its whole and its words are written in one transaction with the fact, so none is without the others;
+- row, full trajectory and words are written in one transaction with the fact;
 - the same fact again changes nothing, archived or not;
-- ingest never waits for the store: `trajectory_archive` moves the whole into a file later.
+- ingest never waits for the store: `trajectory_archive` moves full trajectories into a file later.
 """
 
 from datetime import datetime
@@ -15,7 +15,7 @@ from backend.telemetry.models import Trajectory, UnarchivedTrajectory
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 MOST_SHOWN = 4_000
-"""Characters of a text in its row: what a list shows. Nearly every response of a small model is shorter."""
+"""Characters of a text in its row, for lists. Nearly every response of a small model is shorter."""
 
 
 def store_trajectories(job: Job, attempt: int, body: TrajectoriesSampled, *, cursor: int, now: datetime) -> None:
@@ -23,7 +23,7 @@ def store_trajectories(job: Job, attempt: int, body: TrajectoriesSampled, *, cur
         (_row(job, attempt, body.step, sample, cursor) for sample in body.trajectories), ignore_conflicts=True
     )
     wholes = {(sample.prompt_ordinal, sample.sample): sample for sample in body.trajectories}
-    # Those that were there already have another cursor.
+    # Rows that already existed have another cursor.
     new = list(Trajectory.objects.filter(job=job, cursor=cursor).only("id", "prompt_ordinal", "sample"))
     UnarchivedTrajectory.objects.bulk_create(
         UnarchivedTrajectory(

@@ -1,4 +1,4 @@
-"""REST: the texts of models. Their own scope: texts may be secret where numbers are not."""
+"""REST: the texts of models. They have a scope of their own: texts may be secret where numbers are not."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -37,23 +37,23 @@ LARGEST = 2**63 - 1
 LARGEST_REWARD = 1e12
 _WHOLE = ("prompt", "response", "remark", "reason", "turns", "parts", "trace")
 SEARCH = (
-    'Words of its prompt, its turns or the response, all of them, upper or lower case; "a phrase", -unwanted, begin*. '
+    'Words of the prompt, the turns or the response, all required, case-insensitive; "a phrase", -excluded, prefix*. '
     "The first 100,000 characters are searched."
 )
 Search = Annotated[Text | None, Query(max_length=LONGEST, description=SEARCH)]
 Whole = Annotated[int | None, Query(ge=0, le=LARGEST)]
-Cursor = Annotated[Text | None, Query(max_length=40, description="`next_cursor` of the page before.")]
+Cursor = Annotated[Text | None, Query(max_length=40, description="`next_cursor` of the previous page.")]
 Reward = Annotated[float | None, Query(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class WholeTrajectoryOut(TrajectoryOut):
-    """A whole trajectory: its texts uncut, its messages, and of each token its author and its probability."""
+    """A full trajectory: complete texts, messages, and the author and probability of each token."""
 
     turns: list[Turn] = Field(
-        description="The response as messages, in order; empty where it is one message, by the model."
+        description="The response as messages, in order; empty if it is one message of the model."
     )
-    parts: dict[str, float] = Field(description="Of the reward, where the environment names them.")
-    trace: TokenTrace | None = Field(description="Position by position; null where the engine sent none.")
+    parts: dict[str, float] = Field(description="Parts of the reward, if the environment reports them.")
+    trace: TokenTrace | None = Field(description="Per position; null if the engine sent none.")
 
     @classmethod
     def whole(cls, row: Trajectory, sample: TrajectorySample) -> Self:
@@ -63,16 +63,16 @@ class WholeTrajectoryOut(TrajectoryOut):
 
 class DistributionOut(BaseModel):
     name: str
-    step: int | None = Field(description="Null while there is no step.")
-    num_sampled: int = Field(description="The engine sends a few trajectories of each step, not all.")
-    values: list[float] = Field(description="In the order in which they were chosen.")
+    step: int | None = Field(description="Null if there is no step yet.")
+    num_sampled: int = Field(description="The engine sends only some trajectories of each step.")
+    values: list[float] = Field(description="In the order in which they were sampled.")
 
 
 @router.get(
     "/jobs/{job_id}/trajectories",
     auth=MAY_READ_TRAJECTORIES,
     response={200: Page[TrajectoryOut]} | problems(404, 410, 422),
-    summary="Trajectories worth reading",
+    summary="List a job's trajectories",
 )
 def trajectories(
     request: HttpRequest,
@@ -80,7 +80,7 @@ def trajectories(
     q: Search = None,
     step: Whole = None,
     prompt_ordinal: Whole = None,
-    version: Annotated[int | None, Query(ge=0, le=LARGEST, description="Of the weights that generated it.")] = None,
+    version: Annotated[int | None, Query(ge=0, le=LARGEST, description="Version of the generating weights.")] = None,
     min_staleness: Whole = None,
     outcome: Outcome | None = None,
     end: End | None = None,
@@ -89,7 +89,7 @@ def trajectories(
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
-    """Newest step first. 410: the job ended so long ago that they were removed."""
+    """Newest step first. 410: removed, because the job ended long ago."""
     wanted = Wanted(
         question=None if q is None else question_of(q),
         step=step,
@@ -101,40 +101,40 @@ def trajectories(
         min_reward=min_reward,
         max_reward=max_reward,
     )
-    found, following = trajectories_found(_with_trajectories(request, job_id), wanted, cursor=cursor, limit=limit)
-    return _page(found, following, wanted)
+    rows, following = trajectories_found(_with_trajectories(request, job_id), wanted, cursor=cursor, limit=limit)
+    return _page(rows, following, wanted)
 
 
 @router.get(
     "/trajectories",
     auth=MAY_READ_TRAJECTORIES,
     response={200: Page[TrajectoryOut]} | problems(422),
-    summary="Trajectories of all jobs, by what they say",
+    summary="Search all trajectories",
 )
 def all_trajectories(
     request: HttpRequest,
     q: Annotated[Text, Query(max_length=LONGEST, description=SEARCH)],
-    project: Annotated[Text | None, Query(max_length=64, description="The id of a project.")] = None,
+    project: Annotated[Text | None, Query(max_length=64, description="Project ID.")] = None,
     outcome: Outcome | None = None,
     end: End | None = None,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
-    """Of the team, those that came last first; of jobs whose trajectories were removed, none."""
+    """Trajectories of the team, the latest first; without those that were removed."""
     wanted = Wanted(question=question_of(q), outcome=outcome, end=end)
     team_id = caller_of(request).team.pk
-    found, following = trajectories_of_team(team_id, wanted, project_id=project, cursor=cursor, limit=limit)
-    return _page(found, following, wanted)
+    rows, following = trajectories_of_team(team_id, wanted, project_id=project, cursor=cursor, limit=limit)
+    return _page(rows, following, wanted)
 
 
 @router.get(
     "/jobs/{job_id}/trajectories/{trajectory_id}",
     auth=MAY_READ_TRAJECTORIES,
     response={200: WholeTrajectoryOut} | problems(404, 410),
-    summary="One trajectory, whole",
+    summary="Get a full trajectory",
 )
 def trajectory(request: HttpRequest, job_id: PathId, trajectory_id: PathId) -> WholeTrajectoryOut:
-    """With its tokens, their log-probs and the versions that wrote them."""
+    """With its tokens, their log-probs and the versions that generated them."""
     row = the_trajectory(_with_trajectories(request, job_id), trajectory_id)
     return WholeTrajectoryOut.whole(row, whole_of(row, store()))
 
@@ -143,22 +143,22 @@ def trajectory(request: HttpRequest, job_id: PathId, trajectory_id: PathId) -> W
     "/jobs/{job_id}/distributions",
     auth=ApiKeyAuth("jobs:read"),
     response={200: DistributionOut} | problems(404, 410, 422),
-    summary="Values of a step's trajectories",
+    summary="Get the values of a step's trajectories",
 )
 def distributions(
     request: HttpRequest,
     job_id: PathId,
     name: Literal["reward", "advantage", "length", "staleness"] = "reward",
-    step: Annotated[int | None, Query(ge=0, le=LARGEST, description="The newest unless told.")] = None,
+    step: Annotated[int | None, Query(ge=0, le=LARGEST, description="Default: the newest.")] = None,
 ) -> DistributionOut:
-    """Of the trajectories that were chosen to be read."""
+    """Values of the trajectories that the engine sent."""
     at, values = values_of(_with_trajectories(request, job_id), name, step)
     return DistributionOut(name=name, step=at, num_sampled=len(values), values=list(values))
 
 
-def _page(found: Sequence[Trajectory], following: str | None, wanted: Wanted) -> Page[TrajectoryOut]:
-    passages = {} if wanted.question is None else passages_of(found, wanted.question)
-    data = [TrajectoryOut.of(row, passages.get(row.pk)) for row in found]
+def _page(rows: Sequence[Trajectory], following: str | None, wanted: Wanted) -> Page[TrajectoryOut]:
+    passages = {} if wanted.question is None else passages_of(rows, wanted.question)
+    data = [TrajectoryOut.of(row, passages.get(row.pk)) for row in rows]
     return Page(data=data, has_more=following is not None, next_cursor=following)
 
 

@@ -1,11 +1,11 @@
-"""The archive of trajectories: the wholes that wait in Postgres become one Parquet file of the store.
+"""Archives trajectories: complete ones waiting in Postgres become one Parquet file in the store.
 
     UnarchivedTrajectory rows ──▶ jobs/<job>/trajectories/<first id>.parquet ──▶ Trajectory.file, .row; rows deleted
 
 Invariants:
-- rows are forgotten in the transaction that says in which file they are, and only after the file is durable;
+- rows are deleted in the transaction that records their file, and only after the file is durable;
 - a crash between file and commit leaves the rows, and the next round writes the same key again: no file is orphaned;
-- two rounds for one job never take the same rows; a store that is away costs nothing but their waiting.
+- two rounds for one job never take the same rows; an unreachable store only makes rows wait.
 """
 
 import logging
@@ -31,7 +31,7 @@ MOST_JOBS: Final = 50
 
 
 def jobs_to_archive(now: datetime) -> list[str]:
-    """Enough rows for a file worth having, rows that waited long enough, or a job that will write no more."""
+    """Jobs with enough rows for a file, with rows that waited long enough, or that have ended."""
     waiting = UnarchivedTrajectory.objects.values("job_id").annotate(count=Count("pk"), oldest=Min("arrived_at"))
     due = waiting.filter(
         Q(count__gte=ARCHIVE_AFTER_ROWS) | Q(oldest__lt=now - ARCHIVE_AFTER) | Q(job__state__in=TERMINAL_STATES)
@@ -40,11 +40,11 @@ def jobs_to_archive(now: datetime) -> list[str]:
 
 
 def archive_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
-    """The number archived."""
-    from backend.telemetry.parquet import parquet_of  # 37 MB with pyarrow: only for who writes a file
+    """Returns the number of trajectories archived."""
+    from backend.telemetry.parquet import parquet_of  # 37 MB with pyarrow: imported only to write a file
 
     with transaction.atomic():
-        # Not the job's lock: ingest must not wait for the store. Another round skips these rows.
+        # Does not take the job's lock: ingest must not wait for the store. Other rounds skip these rows.
         waiting = list(
             UnarchivedTrajectory.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(job_id=job_id)

@@ -1,9 +1,9 @@
-"""Samples of a step by their question, and by what became of them.
+"""Samples of a step, grouped by question, and counted by end.
 
 Invariants:
-- of a step that several attempts did, the latest counts;
-- counts are of the samples that were told: a whole group where there are `group_size` of them, some of it else;
-- rewards are of the samples that have one; an error or a time-out is no reward of 0.
+- for a step trained by several attempts, the latest counts;
+- counts are of the reported samples: the whole group if there are `group_size` of them, otherwise a part of it;
+- rewards are of samples with a reward; an error or timeout is not a reward of 0.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from backend.jobs.models import Job
 from backend.telemetry.models import Trajectory
 
 MOST_SAMPLES: Final = 2_000
-"""Of a step, read at once: many times what the engine tells of one."""
+"""Samples of a step read at once: many times what the engine reports per step."""
 BEGINNING: Final = 300
 """Characters of a prompt in a list of groups."""
 _WITHOUT_REWARD: Final = frozenset({"timeout", "error"})
@@ -26,20 +26,20 @@ _WITHOUT_REWARD: Final = frozenset({"timeout", "error"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A question of a step with the samples of it that were told."""
+    """A question of a step with its reported samples."""
 
     prompt_ordinal: int
     prompt: str
     """Its beginning."""
     num_told: int
     group_size: int
-    """0: not told."""
+    """0: not reported."""
     reward_mean: float | None
-    """Of the samples with a reward; None: there is none. So are the lowest and the highest."""
+    """Mean of the samples with a reward; None if there are none, as are lowest and highest."""
     reward_min: float | None
     reward_max: float | None
     ends: Mapping[str, int] = field(default_factory=dict)
-    """How many of the told ones ended how."""
+    """Number of reported samples by end."""
 
     @property
     def is_whole(self) -> bool:
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTold:
-    """Told samples of a step with one end for one reason."""
+    """Reported samples of a step with the same end and reason."""
 
     end: str
     outcome: str
@@ -57,25 +57,25 @@ class EndTold:
 
 
 def groups_of_step(job: Job, step: int) -> Sequence[Group]:
-    """By the order in which their questions were asked."""
+    """In the order in which their questions were posed."""
     rows = _of_step(job, step).annotate(beginning=Left("prompt", BEGINNING))
-    found = rows.order_by("prompt_ordinal", "sample").values_list(
+    samples = rows.order_by("prompt_ordinal", "sample").values_list(
         "prompt_ordinal", "beginning", "group_size", "reward", "outcome", "end"
     )
-    return list(_grouped(list(found[:MOST_SAMPLES])))
+    return list(_group(list(samples[:MOST_SAMPLES])))
 
 
 def samples_of_group(job: Job, step: int, prompt_ordinal: int) -> Sequence[Trajectory]:
-    """By their number in the group."""
+    """In order of their number in the group."""
     rows = _of_step(job, step).filter(prompt_ordinal=prompt_ordinal).select_related("file")
     return list(rows.order_by("sample")[:MOST_SAMPLES])
 
 
 def ends_of_step(job: Job, step: int) -> Sequence[EndTold]:
-    """What became of the samples told at a step; the most frequent first."""
+    """Ends of the samples reported for a step, the most frequent first."""
     rows = _of_step(job, step).values("end", "outcome", "reason").annotate(num_told=Count("pk"))
-    found = rows.order_by("-num_told", "end", "outcome", "reason")[:MOST_SAMPLES]
-    return [EndTold(**row) for row in found]
+    counts = rows.order_by("-num_told", "end", "outcome", "reason")[:MOST_SAMPLES]
+    return [EndTold(**row) for row in counts]
 
 
 def _of_step(job: Job, step: int) -> QuerySet[Trajectory]:
@@ -84,7 +84,7 @@ def _of_step(job: Job, step: int) -> QuerySet[Trajectory]:
     return rows.filter(attempt=newest or 0)
 
 
-def _grouped(rows: Sequence[tuple[int, str, int, float, str, str]]) -> Iterator[Group]:
+def _group(rows: Sequence[tuple[int, str, int, float, str, str]]) -> Iterator[Group]:
     by_question: dict[int, list[tuple[int, str, int, float, str, str]]] = {}
     for row in rows:
         by_question.setdefault(row[0], []).append(row)

@@ -1,9 +1,9 @@
-"""Finding trajectories by their index, and one of them whole.
+"""Searches trajectories by their index, and reads one in full.
 
 Invariants:
-- newest step first, and within a step the newest row, of several jobs just the newest row; the cursor names the last
-  row seen, so a page neither repeats nor skips what was there;
-- a whole trajectory is the same before and after it was archived.
+- newest step first, and within a step the newest row; across jobs the newest row. The cursor names the last row seen,
+  so a page neither repeats nor skips existing rows;
+- a full trajectory is the same before and after archiving.
 """
 
 import re
@@ -31,7 +31,7 @@ _ID: Final = re.compile(r"traj_([0-9]{1,9})_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """All of it, of each trajectory; None: any."""
+    """A filter: all conditions must match; None: any."""
 
     step: int | None = None
     prompt_ordinal: int | None = None
@@ -44,7 +44,7 @@ class Wanted:
     question: Question | None = None
 
     def narrowed(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
-        asked = {
+        conditions = {
             "step": self.step,
             "prompt_ordinal": self.prompt_ordinal,
             "version": self.version,
@@ -54,38 +54,38 @@ class Wanted:
             "reward__gte": self.min_reward,
             "reward__lte": self.max_reward,
         }
-        return rows.filter(**{name: value for name, value in asked.items() if value is not None})
+        return rows.filter(**{name: value for name, value in conditions.items() if value is not None})
 
 
 def trajectories_found(
     job: Job, wanted: Wanted, *, cursor: str | None = None, limit: int
 ) -> tuple[Sequence[Trajectory], str | None]:
-    """And the cursor of the next page, if there is one. Raises `Invalid`."""
+    """Returns a page and the cursor of the next one, if any. Raises `Invalid`."""
     behind = Q()
     if cursor is not None:
         last_step, last_id = _read_cursor(cursor)
         behind = Q(step__lt=last_step) | Q(step=last_step, id__lt=last_id)
     with nullcontext() if wanted.question is None else searching():
         rows = Trajectory.objects.filter(job=job) if wanted.question is None else answering_in_job(job, wanted.question)
-        found = list(wanted.narrowed(rows).filter(behind).order_by("-step", "-id")[: limit + 1])
-    if len(found) <= limit:
-        return found, None
-    return found[:limit], f"{found[limit - 1].step}.{found[limit - 1].pk}"
+        page = list(wanted.narrowed(rows).filter(behind).order_by("-step", "-id")[: limit + 1])
+    if len(page) <= limit:
+        return page, None
+    return page[:limit], f"{page[limit - 1].step}.{page[limit - 1].pk}"
 
 
 def trajectories_of_team(
     team_id: str, wanted: Wanted, *, project_id: str | None = None, cursor: str | None = None, limit: int
 ) -> tuple[Sequence[Trajectory], str | None]:
-    """Of every job, those that came last first, where there is a question; and the cursor of the next page.
-    Raises `Invalid`."""
+    """Across all jobs, the latest first; needs a query. Returns a page and the cursor of the next one. Raises
+    `Invalid`."""
     assert wanted.question is not None
     behind = Q() if cursor is None else Q(id__lt=_read_cursor(cursor)[1])
     with searching():
         rows = answering_in_team(team_id, wanted.question, project_id=project_id)
-        found = list(wanted.narrowed(rows).filter(behind).order_by("-id")[: limit + 1])
-    if len(found) <= limit:
-        return found, None
-    return found[:limit], f"0.{found[limit - 1].pk}"
+        page = list(wanted.narrowed(rows).filter(behind).order_by("-id")[: limit + 1])
+    if len(page) <= limit:
+        return page, None
+    return page[:limit], f"0.{page[limit - 1].pk}"
 
 
 def the_trajectory(job: Job, trajectory_id: str) -> Trajectory:
@@ -101,40 +101,40 @@ def the_trajectory(job: Job, trajectory_id: str) -> Trajectory:
 
 
 def whole_of(row: Trajectory, store: ObjectStore) -> TrajectorySample:
-    """Texts, tokens, log-probs and versions, wherever they are."""
+    """Texts, tokens, log-probs and versions, from the database or the store."""
     waiting = UnarchivedTrajectory.objects.filter(pk=row.pk).first()
     if waiting is not None:
         return TrajectorySample.model_validate_json(decompress(waiting.content))
     if row.file is None or row.row is None:
         row.refresh_from_db(fields=["file", "row"])  # archived between the two reads
     if row.file is None or row.row is None:
-        raise NotFound("This trajectory's texts are no longer kept.")
-    from backend.telemetry.parquet import sample_at  # 37 MB with pyarrow: only for who reads a file
+        raise NotFound("This trajectory's texts are no longer stored.")
+    from backend.telemetry.parquet import sample_at  # 37 MB with pyarrow: imported only to read a file
 
     try:
         return sample_at(store, row.file.key, row.file.num_bytes, row.row)
     except NotStored:
-        raise NotFound("This trajectory's texts are no longer kept.") from None
+        raise NotFound("This trajectory's texts are no longer stored.") from None
     except StoreUnavailable:
-        raise Unavailable("The store of trajectories does not answer right now.") from None
+        raise Unavailable("The trajectory store is unavailable right now. Try again later.") from None
 
 
 def values_of(job: Job, name: str, step: int | None) -> tuple[int | None, Sequence[float]]:
-    """The step (None: the newest one) and the value of each trajectory trained at it that was told; of attempts, the
-    latest's. Those that were not trained are chosen to show each reason, so they would bend the picture."""
+    """The step (None: the newest) and the value of each reported trajectory trained at it, of the latest attempt.
+    Untrained ones are chosen to show each reason, so they would distort the distribution."""
     rows = Trajectory.objects.filter(job=job, end="trained")
     if step is None:
         step = rows.order_by("-step").values_list("step", flat=True).first()
     if step is None:
         return None, ()
     newest = rows.filter(step=step).order_by("-attempt").values_list("attempt", flat=True).first()
-    found = rows.filter(step=step, attempt=newest or 0).order_by("id")
-    return step, [float(value) for value in found.values_list(_COUNTED[name], flat=True)]
+    newest_rows = rows.filter(step=step, attempt=newest or 0).order_by("id")
+    return step, [float(value) for value in newest_rows.values_list(_COUNTED[name], flat=True)]
 
 
 def _read_cursor(text: str) -> tuple[int, int]:
     parts = _CURSOR.fullmatch(text)
     if parts is None:
-        error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the page before")
-        raise Invalid("This is not a cursor of ours.", errors=[error])
+        error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the previous page")
+        raise Invalid("Not a valid cursor.", errors=[error])
     return int(parts[1]), int(parts[2])

@@ -1,1 +1,1 @@
-"""Full-text search over all that trajectories say, of the prompts and of every turn."""
+"""Full-text search over trajectories: prompts and every turn."""

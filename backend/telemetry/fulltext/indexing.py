@@ -1,8 +1,8 @@
-"""The words of new trajectories, written with them.
+"""Indexes the words of new trajectories.
 
 Invariants:
-- in the transaction of the fact, so what can be listed can be found;
-- a row is written once and never changed: moving a trajectory into a file touches no index of words.
+- runs in the transaction of the fact, so every listed trajectory can be found;
+- a row is written once and never changed: archiving a trajectory does not touch the index.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final
 from django.db import connection
 
 from backend.jobs.models import Job
-from backend.telemetry.fulltext.said import kept, said_by
+from backend.telemetry.fulltext.said import pack_texts, said_by
 from backend.telemetry.fulltext.words import kept_words
 from engine.spec.facts import TrajectorySample
 
@@ -29,12 +29,12 @@ def mark_of_team(team_id: str) -> str:
 
 
 def store_words(job: Job, samples: Sequence[tuple[int, TrajectorySample]]) -> None:
-    """Each with the key of its row."""
+    """`samples`: each with the key of its row."""
     marks = [mark_of_job(job.pk), mark_of_team(job.team_id)]
     rows = []
     for key, sample in samples:
-        said = said_by(sample)
-        rows.append((key, job.pk, kept_words([each.text for each in said], marks), kept(said)))
+        texts = said_by(sample)
+        rows.append((key, job.pk, kept_words([each.text for each in texts], marks), pack_texts(texts)))
     if rows:
         with connection.cursor() as db:
             db.executemany(_WRITE, rows)

@@ -1,6 +1,6 @@
-"""A search as somebody typed it: words that must all be said, "phrases in quotes", -words that must not, begin*.
+"""A search query as typed: required words, "phrases in quotes", -excluded words, prefix*.
 
-Invariant: whatever is typed, what Postgres is asked holds nothing of it but words, each in quotes.
+Invariant: whatever is typed, the query sent to Postgres contains only words, each quoted.
 """
 
 import re
@@ -19,27 +19,27 @@ _PIECE: Final = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
     words: Sequence[str]
-    """One after the other."""
+    """Consecutive words."""
     is_unwanted: bool = False
     is_beginning: bool = False
-    """The last word may go on."""
+    """The last word is a prefix."""
 
     @property
     def is_phrase(self) -> bool:
         return len(self.words) > 1
 
     def in_index(self) -> str:
-        """For Postgres: its words, in any order."""
+        """The Postgres query for its words, in any order."""
         words = [f"'{word}'" for word in self.words]
         words[-1] += ":*" if self.is_beginning else ""
         return f"({' & '.join(words)})"
 
     def in_order(self) -> str:
-        """A part of the kept words."""
+        """The text to look for in the stored words."""
         return spelled(self.words).rstrip() if self.is_beginning else spelled(self.words)
 
-    def is_said_by(self, words: Sequence[str]) -> bool:
-        """All of them, and nothing else."""
+    def matches(self, words: Sequence[str]) -> bool:
+        """True if these words match the term exactly."""
         *before, last = self.words
         if len(words) != len(self.words) or list(words[:-1]) != before:
             return False
@@ -55,22 +55,22 @@ class Question:
         return [term for term in self.terms if not term.is_unwanted]
 
     def in_index(self, mark: str) -> str:
-        """For Postgres, among what bears the mark. Of a phrase it asks the words only, of an unwanted one nothing."""
+        """The Postgres query among rows with the mark. Phrases are queried by their words; excluded phrases are not."""
         wanted = [term.in_index() for term in self.wanted]
         unwanted = [f"!{term.in_index()}" for term in self.terms if term.is_unwanted and not term.is_phrase]
         return " & ".join([f"'{mark}'", *wanted, *unwanted])
 
     def phrases(self, *, are_unwanted: bool) -> Sequence[str]:
-        """Parts of the kept words."""
+        """Texts to look for in the stored words."""
         return [term.in_order() for term in self.terms if term.is_phrase and term.is_unwanted is are_unwanted]
 
 
 def question_of(typed: str) -> Question:
-    """Raises `Invalid`."""
+    """Parses a query. Raises `Invalid`."""
     terms = [term for sign, phrase, piece in _PIECE.findall(typed) if (term := _term(sign, phrase, piece)) is not None]
     question = Question(terms=terms)
     if not question.wanted:
-        raise _refused("words", "write at least one word that is to be found")
+        raise _refused("words", "write at least one word to search for")
     if sum(len(term.words) for term in terms) > MOST_WORDS:
         raise _refused("too_many", f"write at most {MOST_WORDS} words")
     return question

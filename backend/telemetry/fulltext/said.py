@@ -1,6 +1,6 @@
-"""What of a trajectory is searched, and the passage of it that answers a question.
+"""The searched texts of a trajectory, and the passage that matches a query.
 
-Invariant: at most `MOST_SEARCHED` characters of one trajectory are searched, its prompt's first; the beginning of each.
+Invariant: at most `MOST_SEARCHED` characters per trajectory are searched: the beginning of each text, prompt first.
 """
 
 import json
@@ -15,14 +15,14 @@ from engine.spec.facts import TrajectorySample
 
 MOST_SEARCHED: Final = 100_000
 MOST_OF_PROMPT: Final = 20_000
-"""So that a long prompt leaves room for what the model made of it."""
+"""Leaves room for the response after a long prompt."""
 AROUND: Final = 80
-"""Characters shown before and after what was found."""
+"""Characters shown before and after a match."""
 
 
 class Said(NamedTuple):
     place: str
-    """`prompt`, `response`, `remark` or `reason`; of a turn its `text`, `tool`, `arguments` or `error`."""
+    """`prompt`, `response`, `remark` or `reason`; in a turn: `text`, `tool`, `arguments` or `error`."""
     turn: int | None
     text: str
 
@@ -30,42 +30,42 @@ class Said(NamedTuple):
 class Passage(NamedTuple):
     place: str
     turn: int | None
-    """Counted from 0; None: it is in no turn."""
+    """Counted from 0; None if not in a turn."""
     start: int
-    """Of the match, in characters of that text."""
+    """Start of the match, in characters of that text."""
     before: str
     match: str
     after: str
 
 
 def said_by(sample: TrajectorySample) -> Sequence[Said]:
-    said, left = [], MOST_SEARCHED
-    for each in _all_said_by(sample):
+    texts, left = [], MOST_SEARCHED
+    for each in _all_texts(sample):
         text = each.text[: min(left, MOST_OF_PROMPT if each.place == "prompt" else left)]
         left -= len(text)
         if text:
-            said.append(each._replace(text=text))
-    return said
+            texts.append(each._replace(text=text))
+    return texts
 
 
-def kept(said: Sequence[Said]) -> bytes:
-    return compress(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode())
+def pack_texts(texts: Sequence[Said]) -> bytes:
+    return compress(json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def read_back(content: bytes | memoryview) -> Sequence[Said]:
+def unpack_texts(content: bytes | memoryview) -> Sequence[Said]:
     return [Said(*each) for each in json.loads(decompress(content))]
 
 
-def passage_of(said: Sequence[Said], question: Question) -> Passage | None:
-    """The first of the rarest kind: a term of several words before one of a single word."""
+def passage_of(texts: Sequence[Said], question: Question) -> Passage | None:
+    """The first match of the most specific term: phrases before single words."""
     for term in sorted(question.wanted, key=lambda term: -len(term.words)):
-        for each in said:
+        for each in texts:
             if (span := _span(each.text, term)) is not None:
                 return _around(each, *span)
     return None
 
 
-def _all_said_by(sample: TrajectorySample) -> Iterator[Said]:
+def _all_texts(sample: TrajectorySample) -> Iterator[Said]:
     yield Said("prompt", None, sample.prompt)
     if not sample.turns:
         yield Said("response", None, sample.response)
@@ -80,7 +80,7 @@ def _span(text: str, term: Term) -> tuple[int, int] | None:
     last: deque[Word] = deque(maxlen=len(term.words))
     for word in words_of(text):
         last.append(word)
-        if term.is_said_by([each.said for each in last]):
+        if term.matches([each.said for each in last]):
             return last[0].start, word.end
     return None
 

@@ -1,11 +1,11 @@
-"""The words of a text, the same for who writes and for who asks.
+"""Splits texts into words, identically for indexing and searching.
 
 Not Postgres's own parser: that takes `a/b` for a file and `-1` for a number, and in a database without a locale (as
-`make up` makes it) forgets every letter beyond ASCII.
+`make up` creates it) drops every letter beyond ASCII.
 
 Invariants:
-- a word is letters, digits and `_`, upper and lower case alike; of scripts without spaces each sign is a word;
-- what is kept of a text is its words in their order, between blanks;
+- a word is letters, digits and `_`, case-insensitive; in scripts without spaces each character is a word;
+- the index stores a text as its words in order, separated by spaces.
 """
 
 import re
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 LONGEST_WORD: Final = 60
-"""Longer ones count by their beginning."""
+"""Longer words are cut to this length."""
 BETWEEN_TEXTS: Final = "."
-"""Stands where a word would, so that no phrase goes from one text into the next."""
+"""Stands in for a word between texts, so that no phrase spans two texts."""
 # Hiragana and katakana, Han, Hangul.
 _SIGNS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7a3"
 _WORD: Final = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+")
@@ -23,25 +23,25 @@ _WORD: Final = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+")
 
 class Word(NamedTuple):
     said: str
-    """As it is compared."""
+    """In the form that is compared."""
     start: int
     end: int
 
 
 def words_of(text: str) -> Iterator[Word]:
-    for found in _WORD.finditer(text):
-        yield Word(found[0].casefold()[:LONGEST_WORD], found.start(), found.end())
+    for match in _WORD.finditer(text):
+        yield Word(match[0].casefold()[:LONGEST_WORD], match.start(), match.end())
 
 
 def spelled(words: Iterable[str]) -> str:
-    """As they stand among the kept ones."""
+    """In the form in which the index stores them."""
     return f" {' '.join(words)} "
 
 
 def kept_words(texts: Iterable[str], marks: Iterable[str]) -> str:
-    """All words of some texts, in their order. Marks are no words of a text: each has a colon."""
+    """All words of the texts, in order. Marks are never words of a text: each contains a colon."""
     kept = [*marks, BETWEEN_TEXTS]
     for text in texts:
-        kept += [found.casefold()[:LONGEST_WORD] for found in _WORD.findall(text)]
+        kept += [word.casefold()[:LONGEST_WORD] for word in _WORD.findall(text)]
         kept.append(BETWEEN_TEXTS)
     return " ".join(kept)

@@ -1,1 +1,1 @@
-"""The doors by which facts come in."""
+"""The ways by which facts arrive."""

@@ -1,6 +1,6 @@
-"""The delay of facts, from when they were said to when they were stored: counted in this process, read by /metrics.
+"""The delay from a fact's own time until it was stored: measured in this process, exported by /metrics.
 
-By the clock of the engine's host and that of Postgres; a host whose clock is ahead seems to be in time.
+It compares the clocks of the engine's host and of Postgres; a host whose clock is ahead appears to have no delay.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0)
 _LONGEST_S = 31 * 86_400.0  # beyond it a host's clock is wrong
 _seconds = Histogram(
     "laminar_ingest_delay_seconds",
-    "From a fact's own time until it was stored; of each batch its oldest.",
+    "From a fact's own time until it was stored, for the oldest fact of each batch.",
     buckets=_BUCKETS,
     registry=registry,
 )

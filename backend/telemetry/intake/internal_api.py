@@ -1,6 +1,6 @@
 """Routes for drivers: /internal/engine/facts and /internal/engine/heartbeat. Not part of the public schema.
 
-Invariant: the bearer token names the attempt; the body's attempt and fence must be the same, or nothing happens.
+Invariant: the bearer token identifies the attempt; the body's attempt and fence must match, or nothing happens.
 """
 
 from django.http import HttpRequest

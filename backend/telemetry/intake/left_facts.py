@@ -1,13 +1,13 @@
-"""The facts that a driver left in its folder, read where its own word was lost: the database was put back in time.
+"""Reads the facts that a driver left in its folder, if a restore of the database lost what it had sent.
 
 Invariants:
-- they come in by the same way as those that it sends, each once and in order; what is stored already is passed over;
-- the folder is the nodes' to write: no link is followed, only whole lines of a bounded length are taken, and the first
-  that is refused ends the reading;
-- reading starts at the segment that holds the first missing fact; a hole, also of facts that the driver has discarded
-  since they were acknowledged, ends the reading: nothing behind it is stored;
-- they happened when they say, as far as that can be: after the attempt's last known moment, and not in the future. So
-  devices are billed until the run's end, not until the restore.
+- they are ingested like sent facts, each once and in order; facts already stored are skipped;
+- nodes write the folder: no link is followed, only complete lines of bounded length are read, and the first refused
+  line ends the reading;
+- reading starts at the segment of the first missing fact; a gap, including facts that the driver has discarded since
+  they were acknowledged, ends the reading: nothing after it is stored;
+- their own times are used within limits: after the attempt's last known time, and not in the future. So devices are
+  billed until the run's end, not until the restore.
 """
 
 import logging
@@ -33,12 +33,12 @@ from engine.spec.facts import Fact
 
 log = logging.getLogger(__name__)
 
-LONGEST_LINE: Final = 2 * 2**20  # as much as a request may have
-BATCHES_AT_ONCE: Final = 50  # ten thousand facts, some seconds; the next round goes on
+LONGEST_LINE: Final = 2 * 2**20  # the limit of a request
+BATCHES_AT_ONCE: Final = 50  # ten thousand facts, some seconds; the next round continues
 
 
 def take_left_facts(attempt: JobAttempt, now: datetime) -> bool:
-    """Was there any that the database did not have?"""
+    """Stores the missing facts and returns whether there were any."""
     attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
     before = acked = attempt.acked_seq
     try:
@@ -47,9 +47,9 @@ def take_left_facts(attempt: JobAttempt, now: datetime) -> bool:
             batch = list(islice(facts, MAX_FACTS_PER_BATCH))
             if not batch:
                 break
-            acked = _stored(attempt, batch, now)
+            acked = _store(attempt, batch, now)
     except OSError as error:
-        log.warning("no facts left job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
+        log.warning("cannot read left facts job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
     except (Refusal, ValidationError, ValueError) as error:
         log.warning("left facts refused job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
     if acked > before:
@@ -57,7 +57,7 @@ def take_left_facts(attempt: JobAttempt, now: datetime) -> bool:
     return acked > before
 
 
-def _stored(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
+def _store(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
     batch = FactBatch(attempt=attempt.n, fence=attempt.fence, facts=facts)
     known = attempt.last_seen_at or attempt.submitted_at or attempt.created_at
     return ingest_facts(attempt, batch, now=min(now, max(known, facts[-1].at)))
@@ -66,10 +66,10 @@ def _stored(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
 def _facts_after(acked: int, spool: Path) -> Iterator[Fact]:
     home = Path(settings.ENVIRONMENT.store_dir).resolve() / "jobs"
     if spool.resolve() != home / spool.parent.parent.name / spool.parent.name / spool.name:
-        raise ValueError(f"{spool} leads elsewhere")
+        raise ValueError(f"{spool} leads outside the attempt's folder")
     firsts = first_seqs(spool)
     if firsts and firsts[0] > acked + 1:
-        raise ValueError(f"fact {acked + 1} is not kept, the oldest that is kept is {firsts[0]}: the backup is too old")
+        raise ValueError(f"fact {acked + 1} was discarded, the oldest left is {firsts[0]}: the backup is too old")
     begin = max((first for first in firsts if first <= acked + 1), default=1)
     for first in firsts[bisect_left(firsts, begin) :]:
         yield from (fact for fact in _facts_in(spool / segment_name(first)) if fact.seq > acked)
@@ -79,6 +79,6 @@ def _facts_in(segment: Path) -> Iterator[Fact]:
     handle = os.open(segment, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"{segment} is no file")
+            raise ValueError(f"{segment} is not a file")
         while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
             yield Fact.model_validate_json(line)

@@ -89,7 +89,7 @@ class TestOverHttp:
         over(job)
         frames = listen(f"/jobs/{job.pk}/logs/stream").rest()
         assert [frame["event"] for frame in frames] == ["dropped", "line", "line", "end"]
-        assert frames[0]["data"]["message"].startswith("7 lines were left out")
+        assert frames[0]["data"]["message"].startswith("7 lines were dropped")
         again = listen(f"/jobs/{job.pk}/logs/stream", last=frames[0]["id"]).rest()
         assert [frame["event"] for frame in again] == ["line", "line", "end"]
 

@@ -146,8 +146,8 @@ def test_what_is_kept_no_longer_is_shown_as_far_as_it_goes(world: World, owner: 
     row = told_of(job)
     UnarchivedTrajectory.objects.filter(pk=row.pk).delete()
     page = words_of(owner.get(address_of(row)))
-    assert "no longer kept" in page and "because it is so" in page
-    assert "no longer kept" in words_of(owner.get(address_of(row) + "?part=turns"))
+    assert "no longer stored" in page and "because it is so" in page
+    assert "no longer stored" in words_of(owner.get(address_of(row) + "?part=turns"))
     Removal.objects.create(job=job, kind=RemovedKind.TRAJECTORIES, at=job.created_at)
     assert owner.get(address_of(row))["Location"] == f"/jobs/{job.pk}/trajectories/"
 
