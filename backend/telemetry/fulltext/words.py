@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 LONGEST_WORD: Final = 60
 """Longer words are cut to this length."""
 BETWEEN_TEXTS: Final = "."
-"""Stands in for a word between texts, so that no phrase spans two texts."""
+"""Takes the place of a word between texts, so that no phrase spans two texts."""
 # Hiragana and katakana, Han, Hangul.
 _SIGNS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7a3"
 _WORD: Final = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+")

@@ -1,4 +1,4 @@
-"""Search over all that trajectories say: every turn is found, no other team's text, and nothing typed breaks it."""
+"""Search over trajectories: every turn is found, no other team's text, and no input breaks it."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -55,7 +55,7 @@ def found(job: Job, api: Api) -> Callable[..., list[Any]]:
         ("filtered_out -elephant", "reason", None, "filtered_out"),
     ],
 )
-def test_every_turn_is_found_with_its_place(
+def test_match_in_every_turn_is_found_with_its_place(
     writer: Writer, found: Callable[..., list[Any]], typed: str, place: str, turn: int | None, match: str
 ) -> None:
     writer.write(1, sample(1, prompt="A question", turns=TURNS, remark="is doubted", reason="filtered_out"), sample(2))
@@ -68,7 +68,7 @@ def test_every_turn_is_found_with_its_place(
     assert text == passage["before"] + passage["match"] + passage["after"]
 
 
-def test_what_does_not_answer_is_not_found(writer: Writer, found: Callable[..., list[Any]]) -> None:
+def test_texts_that_do_not_match_are_not_found(writer: Writer, found: Callable[..., list[Any]]) -> None:
     writer.write(1, sample(1, prompt="A prompt question", turns=TURNS))
     for typed in (
         "question -forty-two",
@@ -83,20 +83,20 @@ def test_what_does_not_answer_is_not_found(writer: Writer, found: Callable[..., 
         assert found(typed) == [], typed
 
 
-def test_letters_of_every_script_are_words(writer: Writer, found: Callable[..., list[Any]]) -> None:
+def test_letters_of_every_script_form_words(writer: Writer, found: Callable[..., list[Any]]) -> None:
     writer.write(1, sample(1, response="Größe ΣΊΣΥΦΟΣ 数学は面白い \\boxed{42} x_1"))
     for typed in ("grösse", "σίσυφος", "数学", "面白", "\\boxed{42}", "X_1"):
         assert len(found(typed)) == 1, typed
     assert found("学数") == []
 
 
-def test_the_newest_come_first_page_by_page_and_filtered(
+def test_results_are_newest_first_paged_and_filtered(
     writer: Writer, api: Api, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2, 3):
         writer.write(step, sample(1, version=step, staleness=step), sample(2, end="dropped_stale", staleness=9))
     path, all_of_them = f"/jobs/{job.pk}/trajectories", [(3, 2), (3, 1), (2, 2), (2, 1), (1, 2), (1, 1)]
-    for few in (2_000, 3):  # looked up, and walked
+    for few in (2_000, 3):  # by look-up, and by walking
         monkeypatch.setattr("backend.telemetry.fulltext.finding.FEW", few)
         first = api.get(path, q="prompt", limit=4).json()
         last = api.get(path, q="prompt", limit=4, cursor=first["next_cursor"]).json()
@@ -114,7 +114,7 @@ def test_the_newest_come_first_page_by_page_and_filtered(
     assert steps(prompt_ordinal=1, min_staleness=2) == [(3, 1), (2, 1)]
 
 
-def test_nobody_finds_what_another_team_or_another_project_wrote(
+def test_texts_of_other_teams_and_projects_are_not_found(
     writer: Writer, job: Job, make_job: MakeJob, api: Api, charlie: User, alice: User, make_key: MakeKey, now: datetime
 ) -> None:
     beside = make_job()
@@ -137,7 +137,7 @@ def test_nobody_finds_what_another_team_or_another_project_wrote(
     assert api.get("/trajectories", q="abacus", project=job.project_id).json()["data"] == []
 
 
-def test_a_removed_jobs_words_are_gone(
+def test_words_of_removed_job_are_gone(
     writer: Writer, job: Job, api: Api, now: datetime, tmp_path: Any, make_job: MakeJob
 ) -> None:
     kept, keep = make_job(), timedelta(days=1)
@@ -150,7 +150,7 @@ def test_a_removed_jobs_words_are_gone(
     assert list(TrajectoryWords.objects.values_list("job_id", flat=True)) == [kept.pk]
 
 
-def test_a_search_without_words_or_of_too_many_or_too_long_is_a_problem(job: Job, api: Api) -> None:
+def test_empty_or_too_long_query_is_refused(job: Job, api: Api) -> None:
     without = ["", " ", "'", "\\", "& | !", "-only -unwanted", '""', '* - "', "<->", "🙂", "x " * 21]
     for path in (f"/jobs/{job.pk}/trajectories", "/trajectories"):
         for typed in [*without, "a\x00b", "x" * 201]:
@@ -159,7 +159,7 @@ def test_a_search_without_words_or_of_too_many_or_too_long_is_a_problem(job: Job
             assert answer.json()["errors"][0]["pointer"] == "/query/q"
 
 
-def test_nothing_typed_reaches_postgres_but_words(writer: Writer, found: Any) -> None:
+def test_only_words_of_a_query_reach_postgres(writer: Writer, found: Any) -> None:
     writer.write(1, sample(1, prompt="prompt x a 2 1 s select"))
     for typed in ("prompt' | 'x", "prompt\\' & !'x", "x:*A", "!prompt", "prompt & !x", "((prompt", "prompt <2> x",
                   "%prompt%", "$1 prompt", "prompt; SELECT", "%s prompt", "x:a"):  # fmt: skip
@@ -181,26 +181,26 @@ HOSTILE: Final = {
 }
 
 
-def test_no_text_is_refused(writer: Writer) -> None:
+def test_any_text_is_stored(writer: Writer) -> None:
     for number, text in enumerate(HOSTILE.values()):
         writer.write(1, sample(number, prompt=text, response=text))
     assert TrajectoryWords.objects.count() == len(HOSTILE)
 
 
-def test_a_long_prompt_leaves_room_for_the_response(writer: Writer, found: Any) -> None:
+def test_long_prompt_leaves_room_for_the_response(writer: Writer, found: Any) -> None:
     long = "word " * (MOST_OF_PROMPT // 5)
     writer.write(1, sample(1, prompt=long + "behind", response="x " * 30_000 + "needle" + " y" * 15_000 + " lost"))
     assert [len(found(typed)) for typed in ("word", "needle", "lost", "behind")] == [1, 1, 0, 0]
     assert found("needle")[0]["passage"]["start"] == 60_000
 
 
-def test_moving_into_a_file_leaves_the_words_as_they_are(writer: Writer) -> None:
+def test_archiving_does_not_change_the_words(writer: Writer) -> None:
     writer.write(1, sample(1))
     writer.write(1, sample(1, prompt="another"))
     assert TrajectoryWords.objects.count() == Trajectory.objects.count() == 1
 
 
-def test_what_takes_too_long_to_find_is_a_problem_and_holds_nobody_up(writer: Writer, found: Any) -> None:
+def test_slow_search_is_refused_and_blocks_no_other(writer: Writer, found: Any) -> None:
     writer.write(1, sample(1))
     with pytest.raises(Invalid) as refused, searching(longest_ms=20), connection.cursor() as db:
         db.execute("SELECT pg_sleep(60)")

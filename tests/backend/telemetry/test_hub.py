@@ -1,4 +1,4 @@
-"""Real NOTIFYs of a real Postgres through a real uvicorn to real WebSockets."""
+"""NOTIFYs of a real Postgres through a real uvicorn to real WebSockets."""
 
 import time
 from contextlib import suppress
@@ -24,7 +24,7 @@ def move(job: Job, times: int = 1) -> int:
 
 @pytest.fixture
 def other_job(job: Job, other_team: Any, other_project: Any, charlie: User) -> Job:
-    """Of another team."""
+    """A job of another team."""
     same = ("spec", "devices", "min_devices", "max_runtime_s", "steps", "created_at", "queued_at")
     fields = {name: getattr(job, name) for name in same}
     return Job.objects.create(
@@ -33,12 +33,12 @@ def other_job(job: Job, other_team: Any, other_project: Any, charlie: User) -> J
 
 
 class TestNudges:
-    def test_a_subscription_starts_with_where_the_job_is(self, watch: Any, alice: User, job: Job) -> None:
+    def test_subscription_starts_with_the_jobs_cursor(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk})
         frames = watcher.hear_until(lambda frame: "job" in frame)
         assert frames[-1] == {"job": job.pk, "cursor": 1}
 
-    def test_a_commit_is_heard_within_moments_and_a_rollback_never(self, watch: Any, bob: User, job: Job) -> None:
+    def test_commit_is_announced_at_once_and_rollback_never(self, watch: Any, bob: User, job: Job) -> None:
         watcher = watch(bob, {"watch": job.pk})
         watcher.hear_until(lambda frame: "job" in frame)
         watcher.settle()
@@ -51,7 +51,7 @@ class TestNudges:
         assert watcher.hear() == {"job": job.pk, "cursor": cursor}
         print(f"commit to frame: {1000 * (time.monotonic() - started):.0f} ms")
 
-    def test_a_burst_is_told_in_few_frames_and_ends_at_the_newest(self, watch: Any, alice: User, job: Job) -> None:
+    def test_burst_takes_few_frames_and_ends_at_the_newest(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk})
         watcher.settle()
         newest = move(job, 100)
@@ -60,7 +60,7 @@ class TestNudges:
         assert cursors == sorted(cursors) and len(frames) < 80
 
     @pytest.mark.long
-    def test_a_team_is_watched_whole_and_no_other_team(self, watch: Any, vera: User, job: Job, other_job: Job) -> None:
+    def test_watched_team_covers_only_its_jobs(self, watch: Any, vera: User, job: Job, other_job: Job) -> None:
         watcher = watch(vera, {"watch_team": True})
         watcher.settle()
         move(other_job)
@@ -71,15 +71,13 @@ class TestNudges:
         move(job)
         assert watcher.hears_nothing()
 
-    def test_unwatched_is_unheard(self, watch: Any, alice: User, job: Job) -> None:
+    def test_unwatched_job_sends_nothing(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk}, {"unwatch": job.pk})
         watcher.settle()
         move(job)
         assert watcher.hears_nothing()
 
-    def test_after_a_lost_connection_to_postgres_everybody_is_told_to_pull(
-        self, watch: Any, alice: User, job: Job
-    ) -> None:
+    def test_lost_postgres_connection_makes_sockets_pull_all(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk})
         watcher.settle()
         with connection.cursor() as db:
@@ -113,7 +111,7 @@ class TestWhoMayWatch:
         with pytest.raises(InvalidStatus):
             watch(alice, path="/more")
 
-    def test_another_teams_job_is_answered_like_none(self, watch: Any, charlie: User, job: Job) -> None:
+    def test_other_teams_job_is_answered_like_a_missing_one(self, watch: Any, charlie: User, job: Job) -> None:
         watcher = watch(charlie)
         watcher.settle()
         answers = []
@@ -124,7 +122,7 @@ class TestWhoMayWatch:
         move(job)
         assert watcher.hears_nothing()
 
-    def test_after_logout_no_frame(self, watch: Any, alice: User, job: Job) -> None:
+    def test_no_frame_is_sent_after_logout(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk})
         watcher.settle()
         watcher.http.logout()
@@ -138,7 +136,7 @@ class TestWhoMayWatch:
         move(job)
         assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
 
-    def test_a_disabled_user_is_put_out(self, watch: Any, bob: User, alice: User, job: Job) -> None:
+    def test_disabled_user_is_disconnected(self, watch: Any, bob: User, alice: User, job: Job) -> None:
         watcher, other = watch(bob, {"watch": job.pk}), watch(alice, {"watch": job.pk})
         watcher.settle(), other.settle()
         bob.is_active = False
@@ -146,7 +144,7 @@ class TestWhoMayWatch:
         assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
         assert move(job) == other.hear()["cursor"]
 
-    def test_what_no_signal_tells_is_found_by_the_clock(
+    def test_lost_right_without_a_notice_is_found_at_recheck(
         self, watch: Any, bob: User, job: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(consumers, "RECHECK_EVERY_S", 0.3)
@@ -161,7 +159,7 @@ class TestWhoMayWatch:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "1", '{"watch": 1}', '{"watch_team": 1}', '{"no": "such"}', "x" * 2_000, "[" * 900]
 )
-def test_nonsense_closes_the_socket_and_nothing_else(watch: Any, alice: User, job: Job, text: str) -> None:
+def test_invalid_frame_closes_only_its_socket(watch: Any, alice: User, job: Job, text: str) -> None:
     watcher, other = watch(alice), watch(alice, {"watch": job.pk})
     watcher.socket.send(text)
     assert watcher.closed_with()[0] == consumers.CLOSE_BAD_FRAME
@@ -169,15 +167,13 @@ def test_nonsense_closes_the_socket_and_nothing_else(watch: Any, alice: User, jo
     assert move(job) == other.hear()["cursor"]
 
 
-def test_nobody_watches_more_than_a_browser_needs(
-    watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_watched_jobs_is_limited(watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "MOST_WATCHED", 0)
     watcher = watch(alice, {"watch": job.pk})
     assert watcher.hear_until(lambda frame: "error" in frame)[-1]["error"] == "too_many"
 
 
-def test_an_inbox_keeps_one_cursor_a_job_and_stays_bounded() -> None:
+def test_inbox_keeps_one_cursor_per_job_and_is_bounded() -> None:
     inbox = Inbox(user="user 1", session="session x")
     inbox.teams = frozenset({"team_a"})
     for cursor in (5, 9, 7):

@@ -1,4 +1,4 @@
-"""The moment of a subscription: what is told while the job is looked up is not missed."""
+"""Subscribing: news during the look-up of the job is not missed."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ def move(job: Job) -> int:
         return next_cursor(locked_job(job.pk))
 
 
-def test_what_is_told_between_look_up_and_subscription_is_not_missed(
+def test_news_during_subscription_is_not_missed(
     watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up, dispatched, told = consumers._visible_job, Hub._dispatch, threading.Event()
@@ -36,7 +36,7 @@ def test_what_is_told_between_look_up_and_subscription_is_not_missed(
         assert await asyncio.to_thread(told.wait, 10)
         return found
 
-    watch(alice).settle()  # the hub listens
+    watch(alice).settle()  # the hub is listening
     monkeypatch.setattr(Hub, "_dispatch", dispatch)
     monkeypatch.setattr(consumers, "_visible_job", look_up)
     before = job.cursor

@@ -1,4 +1,4 @@
-"""POST /internal/engine/facts and /heartbeat: each fact once, in order, from the present attempt only."""
+"""POST /internal/engine/facts and /heartbeat: each fact once, in order, from the live attempt only."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ def checkpoint(n: int) -> Body:
 
 
 class Driver:
-    """Says what a driver says, with the token of its attempt."""
+    """Sends what a driver sends, with its attempt's token."""
 
     def __init__(self, attempt: JobAttempt) -> None:
         self.n, self.fence, self.sent = attempt.n, attempt.fence, 0
@@ -83,7 +83,7 @@ class Driver:
         return self.post("facts", self.batch(first, bodies))
 
     def say(self, *bodies: Body) -> Any:
-        """The next facts, which must be taken."""
+        """Sends the next facts, which must be accepted."""
         answer = self.send(self.sent + 1, *bodies)
         assert answer.status_code == 200, answer.content
         self.sent += len(bodies)
@@ -99,7 +99,7 @@ def driver(attempt: JobAttempt) -> Driver:
 
 
 def everything(job: Job) -> dict[str, Any]:
-    """All that ingest may change."""
+    """Everything that ingest may change."""
     job.refresh_from_db()
     return {
         "job": {name: getattr(job, name) for name in ("state", "phase", "step", "cursor", "version", "message")},
@@ -150,9 +150,7 @@ class TestTheWayOfAJob:
         types = list(job.events.order_by("seq").values_list("type", "to_state"))
         assert types[-3:] == [("run_finished", ""), ("state_changed", "stopping"), ("state_changed", "succeeded")]
 
-    def test_cancel_is_fetched_acknowledged_and_lands_where_it_was_sent(
-        self, driver: Driver, job: Job, now: datetime
-    ) -> None:
+    def test_cancel_is_fetched_acknowledged_and_ends_the_job(self, driver: Driver, job: Job, now: datetime) -> None:
         driver.say(READY)
         assert driver.beat().json() == {"requests": []}
         cancel_job(job.pk, actor="user:1", now=now)
@@ -160,11 +158,11 @@ class TestTheWayOfAJob:
         assert request["kind"] == "cancel" and driver.beat().json()["requests"] == [request]
         driver.say({"type": "request_acknowledged", "request_id": request["id"]})
         assert driver.beat().json() == {"requests": []}
-        driver.say(step(1), {"type": "run_finished", "outcome": "succeeded"})  # it was about to end by itself
+        driver.say(step(1), {"type": "run_finished", "outcome": "succeeded"})  # it was ending by itself
         job.refresh_from_db()
         assert job.state == "cancelled"
 
-    def test_a_job_cancelled_before_it_was_ready_does_not_run(self, driver: Driver, job: Job, now: datetime) -> None:
+    def test_job_cancelled_before_ready_does_not_run(self, driver: Driver, job: Job, now: datetime) -> None:
         cancel_job(job.pk, actor="user:1", now=now)
         driver.say(READY, step(1), {"type": "run_finished", "outcome": "cancelled"})
         job.refresh_from_db()
@@ -175,13 +173,13 @@ class TestTheWayOfAJob:
         job.refresh_from_db()
         assert (job.state, job.failure_class, job.message) == ("failed", "config", "no such model")
 
-    def test_a_failure_of_the_infrastructure_waits_for_another_attempt(self, driver: Driver, job: Job) -> None:
+    def test_infrastructure_failure_waits_for_another_attempt(self, driver: Driver, job: Job) -> None:
         driver.say(READY, {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure"})
         job.refresh_from_db()
         assert job.state == "recovering" and job.attempts.get().ended_at is not None
         assert job.reservations.filter(released_at=None).exists()
 
-    def test_a_fault_is_told_and_changes_nothing_else(self, driver: Driver, job: Job) -> None:
+    def test_fault_is_recorded_and_changes_nothing_else(self, driver: Driver, job: Job) -> None:
         driver.say(READY, {"type": "fault_detected", "component": "rollout-1", "message": "gone", "action": "replaced"})
         event = job.events.get(type="fault_detected")
         assert (event.message, event.data) == ("gone", {"component": "rollout-1", "action": "replaced"})
@@ -222,7 +220,7 @@ class TestOnce:
         assert driver.send(2, FINISHED).json() == {"acked": 2}
         assert everything(job) == before
 
-    def test_a_gap_is_answered_with_where_to_go_on(self, driver: Driver, job: Job) -> None:
+    def test_gap_is_answered_with_the_seq_to_resume_from(self, driver: Driver, job: Job) -> None:
         driver.say(READY)
         before = everything(job)
         answer = driver.send(3, step(2))
@@ -231,7 +229,7 @@ class TestOnce:
         assert everything(job) == before
 
     @pytest.mark.parametrize("seqs", [[2, 4], [2, 2], [3, 2]])
-    def test_a_batch_out_of_order_is_refused_whole(self, driver: Driver, job: Job, seqs: list[int]) -> None:
+    def test_unordered_batch_is_refused_as_a_whole(self, driver: Driver, job: Job, seqs: list[int]) -> None:
         driver.say(READY)
         before = everything(job)
         batch = driver.batch(2, [step(1), step(2)])
@@ -242,13 +240,13 @@ class TestOnce:
         assert answer.json()["errors"][0]["pointer"] == "/facts/1/seq"
         assert everything(job) == before
 
-    def test_nothing_follows_the_last_fact(self, driver: Driver, job: Job) -> None:
+    def test_facts_after_the_last_one_are_refused(self, driver: Driver, job: Job) -> None:
         assert driver.send(1, FINISHED, step(1)).status_code == 422
         assert driver.say(FINISHED)
         answer = driver.send(2, step(1))
         assert (answer.status_code, answer.json()["code"]) == (409, "stale_fence")
 
-    def test_a_failure_in_the_middle_leaves_no_trace(self, driver: Driver, job: Job) -> None:
+    def test_failure_in_a_batch_leaves_no_trace(self, driver: Driver, job: Job) -> None:
         driver.say(READY)
         before = everything(job)
         beyond = step(2**70)
@@ -258,8 +256,8 @@ class TestOnce:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_batches_of_two_senders_interleave_without_loss_or_double(driver: Driver, job: Job) -> None:
-    """A shipper that timed out sends again while its first batch is still being stored."""
+def test_batches_of_two_senders_lose_and_repeat_nothing(driver: Driver, job: Job) -> None:
+    """A shipper that timed out resends while its first batch is still being stored."""
     driver.say(READY)
     bodies = [step(n) for n in range(1, 61)]
     answers: list[Any] = []
@@ -288,7 +286,7 @@ def test_batches_of_two_senders_interleave_without_loss_or_double(driver: Driver
 
 
 class TestWhoMaySpeak:
-    def test_an_older_epoch_has_no_effect(self, driver: Driver, job: Job, now: datetime) -> None:
+    def test_older_fence_has_no_effect(self, driver: Driver, job: Job, now: datetime) -> None:
         driver.say(READY, step(1))
         with transaction.atomic():
             locked = locked_job(job.pk)
@@ -306,7 +304,7 @@ class TestWhoMaySpeak:
         assert series(job, "loss") == [(1, 1.0), (1, 0.5)]
 
     @pytest.mark.parametrize("change", [{"attempt": 2}, {"fence": 2}, {"attempt": 2, "fence": 2}])
-    def test_a_token_speaks_for_its_own_attempt_and_fence(self, driver: Driver, job: Job, change: Body) -> None:
+    def test_token_is_valid_for_its_own_attempt_and_fence(self, driver: Driver, job: Job, change: Body) -> None:
         answer = driver.post("facts", driver.batch(1, [READY]) | change)
         assert (answer.status_code, answer.json()["code"]) == (409, "stale_fence")
         beat = {"attempt": 1, "fence": 1, "step": 0} | change
@@ -314,13 +312,13 @@ class TestWhoMaySpeak:
 
     @pytest.mark.parametrize("token", ["", "lam_run_", "lam_run_" + "A" * 43, "\x00", "lam_live_x"])
     @pytest.mark.parametrize("path", ["facts", "heartbeat"])
-    def test_without_a_valid_token_nobody_is_heard(self, driver: Driver, job: Job, token: str, path: str) -> None:
+    def test_invalid_token_is_refused(self, driver: Driver, job: Job, token: str, path: str) -> None:
         before = everything(job)
         answer = driver.post(path, driver.batch(1, [READY]), token=token)
         assert answer.status_code == 401 and answer["Content-Type"] == "application/problem+json"
         assert everything(job) == before
 
-    def test_a_heartbeat_is_a_word(self, driver: Driver, job: Job) -> None:
+    def test_heartbeat_updates_last_seen(self, driver: Driver, job: Job) -> None:
         assert job.attempts.get().last_seen_at is None
         assert driver.beat().status_code == 200
         assert job.attempts.get().last_seen_at is not None
@@ -366,14 +364,14 @@ def test_bad_input_is_refused_and_leaves_no_trace(driver: Driver, job: Job, name
 @pytest.mark.parametrize(
     "at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "2026-11-21T08:00:00", "1970-01-01T00:00:00Z"]
 )
-def test_an_engine_with_a_wrong_clock_is_stored_with_ours(driver: Driver, job: Job, at: str) -> None:
+def test_facts_of_a_wrong_clock_get_the_database_time(driver: Driver, job: Job, at: str) -> None:
     batch = driver.batch(1, [step(1)])
     batch["facts"][0]["at"] = at
     assert driver.post("facts", batch).status_code == 200
     assert MetricPoint.objects.filter(series__job=job, at__year=2026).count() == 2
 
 
-def test_metric_names_are_limited_and_the_loss_is_told_once(driver: Driver, job: Job) -> None:
+def test_metric_names_are_limited_and_loss_recorded_once(driver: Driver, job: Job) -> None:
     for n in range(1, 5):
         driver.say(step(n, **{f"m{n}_{index}": 1.0 for index in range(200)}))
     assert MetricSeries.objects.filter(job=job).count() == MOST_SERIES
@@ -382,7 +380,7 @@ def test_metric_names_are_limited_and_the_loss_is_told_once(driver: Driver, job:
     assert series(job, "m1_0")[-1] == (5, 2.0)
 
 
-def test_a_page_hears_of_every_kind_of_news(driver: Driver, job: Job, pool: ResourcePool) -> None:
+def test_every_kind_of_news_notifies_pages(driver: Driver, job: Job, pool: ResourcePool) -> None:
     job.refresh_from_db()
     for body in (READY, step(1), trajectories(1), {"type": "phase_changed", "phase": "training"}, checkpoint(1)):
         before = job.cursor
@@ -391,6 +389,6 @@ def test_a_page_hears_of_every_kind_of_news(driver: Driver, job: Job, pool: Reso
         assert job.cursor > before, body["type"]
 
 
-def test_an_acknowledgement_of_somebody_elses_request_is_ignored(driver: Driver, job: Job, now: datetime) -> None:
+def test_acknowledgement_of_another_jobs_request_is_ignored(driver: Driver, job: Job, now: datetime) -> None:
     driver.say({"type": "request_acknowledged", "request_id": "req_nobody"})
     assert not ControlRequest.objects.exists() and not job.events.filter(type="request_acknowledged").exists()

@@ -1,4 +1,4 @@
-"""Where all samples went: what the page and programs are told is the engine's own ledger, as of its last word."""
+"""The sample ledger: pages and programs get the engine's own counts, as of its last report."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ def told(api: Api, job: Job) -> Any:
     return answer.json()
 
 
-def test_it_equals_the_engines_after_every_step_and_at_the_end(attempt: JobAttempt, job: Job, api: Api) -> None:
+def test_ledger_equals_the_engines_after_each_step_and_end(attempt: JobAttempt, job: Job, api: Api) -> None:
     driver, ledger = Driver(attempt), Ledger(DataProgress())
     assert told(api, job) == {"attempt": None, "step": None, "at": None, "is_final": False, "counts": {}}
     driver.say(READY, step(1))
-    assert told(api, job)["counts"] == {}, "a release before does not tell"
+    assert told(api, job)["counts"] == {}, "an earlier release reports no ledger"
     for number in range(2, 6):
         ledger.end(3 * number, "trained", num_samples=GROUP)
         ledger.end(3 * number + 1, "filtered", num_samples=GROUP)
@@ -39,7 +39,7 @@ def test_it_equals_the_engines_after_every_step_and_at_the_end(attempt: JobAttem
     assert answer["counts"]["rolled_back"] == GROUP
 
 
-def test_the_next_attempts_word_replaces_the_last_one_of_the_attempt_before(job: Job, api: Api, now: Any) -> None:
+def test_next_attempt_replaces_the_ledger(job: Job, api: Api, now: Any) -> None:
     store_ledger(job, 1, {"trained": 8}, at=now, is_final=True)
     store_ledger(job, 2, {}, at=now)
     assert (told(api, job)["attempt"], told(api, job)["is_final"]) == (1, True)

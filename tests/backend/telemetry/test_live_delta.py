@@ -1,4 +1,4 @@
-"""What a page pulls: neither holes nor doubles, whatever is written meanwhile."""
+"""Pulls of a page: no gaps and no duplicates, whatever is written in between."""
 
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ from tests.backend.conftest import MakeCheckpoint
 
 
 class Engine:
-    """Puts facts in below the HTTP border."""
+    """Ingests facts directly, below the HTTP layer."""
 
     def __init__(self, attempt: JobAttempt, now: datetime) -> None:
         self.attempt, self.now, self.seq = attempt, now, 0
@@ -70,7 +70,7 @@ def pull_all(job: Job, after: int = 0) -> list[LiveDelta]:
             return answers
 
 
-def test_everything_new_once_and_then_nothing(engine: Engine, job: Job) -> None:
+def test_news_are_pulled_once(engine: Engine, job: Job) -> None:
     engine.say({"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 9}, step(1), sampled(1), step(2))
     [answer] = pull_all(job)
     assert [event.type for event in answer.events] == ["submitted", "state_changed", "state_changed"]
@@ -82,7 +82,7 @@ def test_everything_new_once_and_then_nothing(engine: Engine, job: Job) -> None:
     assert again.cursor == answer.cursor
 
 
-def test_pulling_piece_by_piece_gives_the_same_as_pulling_at_once(engine: Engine, job: Job) -> None:
+def test_pulling_in_pieces_equals_pulling_at_once(engine: Engine, job: Job) -> None:
     seen: dict[str, list[tuple[int, float]]] = {}
     events, cursor = [], 0
     for n in range(1, 30):
@@ -96,7 +96,7 @@ def test_pulling_piece_by_piece_gives_the_same_as_pulling_at_once(engine: Engine
     assert seen == whole.series and events == whole.events
 
 
-def test_a_long_absence_is_caught_up_in_bounded_answers(engine: Engine, job: Job) -> None:
+def test_long_absence_is_caught_up_in_bounded_answers(engine: Engine, job: Job) -> None:
     engine.say(*[step(n, num_metrics=40) for n in range(1, 401)])  # 16,000 points
     answers = pull_all(job)
     assert len(answers) == 4
@@ -118,7 +118,7 @@ def test_many_events_are_bounded_too(engine: Engine, job: Job, now: datetime) ->
     assert seqs == list(range(1, MOST_EVENTS + 23)) and second.series == {"m0": [(1, 1.0)]}
 
 
-def test_of_many_trajectories_the_newest_step_is_told_and_no_text(engine: Engine, job: Job) -> None:
+def test_delta_names_newest_trajectory_step_without_texts(engine: Engine, job: Job) -> None:
     long = sampled(10, count=8)
     for row in long["trajectories"]:
         row |= {"prompt": "p" * 8_000, "response": "r" * 8_000}
@@ -134,7 +134,7 @@ def next_attempt(job: Job, now: datetime) -> Engine:
         return Engine(begin_attempt(locked, now=now), now)
 
 
-def test_a_later_attempt_wins_the_steps_that_it_did_again(
+def test_later_attempt_replaces_repeated_steps(
     engine: Engine, job: Job, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     engine.say(*[step(n, 1.0) for n in range(1, 6)])
@@ -144,10 +144,10 @@ def test_a_later_attempt_wins_the_steps_that_it_did_again(
     assert live_delta(job, before).series == {"m0": [(3, 2.0), (4, 2.0)]}
     every = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 1.0)]
     assert metrics_since(job, 0).series == {"m0": every}
-    assert thinned_metrics(job, 100).series == {"m0": every[:4]}, "step 5 was not done again yet"
+    assert thinned_metrics(job, 100).series == {"m0": every[:4]}, "step 5 was not trained again yet"
 
 
-def test_a_series_ends_where_the_run_is_from_the_moment_that_it_goes_back(
+def test_series_ends_where_the_run_is_after_a_rollback(
     engine: Engine, job: Job, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     engine.say(*[step(n) for n in range(1, 10)])
@@ -166,13 +166,13 @@ def test_a_series_ends_where_the_run_is_from_the_moment_that_it_goes_back(
     assert ends() == {6}
     second.say(step(7))
     assert ends() == {7}
-    make_checkpoint(job, step=3, attempt=2)  # the newer one was found broken
+    make_checkpoint(job, step=3, attempt=2)  # the newer one was found corrupt
     Checkpoint.objects.filter(step=6).delete()
     next_attempt(job, now)
-    assert ends() == {3}, "what either of the former two did beyond"
+    assert ends() == {3}, "later steps of both former attempts"
 
 
-def test_nothing_is_drawn_of_a_run_that_begins_again(engine: Engine, job: Job, now: datetime) -> None:
+def test_restarted_run_draws_nothing(engine: Engine, job: Job, now: datetime) -> None:
     engine.say(step(1), step(2))
     next_attempt(job, now)
     assert not thinned_metrics(job, 100).series and not live_delta(job, 0).series
@@ -187,7 +187,7 @@ def test_sampling_keeps_means_and_extremes(engine: Engine, job: Job) -> None:
     assert sum(page.counts["m0"]) == 1_000 and set(page.counts["m0"][:-1]) <= {9, 10, 11}
     [(end, low, _)] = [each for each in band if each[2] == 100.0]
     assert 500 <= end < 511 and low == 1.0 and dict(line)[end] == pytest.approx(1 + 99 / 10, abs=1)
-    assert line[-1] == (1_000, 1.0) and page.counts["m0"][-1] == 1, "the newest by itself"
+    assert line[-1] == (1_000, 1.0) and page.counts["m0"][-1] == 1, "the newest point alone"
     assert metrics_since(job, page.cursor).series == {}
     few = thinned_metrics(job, 1_000, ["m0"])
     assert len(few.series["m0"]) == 1_000 and few.bands == {}
@@ -217,7 +217,7 @@ def test_a_bad_query_is_a_problem(job: Job, api: Any, query: dict[str, Any]) -> 
     assert answer.status_code == 422 and answer["Content-Type"] == "application/problem+json"
 
 
-def test_the_newest_trajectories_come_first(engine: Engine, job: Job) -> None:
+def test_newest_trajectories_come_first(engine: Engine, job: Job) -> None:
     engine.say(sampled(1), sampled(2))
     assert [(row.step, row.sample) for row in trajectories(job)] == [(2, 0), (2, 1), (1, 0), (1, 1)]
     assert [row.step for row in trajectories(job, step=1, limit=1)] == [1]

@@ -1,4 +1,4 @@
-"""Log lines: nothing secret is kept, what is left out is counted, and answers are bounded."""
+"""Log lines: secrets are masked, dropped lines are counted, and answers are bounded."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -45,20 +45,20 @@ def messages(found: logs.Lines) -> list[str]:
         ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
     ],
 )
-def test_secrets_are_not_kept(job: Job, said: str, secret: str) -> None:
+def test_secrets_are_masked(job: Job, said: str, secret: str) -> None:
     tell(job, "driver", ("info", said))
     assert secret.encode() not in decompress(LogBatch.objects.get().content)
     assert "[secret]" in messages(last_lines(job, Wanted(), tail=10))[0]
 
 
 @pytest.mark.parametrize("said", ["step=12 tokens=4096", "reward 0.5 of 128 tokens", "http://127.0.0.1:8000/x @home"])
-def test_ordinary_lines_stay_as_they_are(said: str) -> None:
+def test_ordinary_lines_are_unchanged(said: str) -> None:
     assert scrub(said) == said
 
 
-def test_a_line_made_to_be_slow_is_masked_as_fast_as_any() -> None:
-    """Thirty times the longest line that is taken. Tried anew from every blank, it took 15 s; 1 s is a thousand times
-    what it takes."""
+def test_adversarial_line_is_masked_fast() -> None:
+    """Thirty times the longest accepted line. Retrying from every blank took 15 s; 1 s is a thousand times what it
+    takes now."""
     began = time.process_time()
     for word in ("token", "lam_live_", "://a:", "whsec_"):
         scrub(word + " " * 30_000 + ",")
@@ -66,7 +66,7 @@ def test_a_line_made_to_be_slow_is_masked_as_fast_as_any() -> None:
     assert time.process_time() - began < 1
 
 
-def test_the_newest_lines_and_further_back(job: Job) -> None:
+def test_newest_lines_and_further_back(job: Job) -> None:
     for batch in range(5):
         tell(job, "driver", *[("info", f"{batch}.{at}") for at in range(3)])
     newest = last_lines(job, Wanted(), tail=4)
@@ -75,7 +75,7 @@ def test_the_newest_lines_and_further_back(job: Job) -> None:
     assert messages(older)[0] == "0.0" and messages(older)[-1] == "2.2" and not older.more
 
 
-def test_following_gives_each_line_once(job: Job) -> None:
+def test_following_returns_each_line_once(job: Job) -> None:
     seen: list[str] = []
     cursor = 0
     for batch in range(6):
@@ -97,13 +97,13 @@ def test_filters_by_component_level_and_words(job: Job) -> None:
     ]
 
 
-def test_what_the_engine_left_out_is_counted(job: Job) -> None:
+def test_lines_dropped_by_the_engine_are_counted(job: Job) -> None:
     tell(job, "driver", ("info", "a"), num_dropped=7)
     tell(job, "driver", ("info", "b"), num_dropped=2)
     assert last_lines(job, Wanted(), tail=10).num_dropped == 9
 
 
-def test_a_job_that_talks_too_much_is_cut_and_it_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_beyond_the_limit_are_dropped_and_counted(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_BYTES", 400)
     for batch in range(40):
         tell(job, "driver", *[("info", f"{batch} {at} {hash((batch, at))}") for at in range(5)])
@@ -113,7 +113,7 @@ def test_a_job_that_talks_too_much_is_cut_and_it_is_said(job: Job, monkeypatch: 
     assert LogBatch.objects.count() < 40
 
 
-def test_work_is_bounded_and_goes_on_where_it_ended(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_bounded_and_continues_at_the_cursor(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_BATCHES_READ", 3)
     tell(job, "driver", ("info", "the needle"))
     for batch in range(7):

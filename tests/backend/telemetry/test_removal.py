@@ -1,4 +1,4 @@
-"""What jobs said long ago is removed piece by piece, of no job that runs, and whoever asks is told."""
+"""Old logs and trajectories are removed in pieces, never of a running job, and readers get 410."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ LATER = NOW + KEEP + timedelta(seconds=1)
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    """The one that the API reads from, too."""
+    """The store that the API reads, too."""
     store = FolderStore(tmp_path)
     monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
     return store
@@ -38,7 +38,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
 
 @pytest.fixture
 def talked(make_job: MakeJob, store: FolderStore) -> Callable[..., Job]:
-    """A job that wrote log lines and trajectories, some of them archived."""
+    """A job with log lines and trajectories, some of them archived."""
 
     def make(*, is_over: bool = True, num: int = 6) -> Job:
         job = make_job()
@@ -71,7 +71,7 @@ def remove_all(store: FolderStore, now: datetime = LATER) -> None:
     remove_old_trajectories(store, keep=KEEP, now=now)
 
 
-def test_rows_and_files_of_an_old_job_go(talked: Callable[..., Job], store: FolderStore) -> None:
+def test_rows_and_files_of_an_old_job_are_removed(talked: Callable[..., Job], store: FolderStore) -> None:
     job = talked()
     assert left(job, store) == (6, 12, 6, 1, 1)
     remove_all(store)
@@ -79,7 +79,7 @@ def test_rows_and_files_of_an_old_job_go(talked: Callable[..., Job], store: Fold
     assert set(Removal.objects.values_list("kind", "is_done")) == {("logs", True), ("trajectories", True)}
 
 
-def test_what_runs_and_what_ended_lately_keeps_everything(talked: Callable[..., Job], store: FolderStore) -> None:
+def test_running_and_recent_jobs_keep_everything(talked: Callable[..., Job], store: FolderStore) -> None:
     waits, runs, lately = talked(is_over=False), talked(is_over=False), talked()
     Job.objects.filter(pk=runs.pk).update(created_at=NOW - timedelta(days=1_000))
     remove_all(store, NOW + KEEP)
@@ -90,7 +90,7 @@ def test_what_runs_and_what_ended_lately_keeps_everything(talked: Callable[..., 
     assert left(lately, store) == (0, 0, 0, 0, 0)
 
 
-def test_each_call_removes_a_bounded_piece_and_the_next_goes_on(
+def test_each_call_removes_a_bounded_piece(
     talked: Callable[..., Job], store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [talked(), talked()]
@@ -101,7 +101,7 @@ def test_each_call_removes_a_bounded_piece_and_the_next_goes_on(
     assert [left(job, store) for job in jobs] == [(0, 0, 0, 0, 0)] * 2
 
 
-def test_readers_are_told_from_the_first_piece_on(
+def test_readers_get_410_from_the_first_piece_on(
     talked: Callable[..., Job], store: FolderStore, api: Api, alice: User
 ) -> None:
     job = talked()
@@ -130,7 +130,7 @@ def test_readers_are_told_from_the_first_piece_on(
     assert api.get(f"/jobs/{job.pk}").status_code == api.get(f"/jobs/{job.pk}/events").status_code == 200
 
 
-def test_a_store_that_is_away_keeps_the_rows_that_name_its_files(
+def test_unreachable_store_keeps_the_rows_of_its_files(
     talked: Callable[..., Job], store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = talked()
@@ -146,14 +146,14 @@ def test_a_store_that_is_away_keeps_the_rows_that_name_its_files(
     assert left(job, store) == (0, 0, 0, 0, 0)
 
 
-def test_a_file_that_no_row_names_goes_too(talked: Callable[..., Job], store: FolderStore) -> None:
-    """An archiving put it there and crashed before it said so."""
+def test_file_without_a_row_is_removed(talked: Callable[..., Job], store: FolderStore) -> None:
+    """An archiving wrote it and crashed before recording it."""
     job = talked()
     store.put(f"jobs/{job.pk}/trajectories/999999.parquet", b"orphan")
     store.put(f"jobs/{job.pk}/attempt-1-fence-1/checkpoints/step-000001/model", b"weights")
     remove_all(store)
     assert files(store, job) == []
-    assert len(list(store.list(f"jobs/{job.pk}/"))) == 1, "checkpoints have rules of their own"
+    assert len(list(store.list(f"jobs/{job.pk}/"))) == 1, "checkpoints have their own rules"
 
 
 def test_one_jobs_removal_touches_no_other_job(talked: Callable[..., Job], store: FolderStore) -> None:
@@ -163,7 +163,7 @@ def test_one_jobs_removal_touches_no_other_job(talked: Callable[..., Job], store
 
 
 @pytest.mark.parametrize(("days", "num_left"), [(0, 6), (90, 0)])
-def test_the_tick_does_as_the_environment_says_and_0_means_for_ever(
+def test_tick_follows_environment_and_0_means_forever(
     talked: Callable[..., Job],
     store: FolderStore,
     settings: LazySettings,

@@ -1,4 +1,4 @@
-"""Rollups say the same as the points that they stand for, whatever was replayed, overtaken or asked for."""
+"""Rollups equal the points that they summarise, whatever is replayed, repeated or requested."""
 
 import random
 from collections import defaultdict
@@ -27,7 +27,7 @@ class Writer:
                 job = locked_job(self.job.pk)
                 points = []
                 piece = steps[at : at + batch]
-                # Once a batch, as ingest does it: a row that one transaction changes n times is read in n² steps.
+                # Once per batch, as in ingest: reading a row changed n times in one transaction takes n² steps.
                 told = next_cursor(job, count=len(piece)) - len(piece)
                 for cursor, step in enumerate(piece, start=told + 1):
                     for name in names:
@@ -47,7 +47,7 @@ def writer(job: Job, now: datetime) -> Writer:
 
 
 def check_rollups(job: Job, writer: Writer) -> None:
-    """Every row against the points, and no point below `rolled_to` in none or in two rows of a size."""
+    """Compares every row with the points; no point below `rolled_to` is in no row or in two rows of a size."""
     for series in MetricSeries.objects.filter(job=job):
         below = {step: value for step, value in writer.values(series.name).items() if step < series.rolled_to}
         for size in SIZES:
@@ -86,20 +86,20 @@ def check_thinned(job: Job, writer: Writer, name: str, max_points: int, low: int
         assert mean == pytest.approx(sum(values) / len(values))
 
 
-def test_are_what_the_points_come_to(job: Job, writer: Writer) -> None:
+def test_rollups_equal_their_points(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 9_001), ("loss", "reward/mean"))
     check_rollups(job, writer)
     rolled = MetricSeries.objects.get(job=job, name="loss").rolled_to
     assert 9_001 - ROLL_AFTER - 400 < rolled <= 9_000
 
 
-def test_a_short_series_has_none(job: Job, writer: Writer) -> None:
+def test_short_series_has_no_rollups(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, ROLL_AFTER))
     assert not MetricRollup.objects.filter(series__job=job).exists()
 
 
 @pytest.mark.long
-def test_a_later_attempt_overrides_them(job: Job, writer: Writer) -> None:
+def test_later_attempt_replaces_rollups(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 7_001))
     writer.write(2, range(5_001, 5_400))
     check_rollups(job, writer)
@@ -120,7 +120,7 @@ def test_a_replay_changes_nothing(job: Job, writer: Writer) -> None:
 
 
 @pytest.mark.long
-def test_any_range_in_any_number_of_points_is_exact(job: Job, writer: Writer) -> None:
+def test_any_range_in_any_number_of_buckets_is_exact(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 12_001))
     writer.write(2, range(9_000, 13_000))
     chance = random.Random(11)
@@ -130,7 +130,7 @@ def test_any_range_in_any_number_of_points_is_exact(job: Job, writer: Writer) ->
         check_thinned(job, writer, "loss", chance.choice([2, 7, 50, 500, 2_000]), low, high)
 
 
-def test_a_sparse_series_comes_point_by_point(job: Job, writer: Writer) -> None:
+def test_sparse_series_comes_point_by_point(job: Job, writer: Writer) -> None:
     writer.write(1, range(0, 3_001, 100), ("evaluation/reward",))
     page = thinned_metrics(job, 500, ["evaluation/reward"])
     assert dict(page.series["evaluation/reward"]) == writer.values("evaluation/reward") and page.bands == {}

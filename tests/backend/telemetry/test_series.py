@@ -1,4 +1,4 @@
-"""Series through REST: ranges, names, and what is left of them long after their job ended."""
+"""Series through REST: ranges, names, and their reduction long after the job's end."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ def write(job: Job, steps: range, now: datetime, *names: str, attempt: int = 1) 
     with transaction.atomic():
         locked = locked_job(job.pk)
         wanted = [(step, name) for step in steps for name in names or ("loss",)]
-        # Once a batch, as ingest does it: a row that one transaction changes n times is read in n² steps.
+        # Once per batch, as in ingest: reading a row changed n times in one transaction takes n² steps.
         told = next_cursor(locked, count=len(wanted)) - len(wanted)
         points = [
             NewPoint(name=name, step=step, at=now, value=float(step), cursor=cursor)
@@ -39,7 +39,7 @@ def end(job: Job, now: datetime) -> None:
 
 
 @pytest.mark.parametrize("num", [3, LEAST_TO_COPY - 1, LEAST_TO_COPY, 2 * LEAST_TO_COPY])
-def test_a_batch_of_any_size_is_stored_once(job: Job, now: datetime, num: int) -> None:
+def test_batch_of_any_size_is_stored_once(job: Job, now: datetime, num: int) -> None:
     write(job, range(num), now)
     write(job, range(num + 2), now)
     values = MetricPoint.objects.filter(series__job=job).order_by("step").values_list("step", "value")
@@ -63,7 +63,7 @@ def test_rest_reads_a_range_of_steps(job: Job, api: Any, now: datetime) -> None:
     wide = api.get(path, from_step=1_001, max_points=20).json()
     assert len(wide["series"]["loss"]) == 20
     last, low, high = wide["bands"]["loss"][0]
-    assert low == 1_001.0 and last == high and 1_106 <= last < 1_122  # a rollup of 16 steps is not cut in two
+    assert low == 1_001.0 and last == high and 1_106 <= last < 1_122  # a rollup of 16 steps is not split
     assert wide["bands"]["loss"][-1][2] == 3_000.0
     assert len(api.get(path, to_step=2_999).json()["series"]["loss"]) == 500
     assert api.get(path, from_step=9_000).json()["series"] == {}
@@ -71,9 +71,7 @@ def test_rest_reads_a_range_of_steps(job: Job, api: Any, now: datetime) -> None:
 
 
 @pytest.mark.parametrize("query", [{}, {"from_step": 0}])
-def test_rest_tells_when_each_point_was_measured_to_those_who_ask(
-    job: Job, api: Any, now: datetime, query: dict[str, int]
-) -> None:
+def test_times_of_points_are_returned_on_request(job: Job, api: Any, now: datetime, query: dict[str, int]) -> None:
     later = now + timedelta(seconds=1.5)
     write(job, range(1, 4), now)
     write(job, range(2, 3), later, attempt=2)
@@ -84,7 +82,7 @@ def test_rest_tells_when_each_point_was_measured_to_those_who_ask(
     assert [step for step, _ in answer["series"]["loss"]] == [1, 2, 3]
 
 
-def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api: Any, now: datetime) -> None:
+def test_names_have_newest_point_of_latest_attempt(job: Job, api: Any, now: datetime) -> None:
     write(job, range(1, 11), now, "loss", "reward/mean")
     write(job, range(4, 7), now, "loss", attempt=2)
     assert api.get(f"/jobs/{job.pk}/metrics/names").json() == [
@@ -93,7 +91,7 @@ def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api:
     ]
 
 
-def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> None:
+def test_long_series_is_drawn_with_its_spikes(job: Job, now: datetime) -> None:
     write(job, range(1, 12_001), now, "reward/mean")
     MetricPoint.objects.filter(series__job=job, step=12_000).update(value=99_999.0)
     drawn = drawn_series(job, ["reward/mean"])
@@ -101,22 +99,22 @@ def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> 
     assert MetricSeries.objects.get(job=job).rolled_to > 10_000
     assert MAX_POINTS / 2 < len(line) <= MAX_POINTS and sum(drawn.counts["reward/mean"]) == 12_000
     assert max(high for *_, high in band) == 99_999.0 and band[0][1] == 1.0
-    assert line == sorted(line) and line[-1] == (12_000, 99_999.0), "the newest by itself"
+    assert line == sorted(line) and line[-1] == (12_000, 99_999.0), "the newest point alone"
 
 
-def test_means_and_their_counts_add_up_to_the_whole(job: Job, api: Any, now: datetime) -> None:
+def test_means_and_counts_add_up_to_the_total(job: Job, api: Any, now: datetime) -> None:
     write(job, range(1, 5_001), now)
     for query in ({"max_points": 7}, {"max_points": 160}, {"from_step": 1_000, "to_step": 3_999, "max_points": 50}):
         answer = api.get(f"/jobs/{job.pk}/metrics", **query).json()
         counts, line = answer["counts"]["loss"], answer["series"]["loss"]
         first, last = query.get("from_step", 1), query.get("to_step", 5_000)
-        wanted = pytest.approx(sum(range(first, last + 1)), rel=0.01)  # rollups at the edges are not cut in two
+        wanted = pytest.approx(sum(range(first, last + 1)), rel=0.01)  # rollups at the edges are not split
         assert sum(n * mean for n, (_, mean) in zip(counts, line, strict=True)) == wanted
         assert sum(counts) == pytest.approx(last + 1 - first, rel=0.02)
     assert api.get(f"/jobs/{job.pk}/metrics", from_step=4_990).json()["counts"] == {}
 
 
-def test_rest_tells_when_the_end_of_a_rollup_was_measured(job: Job, api: Any, now: datetime) -> None:
+def test_time_of_a_rollups_end_is_returned(job: Job, api: Any, now: datetime) -> None:
     write(job, range(1, 4_001), now)
     answer = api.get(f"/jobs/{job.pk}/metrics", max_points=20, times=True).json()
     assert [datetime.fromisoformat(at) for at in answer["times"]["loss"]] == [now] * len(answer["series"]["loss"])

@@ -1,4 +1,4 @@
-"""What replicas did when: spans as they were, or shares of time that add up to them."""
+"""The replicas' timeline: exact spans, or shares of time that add up to them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def test_spans_come_back_as_they_were(job: Job) -> None:
+def test_spans_are_returned_unchanged(job: Job) -> None:
     tell(job, observed([("decode", -5, -1.5), ("weights", -1.5, 0)], [("idle", -5, 0)]), at(5))
     tell(job, observed([("decode", -5, 0)], []), at(10))
     found = replica_timeline(job, at(0), at(100))
@@ -49,7 +49,7 @@ def test_spans_come_back_as_they_were(job: Job) -> None:
     assert found.cell_s == 0
 
 
-def test_are_clipped_to_what_was_asked(job: Job) -> None:
+def test_spans_are_clipped_to_the_range(job: Job) -> None:
     tell(job, observed([("decode", -5, -2), ("idle", -2, 0)]), at(5))
     tell(job, observed([("decode", -5, 0)]), at(10))
     found = replica_timeline(job, at(1), at(4))
@@ -60,9 +60,9 @@ def test_are_clipped_to_what_was_asked(job: Job) -> None:
     assert replica_timeline(job, at(50), at(60)).spans == []
 
 
-def test_too_many_are_told_as_shares_that_add_up(job: Job) -> None:
+def test_too_many_spans_become_shares_that_add_up(job: Job) -> None:
     per_fact = [("decode" if each % 2 else "idle", -10 + each * 0.1, -9.9 + each * 0.1) for each in range(100)]
-    for fact in range(1, 61):  # ten minutes of two replicas: 12,000 spans
+    for fact in range(1, 61):  # ten minutes of two replicas, 12,000 spans
         tell(job, observed(per_fact, per_fact), at(fact * 10))
     found = replica_timeline(job, at(0), at(600))
     assert found.spans == () and found.cell_s == 60 and len(found.cells) <= MOST_CELLS
@@ -88,7 +88,7 @@ def test_a_day_of_many_replicas_is_bounded(job: Job) -> None:
     assert sum(cell.seconds for cell in found.cells) == pytest.approx(64 * 86_400)
 
 
-def test_of_an_old_job_the_minutes_are_left(attempt: JobAttempt, job: Job, now: datetime) -> None:
+def test_old_job_keeps_minutes_only(attempt: JobAttempt, job: Job, now: datetime) -> None:
     tell(job, observed([("decode", -5, -2), ("idle", -2, 0)]), at(5))
     with transaction.atomic():
         locked = locked_job(job.pk)
@@ -103,13 +103,13 @@ def test_of_an_old_job_the_minutes_are_left(attempt: JobAttempt, job: Job, now: 
     assert [(cell.doing, cell.seconds) for cell in found.cells] == [("decode", 3.0), ("idle", 2.0)]
 
 
-def test_a_span_of_an_absurd_age_is_cut(job: Job) -> None:
+def test_absurdly_old_span_is_cut(job: Job) -> None:
     tell(job, observed([("decode", -1e9, 0)]), at(0))
     [span] = replica_timeline(job, START - timedelta(days=1), at(1)).spans
     assert span.end - span.start == timedelta(hours=1)
 
 
-def test_rest_answers_the_newest_minutes_or_what_is_asked(job: Job, api: Any) -> None:
+def test_rest_returns_newest_minutes_or_requested_range(job: Job, api: Any) -> None:
     tell(job, observed([("decode", -5, 0)]), at(5))
     path = f"/jobs/{job.pk}/timeline"
     asked = api.get(path, **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
@@ -120,7 +120,7 @@ def test_rest_answers_the_newest_minutes_or_what_is_asked(job: Job, api: Any) ->
 
 
 def holding(num_replicas: int, *replicas: int, running: int = 0, incarnation: int = 1) -> ReplicasObserved:
-    """Replicas that did nothing yet, and hold something each of its own."""
+    """Idle replicas with different states."""
     body = observed(*[[] for _ in replicas]).model_dump()
     for row, replica in zip(body["replicas"], replicas, strict=True):
         row |= {"replica": replica, "incarnation": incarnation, "kv_used": replica / 1000, "num_running": running}
@@ -128,13 +128,13 @@ def holding(num_replicas: int, *replicas: int, running: int = 0, incarnation: in
     return ReplicasObserved.model_validate(body | {"num_replicas": num_replicas})
 
 
-def test_each_of_very_many_replicas_has_its_turn_and_the_share_is_told(job: Job, api: Any) -> None:
+def test_very_many_replicas_report_in_turns(job: Job, api: Any) -> None:
     path = f"/jobs/{job.pk}/replicas"
     assert api.get(path).json() == {"num_replicas": 0, "replicas": []}
     tell(job, holding(3, 0, 1, 2, incarnation=9), at(0))
     tell(job, holding(900, *range(64)), at(1), attempt=2)
     told = api.get(path).json()
-    assert (told["num_replicas"], len(told["replicas"])) == (900, 64), "nothing of an attempt before"
+    assert (told["num_replicas"], len(told["replicas"])) == (900, 64), "none of an earlier attempt"
     for fact, first in enumerate(range(64, 900, 64)):
         tell(job, holding(900, *range(first, min(first + 64, 900))), at(2 + fact), attempt=2)
     tell(job, holding(900, 7, running=5, incarnation=2), at(60), attempt=2)
@@ -146,7 +146,7 @@ def test_each_of_very_many_replicas_has_its_turn_and_the_share_is_told(job: Job,
     }  # fmt: skip
 
 
-def test_the_timeline_tells_what_replicas_held_unless_it_is_too_much(job: Job, api: Any) -> None:
+def test_timeline_has_replica_states_up_to_a_limit(job: Job, api: Any) -> None:
     for second in range(80):
         tell(job, holding(64, *range(64), running=second), at(second))
     path = f"/jobs/{job.pk}/timeline"
@@ -157,7 +157,7 @@ def test_the_timeline_tells_what_replicas_held_unless_it_is_too_much(job: Job, a
     assert api.get(path, **{"from": at(0).isoformat(), "to": at(80).isoformat()}).json()["states"] is None
 
 
-def test_what_a_release_before_wrote_has_no_states(job: Job, api: Any) -> None:
+def test_rows_of_an_earlier_release_have_no_states(job: Job, api: Any) -> None:
     tell(job, observed([("decode", -5, 0)]), at(5))
     ReplicaActivity.objects.update(states=None, num_states=0)
     assert api.get(f"/jobs/{job.pk}/replicas").json()["replicas"] == []

@@ -1,4 +1,4 @@
-"""Trajectories: a row to list, the whole in a file, the same before and after it was archived."""
+"""Trajectories: a row for lists, the full one in a file, the same before and after archiving."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def writer(job: Job, now: datetime) -> Writer:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    """The one that the API reads from, too."""
+    """The store that the API reads, too."""
     store = FolderStore(tmp_path)
     monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
     return store
@@ -76,7 +76,7 @@ def everything(job: Job, store: FolderStore) -> dict[str, TrajectorySample]:
 
 
 class TestFiling:
-    def test_a_whole_is_the_same_before_and_after(
+    def test_full_trajectory_is_the_same_after_archiving(
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
     ) -> None:
         for step in range(1, 8):
@@ -92,7 +92,9 @@ class TestFiling:
         assert len(Trajectory.objects.get(step=8, sample=0, prompt_ordinal=2).response) == MOST_SHOWN
         assert archive_trajectories(job.pk, store, now=now) == 0
 
-    def test_any_notebook_reads_the_file(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
+    def test_any_parquet_reader_reads_the_file(
+        self, job: Job, writer: Writer, store: FolderStore, now: datetime
+    ) -> None:
         writer.write(1, sample(4), sample(5))
         archive_trajectories(job.pk, store, now=now)
         [kept] = store.list(f"jobs/{job.pk}/trajectories/")
@@ -101,7 +103,7 @@ class TestFiling:
         assert table["versions"].to_pylist()[0] == [3, 3, 4, 4, 4]
         assert TrajectoryFile.objects.get().num_bytes == kept.num_bytes
 
-    def test_the_same_fact_after_filing_changes_nothing(
+    def test_repeated_fact_after_archiving_changes_nothing(
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
     ) -> None:
         writer.write(1, sample(4))
@@ -110,9 +112,7 @@ class TestFiling:
         writer.write(1, sample(4, response="another"))
         assert list(Trajectory.objects.values()) == before and not UnarchivedTrajectory.objects.exists()
 
-    def test_a_store_that_is_away_loses_nothing(
-        self, job: Job, writer: Writer, store: FolderStore, now: datetime
-    ) -> None:
+    def test_unreachable_store_loses_nothing(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
         class Away(FolderStore):
             def put(self, key: str, content: bytes | Path) -> None:
                 raise StoreUnavailable(key)
@@ -124,7 +124,7 @@ class TestFiling:
         assert everything(job, store) == before
         assert archive_trajectories(job.pk, store, now=now) == 1
 
-    def test_a_crash_after_the_file_orphans_none(
+    def test_crash_after_writing_the_file_orphans_none(
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
     ) -> None:
         writer.write(1, sample(4))
@@ -152,7 +152,7 @@ class TestFiling:
             writer.write(step + 2, *[sample(each, num_tokens=1) for each in range(32)])
         assert jobs_to_archive(now) == [job.pk]
 
-    def test_one_row_is_read_without_the_whole_file(
+    def test_single_row_is_read_without_the_whole_file(
         self, job: Job, writer: Writer, tmp_path: Path, now: datetime
     ) -> None:
         num_read = 0
@@ -185,7 +185,7 @@ class TestReading:
             seen += [row.trajectory_id for row in found]
             if cursor is None:
                 break
-            writer.write(6, sample(len(seen)))  # what comes meanwhile is newer, so it shifts nothing
+            writer.write(6, sample(len(seen)))  # new rows are newer, so pages do not shift
         assert [each.split("_")[2] for each in seen] == ["5"] * 3 + ["3"] * 3 + ["2"] * 3 + ["1"] * 3
         assert len(set(seen)) == 12
 
@@ -209,7 +209,7 @@ class TestReading:
 
         return get
 
-    def test_the_whole_has_every_token_with_who_wrote_it(
+    def test_full_trajectory_has_every_token_with_its_author(
         self, job: Job, writer: Writer, store: FolderStore, api: Any, now: datetime
     ) -> None:
         writer.write(1, sample(4))
@@ -221,11 +221,11 @@ class TestReading:
         assert archived["trace"] == json.loads(json.dumps(sample(4)["trace"])) | untold
 
     @pytest.mark.parametrize("id", ["traj_1_1_5_0", "traj_9_1_4_0", "x", "traj_1_1_4_0_0", "traj_-1_1_4_0", "%00"])
-    def test_what_is_not_there_is_404(self, job: Job, writer: Writer, api: Any, id: str) -> None:
+    def test_missing_trajectory_is_404(self, job: Job, writer: Writer, api: Any, id: str) -> None:
         writer.write(1, sample(4))
         assert api.get(f"/jobs/{job.pk}/trajectories/{id}").status_code == 404
 
-    def test_another_jobs_trajectory_is_not_there(self, make_job: Any, job: Job, writer: Writer, api: Any) -> None:
+    def test_trajectory_of_another_job_is_404(self, make_job: Any, job: Job, writer: Writer, api: Any) -> None:
         writer.write(1, sample(4))
         other = make_job()
         with pytest.raises(Exception, match="no trajectory"):
@@ -244,7 +244,7 @@ class TestReading:
 
 
 class TestDistributions:
-    def test_are_the_newest_steps_values_by_the_latest_attempt(self, job: Job, writer: Writer) -> None:
+    def test_distribution_is_of_newest_step_and_latest_attempt(self, job: Job, writer: Writer) -> None:
         assert values_of(job, "reward", None) == (None, ())
         writer.write(1, *[sample(each) for each in range(4)])
         writer.write(2, sample(7, num_tokens=9, staleness=3))

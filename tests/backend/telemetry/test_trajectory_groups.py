@@ -1,4 +1,4 @@
-"""Groups: the samples of a step by their question and by their end, and each whole with its turns and its tokens."""
+"""Groups: the samples of a step by question and by end, each in full with its turns and tokens."""
 
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ def told(ordinal: int = 4) -> dict[str, Any]:
     return sample(ordinal, **TOLD) | {"trace": trace}
 
 
-def test_a_step_is_read_by_its_questions_as_its_latest_attempt_did_them(job: Job, writer: Writer) -> None:
+def test_step_is_grouped_by_question_for_latest_attempt(job: Job, writer: Writer) -> None:
     writer.write(3, sample(1, 0, reward=5.0, group_size=1))
     whole = [sample(1, each, reward=float(each), group_size=3, end="trained") for each in range(3)]
     failed = sample(2, 0, outcome="error", reward=0.0, end="failed", reason="no answer", group_size=3)
@@ -46,7 +46,7 @@ def test_a_step_is_read_by_its_questions_as_its_latest_attempt_did_them(job: Job
     assert (first.reward_min, first.reward_mean, first.reward_max) == (0.0, 1.0, 2.0)
     assert first.ends == {"trained": 3}
     assert (second.num_told, second.group_size, second.is_whole, second.ends) == (2, 3, False, {"failed": 2})
-    assert second.reward_mean == 0.5, "an error is no reward of 0"
+    assert second.reward_mean == 0.5, "an error is not a reward of 0"
     assert [row.trajectory_id for row in samples_of_group(job, 3, 1)] == [f"traj_2_3_1_{each}" for each in range(3)]
     assert [(each.end, each.reason, each.num_told) for each in ends_of_step(job, 3)] == [
         ("trained", "", 3), ("failed", "no answer", 1), ("failed", "", 1)
@@ -54,7 +54,7 @@ def test_a_step_is_read_by_its_questions_as_its_latest_attempt_did_them(job: Job
     assert (groups_of_step(job, 4), samples_of_group(job, 3, 9), ends_of_step(job, 4)) == ([], [], [])
 
 
-def test_turns_tokens_and_parts_are_the_same_archived_and_told_by_the_api(
+def test_turns_tokens_and_parts_survive_archiving_and_api(
     job: Job, writer: Writer, tmp_path: Path, api: Any, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FolderStore(tmp_path)
@@ -73,6 +73,6 @@ def test_turns_tokens_and_parts_are_the_same_archived_and_told_by_the_api(
     assert (plain["end"], plain["turns"], plain["parts"], plain["group_size"]) == ("trained", [], {}, 0)
 
 
-def test_distributions_are_of_what_was_trained(job: Job, writer: Writer) -> None:
+def test_distributions_cover_trained_samples(job: Job, writer: Writer) -> None:
     writer.write(1, sample(1, reward=1.0), sample(2, reward=9.0, end="dropped_stale"))
     assert values_of(job, "reward", 1) == (1, [1.0])
