@@ -50,7 +50,7 @@ class AttemptView:
     began_at: datetime
     ready_at: datetime | None = None
     draining_at: datetime | None = None
-    """When it was asked to pause or stop."""
+    """When its pause or stop was requested."""
     kept_at: datetime | None = None
     """When its newest checkpoint was recorded."""
     ended_at: datetime | None = None

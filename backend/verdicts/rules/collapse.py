@@ -1,7 +1,7 @@
 """How a run collapses: its steps change nothing, or its answers lose their end, their length, their reward, their
 variety, or everything but their form.
 
-Invariant: symptoms come together, so only the most telling one is reported.
+Invariant: symptoms come together, so only the most specific one is reported.
 """
 
 from typing import Final

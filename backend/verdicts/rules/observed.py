@@ -13,7 +13,7 @@ Line = Sequence[tuple[int, float]]
 RECENT: Final = 30
 """The last steps, read one by one. Most rules look at the last WINDOW of them; pace rules need more."""
 WHOLE: Final = 400
-"""Number of means that stand for a whole run: more would not show on a screen."""
+"""Number of means that represent a whole run: more would not show on a screen."""
 WINDOW: Final = 10
 """Steps that an alarm is based on. It takes six of ten to move the median: no single step raises an alarm, and one that
 affects every step is raised by the eighth."""
