@@ -19,13 +19,13 @@ from tests.backend.telemetry.test_logs import tell
 
 def batches(job: Job, num: int, *, lines: int = 5) -> list[str]:
     """Lines of two parts in turn, with an error in each."""
-    said = []
+    messages = []
     for batch in range(num):
         part = ("driver", "trainer")[batch % 2]
         words = [f"{batch}.{line}" for line in range(lines)]
         tell(job, part, *[("error" if line == 2 else "info", word) for line, word in enumerate(words)])
-        said += words
-    return said
+        messages += words
+    return messages
 
 
 def over(job: Job) -> None:
@@ -49,15 +49,15 @@ class TestOverHttp:
         assert stream.next() == {"event": "end", "data": {"state": "cancelled"}}
 
     def test_each_line_comes_once_wherever_the_stream_is_cut(self, listen: Any, job: Job) -> None:
-        said = batches(job, 4)
+        messages = batches(job, 4)
         over(job)
         path = f"/jobs/{job.pk}/logs/stream?tail=2000"
         whole = [frame for frame in listen(path).rest() if "id" in frame]
-        assert said_by(whole) == said
+        assert said_by(whole) == messages
         for cut in range(len(whole)):
             rest = listen(path, last=whole[cut]["id"])
-            told = said_by(rest.rest()) if rest.status == 200 else []
-            assert said_by(whole[: cut + 1]) + told == said, f"cut after {whole[cut]['id']}"
+            rest_messages = said_by(rest.rest()) if rest.status == 200 else []
+            assert said_by(whole[: cut + 1]) + rest_messages == messages, f"cut after {whole[cut]['id']}"
 
     def test_ended_job_with_all_lines_received_is_204(self, listen: Any, job: Job) -> None:
         batches(job, 1)
@@ -147,13 +147,13 @@ class TestTheSource:
 
     def test_pull_is_bounded_and_continues(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_lines, "BATCHES_AT_ONCE", 2)
-        said = batches(job, 5)
+        messages = batches(job, 5)
         source, told, again = LogSource(job, Place(cursor=0), Wanted()), list[str](), True
         looks = 0
         while again:
             frames, again = self.pulled(source)
             told, looks = told + frames, looks + 1
-        assert looks == 3 and "".join(told).count("event: line") == len(said)
+        assert looks == 3 and "".join(told).count("event: line") == len(messages)
 
     def test_empty_pull_costs_two_statements(self, job: Job, django_assert_num_queries: Any) -> None:
         batches(job, 3)

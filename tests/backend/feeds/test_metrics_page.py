@@ -148,8 +148,8 @@ def test_several_web_processes_answer_with_one_sum(tmp_path: Path) -> None:
 
     for _ in range(2):
         run("[Client(headers={'host': '127.0.0.1'}).get('/healthz') for _ in range(3)]")
-    told = run(
+    page = run(
         "from backend.feeds.prometheus import _request_times\nfrom prometheus_client import generate_latest\n"
         "print(generate_latest(_request_times()).decode())"
     )
-    assert 'laminar_request_seconds_count{method="GET",route="/healthz",status="200"} 6.0' in told
+    assert 'laminar_request_seconds_count{method="GET",route="/healthz",status="200"} 6.0' in page

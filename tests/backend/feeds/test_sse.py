@@ -29,13 +29,13 @@ class TestOneJob:
         happen(job, "one")
         stream = listen(f"/jobs/{job.pk}/events")
         assert stream.response.headers["content-type"] == "text/event-stream"
-        told = [stream.next() for _ in range(JobEvent.objects.filter(job=job).count())]
-        assert [frame["event"] for frame in told][-1] == "one"
+        frames = [stream.next() for _ in range(JobEvent.objects.filter(job=job).count())]
+        assert [frame["event"] for frame in frames][-1] == "one"
         began = time.monotonic()
         happen(job, "two")
         live = stream.next()
         print(f"commit to frame: {1_000 * (time.monotonic() - began):.0f} ms")
-        assert live["event"] == "two" and int(live["id"]) == live["data"]["seq"] == int(told[-1]["id"]) + 1
+        assert live["event"] == "two" and int(live["id"]) == live["data"]["seq"] == int(frames[-1]["id"]) + 1
 
     def test_stream_resumes_after_a_cut(self, listen: Any, job: Job) -> None:
         first = listen(f"/jobs/{job.pk}/events")
@@ -164,13 +164,13 @@ class TestTheTeam:
         happen(job, "one")
         second = make_job(at=datetime.now(UTC))
         happen(second, "two")
-        told = [stream.next()]
-        while told[-1]["event"] != "two":
-            told.append(stream.next())
-        assert {frame["data"]["job_id"] for frame in told} == {job.pk, second.pk}
-        seqs = [frame["data"]["seq"] for frame in told if frame["data"]["job_id"] == second.pk]
+        frames = [stream.next()]
+        while frames[-1]["event"] != "two":
+            frames.append(stream.next())
+        assert {frame["data"]["job_id"] for frame in frames} == {job.pk, second.pk}
+        seqs = [frame["data"]["seq"] for frame in frames if frame["data"]["job_id"] == second.pk]
         assert seqs == list(range(1, len(seqs) + 1)), "a new job's events are sent from the first"
-        assert "hidden" not in {frame["event"] for frame in told}
+        assert "hidden" not in {frame["event"] for frame in frames}
 
     def test_after_a_cut_nothing_is_lost(self, listen: Any, job: Job, make_job: Any) -> None:
         stream = listen("/events")
@@ -182,10 +182,10 @@ class TestTheTeam:
         other = make_job(at=datetime.now(UTC))
         happen(other, "three")
         again = listen("/events", last=last["id"])
-        told: list[dict[str, Any]] = []
-        while not told or told[-1]["event"] != "three":
-            told.append(again.next())
-        names = [frame["event"] for frame in told]
+        frames: list[dict[str, Any]] = []
+        while not frames or frames[-1]["event"] != "three":
+            frames.append(again.next())
+        names = [frame["event"] for frame in frames]
         assert "two" in names and "submitted" in names
 
     @pytest.mark.long
@@ -206,9 +206,9 @@ class TestTheTeam:
             stream.response.close()
         assert JobEvent.objects.get(type="late").pk < int(seen["id"])
         again = listen("/events", last=seen["id"])
-        told: list[str] = []
-        while "late" not in told:
-            told.append(again.next()["event"])
+        events: list[str] = []
+        while "late" not in events:
+            events.append(again.next()["event"])
 
     def test_an_unknown_or_foreign_id_is_gone(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
         assert listen("/events", last=10**12).status == 410

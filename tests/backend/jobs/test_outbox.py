@@ -42,9 +42,9 @@ class Handled:
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The ids passed to the nudge after a commit."""
-    told: list[list[int]] = []
-    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: told.append(list(ids)))
-    return told
+    batches: list[list[int]] = []
+    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: batches.append(list(ids)))
+    return batches
 
 
 def in_a_moment() -> datetime:
@@ -258,13 +258,13 @@ def test_submitting_a_job_leaves_a_row_for_its_pool(job: Job, pool: ResourcePool
 
 
 def test_log_lines_of_a_delivery_name_the_job(db: None) -> None:
-    now, said = database_now(), []
+    now, lines = database_now(), []
     for topic, key in (("launch", "job_1"), ("schedule", "pool_1")):
         OutboxMessage.objects.create(topic=topic, key=key, created_at=now, not_before=now)
 
     def act(key: str) -> None:
         record = logging.LogRecord("x", logging.INFO, __file__, 1, "did", (), None)
-        said.append(json.loads(JsonLine().format(record)))
+        lines.append(json.loads(JsonLine().format(record)))
 
     deliver([row.pk for row in OutboxMessage.objects.all()], {"launch": act, "schedule": act}, now)
-    assert sorted(line.get("job", "") for line in said) == ["", "job_1"]
+    assert sorted(line.get("job", "") for line in lines) == ["", "job_1"]

@@ -112,10 +112,10 @@ class World:
 
     def rounds(self, seconds: float, *, turns: Iterable[int | None] | None) -> None:
         """One round every ten seconds, each after a heartbeat with this number of turns; None: without a heartbeat."""
-        told = None if turns is None else iter(turns)
+        counts = None if turns is None else iter(turns)
         for _ in range(int(seconds / 10)):
-            if told is not None:
-                self.beat(next(told))
+            if counts is not None:
+                self.beat(next(counts))
             self.after_away(10)
 
     def finish(self, outcome: str, **about: str) -> None:

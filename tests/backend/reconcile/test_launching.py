@@ -77,8 +77,8 @@ class TestLaunching:
         kill_job(world.job.pk, actor="user:1", now=world.now)
         for _ in range(2):
             stop_superseded(world.job.pk, world.ray)
-        told = world.job.events.filter(type="cluster_stopped")
-        assert [event.message for event in told] == ["Sent a stop request for attempt 1 to the cluster."]
+        stops = world.job.events.filter(type="cluster_stopped")
+        assert [event.message for event in stops] == ["Sent a stop request for attempt 1 to the cluster."]
 
     def test_stop_of_another_job_is_not_recorded(self, world: World) -> None:
         world.run()

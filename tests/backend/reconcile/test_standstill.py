@@ -82,10 +82,10 @@ class TestTold:
         self, running: World, client: Client, api: Api, alice: User
     ) -> None:
         client.force_login(alice)
-        said = "stalled: its driver has not moved since"
-        assert said not in client.get(f"/jobs/{running.job.pk}/").content.decode()
+        sentence = "stalled: its driver has not moved since"
+        assert sentence not in client.get(f"/jobs/{running.job.pk}/").content.decode()
         running.rounds(STALLED_AFTER_S + 20, turns=repeat(1))
-        assert said in client.get(f"/jobs/{running.job.pk}/").content.decode()
+        assert sentence in client.get(f"/jobs/{running.job.pk}/").content.decode()
         assert api.get(f"/jobs/{running.job.pk}").json()["stalled_since"] is not None
         [attempt] = api.get(f"/jobs/{running.job.pk}/attempts").json()["data"]
         assert attempt["moved_at"] < attempt["last_seen_at"], "it sends heartbeats and does not move"

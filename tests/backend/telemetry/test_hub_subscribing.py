@@ -23,18 +23,18 @@ def move(job: Job) -> int:
 def test_news_during_subscription_is_not_missed(
     watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_up, dispatched, told = consumers._visible_job, Hub._dispatch, threading.Event()
+    looked_up, dispatched, offered = consumers._visible_job, Hub._dispatch, threading.Event()
 
     def dispatch(hub: Hub, channel: str, payload: str) -> None:
         dispatched(hub, channel, payload)
-        told.set()
+        offered.set()
 
     async def look_up(user: User, job_id: str) -> Job | None:
-        found = await looked_up(user, job_id)
-        told.clear()
+        job = await looked_up(user, job_id)
+        offered.clear()
         await database_sync_to_async(move)(job)
-        assert await asyncio.to_thread(told.wait, 10)
-        return found
+        assert await asyncio.to_thread(offered.wait, 10)
+        return job
 
     watch(alice).settle()  # the hub is listening
     monkeypatch.setattr(Hub, "_dispatch", dispatch)

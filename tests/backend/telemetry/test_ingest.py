@@ -130,8 +130,8 @@ class TestTheWayOfAJob:
         job.refresh_from_db()
         assert (job.state, job.phase) == ("starting", "loading_weights")
         driver.say(READY, {"type": "phase_changed", "phase": "evaluating"})
-        told = {"num_prompts": 256, "reward_mean": 0.25, "reward_std": 0.4, "length_mean": 9.5}
-        driver.say({"type": "evaluated", "version": 0} | told)
+        evaluation = {"num_prompts": 256, "reward_mean": 0.25, "reward_std": 0.4, "length_mean": 9.5}
+        driver.say({"type": "evaluated", "version": 0} | evaluation)
         driver.say(step(1), trajectories(1), step(2), checkpoint(2))
         job.refresh_from_db()
         assert (job.state, job.phase, job.step) == ("running", "evaluating", 2)

@@ -29,8 +29,8 @@ def tell(job: Job, component: str, *lines: tuple[str, str], num_dropped: int = 0
         store_lines(locked, 1, body, cursor=next_cursor(locked), now=START)
 
 
-def messages(found: logs.Lines) -> list[str]:
-    return [line.message for line in found.lines]
+def messages(page: logs.Lines) -> list[str]:
+    return [line.message for line in page.lines]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_following_returns_each_line_once(job: Job) -> None:
     cursor = 0
     for batch in range(6):
         tell(job, ("driver", "trainer")[batch % 2], ("info", f"a{batch}"), ("error", f"b{batch}"))
-        found = lines_after(job, cursor, Wanted(), limit=1)
-        seen, cursor = seen + messages(found), found.cursor
+        page = lines_after(job, cursor, Wanted(), limit=1)
+        seen, cursor = seen + messages(page), page.cursor
     assert seen == [f"{kind}{batch}" for batch in range(6) for kind in "ab"]
     assert lines_after(job, cursor, Wanted(), limit=1).cursor == cursor
 
@@ -107,8 +107,8 @@ def test_lines_beyond_the_limit_are_dropped_and_counted(job: Job, monkeypatch: p
     monkeypatch.setattr(logs, "MOST_BYTES", 400)
     for batch in range(40):
         tell(job, "driver", *[("info", f"{batch} {at} {hash((batch, at))}") for at in range(5)])
-    found = last_lines(job, Wanted(), tail=1_000)
-    assert 0 < len(found.lines) < 200 and len(found.lines) + found.num_dropped == 200
+    page = last_lines(job, Wanted(), tail=1_000)
+    assert 0 < len(page.lines) < 200 and len(page.lines) + page.num_dropped == 200
     assert sum(len(batch.content) for batch in LogBatch.objects.all()) < 450
     assert LogBatch.objects.count() < 40
 

@@ -57,7 +57,7 @@ def talked(make_job: MakeJob, store: FolderStore) -> Callable[..., Job]:
 
 
 def files(store: FolderStore, job: Job) -> list[str]:
-    return [found.key for found in store.list(f"jobs/{job.pk}/trajectories/")]
+    return [item.key for item in store.list(f"jobs/{job.pk}/trajectories/")]
 
 
 def left(job: Job, store: FolderStore) -> tuple[int, int, int, int, int]:
@@ -121,9 +121,9 @@ def test_readers_get_410_from_the_first_piece_on(
     for kind, word in (("logs", "log lines"), ("trajectories", "trajectories")):
         for path in paths[kind]:
             answer = api.get(path)
-            told = answer.json()
-            assert (answer.status_code, told["code"]) == (410, "removed")
-            assert f"The {word} of this job were removed on 2026-04-05" in told["detail"]
+            answer_body = answer.json()
+            assert (answer.status_code, answer_body["code"]) == (410, "removed")
+            assert f"The {word} of this job were removed on 2026-04-05" in answer_body["detail"]
     browser = Client()
     browser.force_login(alice)
     assert browser.get(f"/jobs/{job.pk}/").status_code == 200

@@ -28,8 +28,8 @@ class Writer:
                 points = []
                 piece = steps[at : at + batch]
                 # Once per batch, as in ingest: reading a row changed n times in one transaction takes n² steps.
-                told = next_cursor(job, count=len(piece)) - len(piece)
-                for cursor, step in enumerate(piece, start=told + 1):
+                before = next_cursor(job, count=len(piece)) - len(piece)
+                for cursor, step in enumerate(piece, start=before + 1):
                     for name in names:
                         value = self.chance.gauss(0, 1)
                         points.append(NewPoint(name=name, step=step, at=self.now, value=value, cursor=cursor))
@@ -51,13 +51,13 @@ def check_rollups(job: Job, writer: Writer) -> None:
     for series in MetricSeries.objects.filter(job=job):
         below = {step: value for step, value in writer.values(series.name).items() if step < series.rolled_to}
         for size in SIZES:
-            found = {row.first_step: row for row in MetricRollup.objects.filter(series=series, size=size)}
+            rows = {row.first_step: row for row in MetricRollup.objects.filter(series=series, size=size)}
             expected: dict[int, list[int]] = defaultdict(list)
             for step in below:
                 expected[step // size * size].append(step)
-            assert sorted(found) == sorted(expected), (series.name, size)
+            assert sorted(rows) == sorted(expected), (series.name, size)
             for first, steps in expected.items():
-                row, values = found[first], [below[step] for step in steps]
+                row, values = rows[first], [below[step] for step in steps]
                 assert (row.count, row.last_step, row.low, row.high) == (
                     len(steps),
                     max(steps),

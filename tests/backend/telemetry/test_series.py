@@ -22,10 +22,10 @@ def write(job: Job, steps: range, now: datetime, *names: str, attempt: int = 1) 
         locked = locked_job(job.pk)
         wanted = [(step, name) for step in steps for name in names or ("loss",)]
         # Once per batch, as in ingest: reading a row changed n times in one transaction takes n² steps.
-        told = next_cursor(locked, count=len(wanted)) - len(wanted)
+        before = next_cursor(locked, count=len(wanted)) - len(wanted)
         points = [
             NewPoint(name=name, step=step, at=now, value=float(step), cursor=cursor)
-            for cursor, (step, name) in enumerate(wanted, start=told + 1)
+            for cursor, (step, name) in enumerate(wanted, start=before + 1)
         ]
         store_points(locked, attempt, points)
 

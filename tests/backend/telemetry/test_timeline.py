@@ -38,22 +38,22 @@ def at(seconds: float) -> datetime:
 def test_spans_are_returned_unchanged(job: Job) -> None:
     tell(job, observed([("decode", -5, -1.5), ("weights", -1.5, 0)], [("idle", -5, 0)]), at(5))
     tell(job, observed([("decode", -5, 0)], []), at(10))
-    found = replica_timeline(job, at(0), at(100))
-    assert [(each.replica, each.doing, each.start, each.end) for each in found.spans] == [
+    timeline = replica_timeline(job, at(0), at(100))
+    assert [(each.replica, each.doing, each.start, each.end) for each in timeline.spans] == [
         (0, "decode", at(0), at(3.5)),
         (0, "weights", at(3.5), at(5)),
         (0, "decode", at(5), at(10)),
         (1, "idle", at(0), at(5)),
     ]
-    assert {(each.incarnation, each.version, each.attempt) for each in found.spans} == {(1, 7, 1)}
-    assert found.cell_s == 0
+    assert {(each.incarnation, each.version, each.attempt) for each in timeline.spans} == {(1, 7, 1)}
+    assert timeline.cell_s == 0
 
 
 def test_spans_are_clipped_to_the_range(job: Job) -> None:
     tell(job, observed([("decode", -5, -2), ("idle", -2, 0)]), at(5))
     tell(job, observed([("decode", -5, 0)]), at(10))
-    found = replica_timeline(job, at(1), at(4))
-    assert [(each.doing, each.start, each.end) for each in found.spans] == [
+    timeline = replica_timeline(job, at(1), at(4))
+    assert [(each.doing, each.start, each.end) for each in timeline.spans] == [
         ("decode", at(1), at(3)),
         ("idle", at(3), at(4)),
     ]
@@ -64,15 +64,15 @@ def test_too_many_spans_become_shares_that_add_up(job: Job) -> None:
     per_fact = [("decode" if each % 2 else "idle", -10 + each * 0.1, -9.9 + each * 0.1) for each in range(100)]
     for fact in range(1, 61):  # ten minutes of two replicas, 12,000 spans
         tell(job, observed(per_fact, per_fact), at(fact * 10))
-    found = replica_timeline(job, at(0), at(600))
-    assert found.spans == () and found.cell_s == 60 and len(found.cells) <= MOST_CELLS
+    timeline = replica_timeline(job, at(0), at(600))
+    assert timeline.spans == () and timeline.cell_s == 60 and len(timeline.cells) <= MOST_CELLS
     for replica in (0, 1):
         by_doing = {
-            doing: sum(cell.seconds for cell in found.cells if (cell.replica, cell.doing) == (replica, doing))
+            doing: sum(cell.seconds for cell in timeline.cells if (cell.replica, cell.doing) == (replica, doing))
             for doing in ("decode", "idle")
         }
         assert by_doing == {"decode": pytest.approx(300, abs=0.1), "idle": pytest.approx(300, abs=0.1)}
-    assert all(cell.seconds <= 60.1 for cell in found.cells)
+    assert all(cell.seconds <= 60.1 for cell in timeline.cells)
     few = replica_timeline(job, at(0), at(100))
     assert 0 < len(few.spans) <= MOST_SPANS and few.cells == ()
 
@@ -83,9 +83,9 @@ def test_a_day_of_many_replicas_is_bounded(job: Job) -> None:
     for hour in range(1, 25):
         tell(job, observed(*replicas), at(hour * 3600))
     ReplicaActivity.objects.filter(job=job).update(num_spans=MOST_SPANS)
-    found = replica_timeline(job, at(0), at(86_400))
-    assert 0 < len(found.cells) <= MOST_CELLS
-    assert sum(cell.seconds for cell in found.cells) == pytest.approx(64 * 86_400)
+    timeline = replica_timeline(job, at(0), at(86_400))
+    assert 0 < len(timeline.cells) <= MOST_CELLS
+    assert sum(cell.seconds for cell in timeline.cells) == pytest.approx(64 * 86_400)
 
 
 def test_old_job_keeps_minutes_only(attempt: JobAttempt, job: Job, now: datetime) -> None:
@@ -99,8 +99,8 @@ def test_old_job_keeps_minutes_only(attempt: JobAttempt, job: Job, now: datetime
     assert forget_old_spans(keep=keep, now=now + keep) == 0
     assert forget_old_spans(keep=keep, now=now + keep + timedelta(seconds=1)) == 1
     job.refresh_from_db()
-    found = replica_timeline(job, at(0), at(60))
-    assert [(cell.doing, cell.seconds) for cell in found.cells] == [("decode", 3.0), ("idle", 2.0)]
+    timeline = replica_timeline(job, at(0), at(60))
+    assert [(cell.doing, cell.seconds) for cell in timeline.cells] == [("decode", 3.0), ("idle", 2.0)]
 
 
 def test_absurdly_old_span_is_cut(job: Job) -> None:
@@ -112,8 +112,8 @@ def test_absurdly_old_span_is_cut(job: Job) -> None:
 def test_rest_returns_newest_minutes_or_requested_range(job: Job, api: Any) -> None:
     tell(job, observed([("decode", -5, 0)]), at(5))
     path = f"/jobs/{job.pk}/timeline"
-    asked = api.get(path, **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
-    assert [(span["doing"], span["start"]) for span in asked["spans"]] == [("decode", "2026-01-05T12:00:00Z")]
+    in_range = api.get(path, **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
+    assert [(span["doing"], span["start"]) for span in in_range["spans"]] == [("decode", "2026-01-05T12:00:00Z")]
     assert api.get(path).json()["spans"] == []
     for query in ({"from": "2026-01-05", "to": "2026-01-04"}, {"from": "0001-01-01T00:00:00+14:00"}, {"to": "x"}):
         assert api.get(path, **query).status_code == 422
@@ -133,14 +133,14 @@ def test_very_many_replicas_report_in_turns(job: Job, api: Any) -> None:
     assert api.get(path).json() == {"num_replicas": 0, "replicas": []}
     tell(job, holding(3, 0, 1, 2, incarnation=9), at(0))
     tell(job, holding(900, *range(64)), at(1), attempt=2)
-    told = api.get(path).json()
-    assert (told["num_replicas"], len(told["replicas"])) == (900, 64), "none of an earlier attempt"
+    answer = api.get(path).json()
+    assert (answer["num_replicas"], len(answer["replicas"])) == (900, 64), "none of an earlier attempt"
     for fact, first in enumerate(range(64, 900, 64)):
         tell(job, holding(900, *range(first, min(first + 64, 900))), at(2 + fact), attempt=2)
     tell(job, holding(900, 7, running=5, incarnation=2), at(60), attempt=2)
-    told = api.get(path).json()
-    assert [each["replica"] for each in told["replicas"]] == list(range(900))
-    assert told["replicas"][7] == {
+    answer = api.get(path).json()
+    assert [each["replica"] for each in answer["replicas"]] == list(range(900))
+    assert answer["replicas"][7] == {
         "attempt": 2, "replica": 7, "incarnation": 2, "version": 7, "at": "2026-01-05T12:01:00Z", "kv_used": 0.007,
         "num_running": 5, "num_waiting": 2, "num_with_environment": 3, "num_prefilled": 2**40, "num_decoded": 7,
     }  # fmt: skip
@@ -161,5 +161,5 @@ def test_rows_of_an_earlier_release_have_no_states(job: Job, api: Any) -> None:
     tell(job, observed([("decode", -5, 0)]), at(5))
     ReplicaActivity.objects.update(states=None, num_states=0)
     assert api.get(f"/jobs/{job.pk}/replicas").json()["replicas"] == []
-    told = api.get(f"/jobs/{job.pk}/timeline", **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
-    assert (len(told["spans"]), told["states"]) == (1, [])
+    answer = api.get(f"/jobs/{job.pk}/timeline", **{"from": at(0).isoformat(), "to": at(10).isoformat()}).json()
+    assert (len(answer["spans"]), answer["states"]) == (1, [])

@@ -30,9 +30,9 @@ def test_pool_with_only_a_future_price_is_free(api: Api, pool: ResourcePool) -> 
 
 def test_hourly_and_maximum_cost_are_exact(api: Api, pool: ResourcePool) -> None:
     priced(pool, "0.000555555556")
-    told = api.post("/jobs:preview", {"spec": SPEC}).json()
-    assert told["devices"] == 4
-    assert told["cost"] == {
+    preview = api.post("/jobs:preview", {"spec": SPEC}).json()
+    assert preview["devices"] == 4
+    assert preview["cost"] == {
         "currency": "EUR",
         "an_hour": "8.0000000064",
         "an_hour_at_least": "4.0000000032",
@@ -49,5 +49,5 @@ def test_submit_form_shows_cost(pool: ResourcePool, project: Project, alice: Use
     page = client.post(
         "/jobs/new", sent, content_type="application/x-www-form-urlencoded", secure=True
     ).content.decode()
-    told = "It costs 14.40 EUR an hour with all devices, 7.20 with those that it starts with; 28.80 EUR if it takes"
-    assert told in page
+    sentence = "It costs 14.40 EUR an hour with all devices, 7.20 with those that it starts with; 28.80 EUR if it takes"
+    assert sentence in page

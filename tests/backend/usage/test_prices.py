@@ -39,7 +39,7 @@ prices = st.lists(
     st.builds(PriceView, valid_from=moments, picos=st.integers(min_value=0, max_value=10**24 - 1)),
     max_size=5,
     unique_by=lambda price: price.valid_from,
-).map(lambda found: sorted(found, key=lambda price: price.valid_from))
+).map(lambda drawn: sorted(drawn, key=lambda price: price.valid_from))
 attempts = st.lists(attempt_views, max_size=4).map(lambda views: sorted(views, key=lambda view: view.began_at))
 lengths = st.integers(min_value=0, max_value=4 * 86_400 * 10**6).map(lambda us: timedelta(microseconds=us))
 
@@ -175,8 +175,8 @@ def test_future_price_is_withdrawn_until_a_minute_before(pool: ResourcePool) -> 
         withdraw_price(pool, soon.pk, actor="user:1", now=now)
     withdraw_price(pool, later.pk, actor="user:1", now=now)
     assert list(PoolPrice.objects.values_list("pk", flat=True)) == [soon.pk]
-    told = AuditEntry.objects.filter(target=pool.pk).order_by("seq").values_list("action", flat=True)
-    assert list(told) == ["price.set", "price.set", "price.withdrawn"]
+    actions = AuditEntry.objects.filter(target=pool.pk).order_by("seq").values_list("action", flat=True)
+    assert list(actions) == ["price.set", "price.set", "price.withdrawn"]
 
 
 def test_currency_is_set_once(pool: ResourcePool, now: datetime) -> None:
@@ -215,8 +215,8 @@ def test_api_returns_exact_costs_and_operators_set_prices(
     operator = Api(make_key(alice, scopes=("quota:write", "usage:read")))
     assert operator.get("/usage").json()["total_cost"] is None
     body = {"per_device_second": "0.000555555556", "currency": "EUR"}
-    made = operator.post(f"/pools/{pool.pk}/prices", body)
-    assert made.status_code == 201 and made.json()["per_device_second"] == "0.000555555556"
+    created = operator.post(f"/pools/{pool.pk}/prices", body)
+    assert created.status_code == 201 and created.json()["per_device_second"] == "0.000555555556"
     refused = operator.post(f"/pools/{pool.pk}/prices", body | {"valid_from": "2020-01-01T00:00:00Z"})
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/valid_from"
     later = operator.post(f"/pools/{pool.pk}/prices", body | {"valid_from": "2030-01-01T00:00:00Z"})
@@ -226,8 +226,8 @@ def test_api_returns_exact_costs_and_operators_set_prices(
     held(job, pool, begin, 0, 3_600, devices=2)
     settle_reservations()
     query = {"from": begin.date().isoformat(), "to": (begin + timedelta(hours=1)).date().isoformat()}
-    told = operator.get("/usage", **query).json()
-    assert told["total_cost"] == {"currency": "EUR", "held": "4.0000000032", "credited": "0", "billed": "4.0000000032"}
+    usage = operator.get("/usage", **query).json()
+    assert usage["total_cost"] == {"currency": "EUR", "held": "4.0000000032", "credited": "0", "billed": "4.0000000032"}
     table = operator.get("/usage", format="csv", **query).content.decode()
     assert table.splitlines()[0].endswith("held_EUR,credited_EUR,billed_EUR")
     assert table.splitlines()[1].endswith("4.0000000032,0,4.0000000032")

@@ -210,9 +210,9 @@ class TestRest:
         for job in jobs:
             advance(locked_job(job.pk), JobState.STOPPING, actor="test", now=live.at(7), target_state="cancelled")
             advance(locked_job(job.pk), JobState.CANCELLED, actor="test", now=live.at(9))
-        asked = {"group_by": "job", "from": "2026-01-01", "to": "2026-01-31", "limit": 1}
-        first = reader.get("/usage", **asked).json()
-        second = reader.get("/usage", **asked, after=first["next_after"]).json()
+        query = {"group_by": "job", "from": "2026-01-01", "to": "2026-01-31", "limit": 1}
+        first = reader.get("/usage", **query).json()
+        second = reader.get("/usage", **query, after=first["next_after"]).json()
         assert [len(first["data"]), first["has_more"], len(second["data"]), second["has_more"]] == [1, True, 1, False]
         assert {first["data"][0]["group"], second["data"][0]["group"]} == {job.pk for job in jobs}
         total = first["total"]
@@ -227,9 +227,9 @@ class TestRest:
         Project.objects.filter(pk=project.pk).update(name='=HYPERLINK("http://evil")')
         live.starts(0)
         live.finishes(10)
-        asked = {"group_by": "project", "from": "2026-01-01", "to": "2026-01-31"} | how.get("query", {})
+        query = {"group_by": "project", "from": "2026-01-01", "to": "2026-01-31"} | how.get("query", {})
         headers = {"Authorization": f"Bearer {reader.key}"} | how.get("headers", {})
-        answer = reader.client.get("/api/v1/usage", asked, headers=headers)
+        answer = reader.client.get("/api/v1/usage", query, headers=headers)
         assert answer["Content-Type"].startswith("text/csv") and "attachment" in answer["Content-Disposition"]
         (row,) = csv.DictReader(StringIO(answer.content.decode()))
         assert (row["project"], row["label"]) == (project.pk, '\'=HYPERLINK("http://evil")')
@@ -257,7 +257,7 @@ class TestRest:
         assert narrow.get("/usage").status_code == 403
 
     @pytest.mark.parametrize(
-        "asked",
+        "query",
         [
             {"from": "2026-02-01", "to": "2026-01-01"},
             {"from": "2020-01-01", "to": "2026-01-01"},
@@ -267,8 +267,8 @@ class TestRest:
             {"from": "0001-01-01", "to": "0001-01-02"},
         ],
     )
-    def test_a_range_that_makes_no_sense_is_refused(self, reader: Any, asked: dict[str, str]) -> None:
-        assert reader.get("/usage", **asked).status_code == 422
+    def test_a_range_that_makes_no_sense_is_refused(self, reader: Any, query: dict[str, str]) -> None:
+        assert reader.get("/usage", **query).status_code == 422
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x", "\t=1", "  =1", "\r=1", "＝1"])

@@ -48,7 +48,7 @@ class Trained:
         return list(rows.values_list("type", "reason"))
 
     def kinds(self) -> list[str]:
-        return [found.kind for found in verdict_of(self.job).findings]
+        return [finding.kind for finding in verdict_of(self.job).findings]
 
 
 @pytest.fixture

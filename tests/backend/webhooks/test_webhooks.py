@@ -75,10 +75,10 @@ class TestFanOut:
         job = make_job()
         cancel_job(job.pk, actor="user:1", now=NOW)
         fan_out(now=NOW)
-        told = WebhookDelivery.objects.values_list("endpoint_id", "type")
-        assert {kind for who, kind in told if who == everything.pk} >= {"job.submitted", "job.cancelled"}
-        assert [kind for who, kind in told if who == states.pk] == ["job.cancelled"]
-        assert {who for who, _ in told} == {everything.pk, states.pk}
+        deliveries = WebhookDelivery.objects.values_list("endpoint_id", "type")
+        assert {kind for who, kind in deliveries if who == everything.pk} >= {"job.submitted", "job.cancelled"}
+        assert [kind for who, kind in deliveries if who == states.pk] == ["job.cancelled"]
+        assert {who for who, _ in deliveries} == {everything.pk, states.pk}
         assert not PendingEvent.objects.exists()
 
     def test_team_without_webhooks_writes_no_pending_event(self, job: Job) -> None:
@@ -132,8 +132,8 @@ class TestSending:
         (got,) = receiver.received
         assert is_signed(got.headers, got.body, secret) and not is_signed(got.headers, got.body, new_secret())
         assert got.headers["webhook-timestamp"] == str(int(NOW.timestamp()))
-        told = json.loads(got.body)
-        assert (told["type"], told["data"]["job_id"], told["data"]["event"]["seq"]) == ("job.submitted", job.pk, 1)
+        sent = json.loads(got.body)
+        assert (sent["type"], sent["data"]["job_id"], sent["data"]["event"]["seq"]) == ("job.submitted", job.pk, 1)
         row = WebhookDelivery.objects.get()
         assert (row.state, row.num_attempts, row.attempts[0]["status"]) == ("delivered", 1, 204)
         assert send(NOW + timedelta(days=1)) == 0, "it is not sent again"
@@ -247,9 +247,9 @@ class TestSending:
         make_job()
         fan_out(now=NOW)
         with ThreadPoolExecutor(8) as senders:
-            found = list(senders.map(in_own_connection(lambda _: claim(now=NOW, room=4)), range(16)))
-        found.append(claim(now=NOW, room=10))  # rows skipped while locked by another claim
-        ids = [message.delivery_id for batch in found for message in batch]
+            claims = list(senders.map(in_own_connection(lambda _: claim(now=NOW, room=4)), range(16)))
+        claims.append(claim(now=NOW, room=10))  # rows skipped while locked by another claim
+        ids = [message.delivery_id for batch in claims for message in batch]
         assert len(ids) == len(set(ids)) == 10
 
 
@@ -275,9 +275,9 @@ class TestApi:
         return api_all.post("/webhooks", {"url": "https://example.org/hook"} | fields)
 
     def test_the_secret_is_shown_once_and_never_stored_or_logged(self, api_all: Any) -> None:
-        made = self.make(api_all)
-        document = made.json()
-        assert made.status_code == 201 and document["secret"].startswith("whsec_")
+        created = self.make(api_all)
+        document = created.json()
+        assert created.status_code == 201 and document["secret"].startswith("whsec_")
         assert len(base64.b64decode(document["secret"].removeprefix("whsec_"))) == 32
         later = [api_all.get(f"/webhooks/{document['id']}"), api_all.get("/webhooks"), api_all.get("/audit-log")]
         with connection.cursor() as db:
@@ -302,9 +302,9 @@ class TestApi:
         assert not is_signed(after.headers, after.body, first) and is_signed(after.headers, after.body, second)
 
     def test_unseen_change_is_not_overwritten(self, api_all: Any) -> None:
-        made = self.make(api_all)
-        address = f"/webhooks/{made.json()['id']}"
-        tag = made["ETag"]
+        created = self.make(api_all)
+        address = f"/webhooks/{created.json()['id']}"
+        tag = created["ETag"]
 
         def patch(body: Any, if_match: str | None) -> Any:
             headers = {"Authorization": f"Bearer {api_all.key}"} | ({"If-Match": if_match} if if_match else {})
@@ -334,9 +334,9 @@ class TestApi:
     def test_a_test_message_is_sent_like_any_other(self, api_all: Any, start: Any, listen: Any) -> None:
         receiver = start()
         endpoint = listen(receiver.url, events=("job.succeeded",))
-        asked = api_all.post(f"/webhooks/{endpoint.pk}/test")
-        assert asked.status_code == 202
-        send(just_after(asked.json()["next_attempt_at"]))
+        answer = api_all.post(f"/webhooks/{endpoint.pk}/test")
+        assert answer.status_code == 202
+        send(just_after(answer.json()["next_attempt_at"]))
         assert json.loads(receiver.received[0].body)["type"] == "webhook.test"
         WebhookEndpoint.objects.update(disabled_at=NOW)
         assert api_all.post(f"/webhooks/{endpoint.pk}/test").json()["code"] == "webhook_disabled"

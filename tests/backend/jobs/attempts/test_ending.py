@@ -21,7 +21,7 @@ def running(job: Job, attempt: JobAttempt, now: datetime) -> Job:
     return job
 
 
-def told(job: Job, attempt: JobAttempt, outcome: str, now: datetime, *, failure_class: str = "") -> Job:
+def report_end(job: Job, attempt: JobAttempt, outcome: str, now: datetime, *, failure_class: str = "") -> Job:
     with transaction.atomic():
         job = locked_job(job.pk)
         end_as_reported(job, attempt, outcome=outcome, failure_class=failure_class, message=MESSAGE, now=now)
@@ -42,7 +42,7 @@ def test_lost_node_leads_to_next_attempt(running: Job, attempt: JobAttempt, now:
     if by == "reconcile":
         job = unheard(running, attempt, now)
     else:
-        job = told(running, attempt, "failed", now, failure_class="infrastructure")
+        job = report_end(running, attempt, "failed", now, failure_class="infrastructure")
     assert (job.state, job.num_attempts, job.message) == ("starting", 2, f"{MESSAGE} Restarting from the beginning.")
     first = job.attempts.get(n=1)
     assert (first.failure_class, first.ended_at) == ("infrastructure", now)
@@ -50,7 +50,7 @@ def test_lost_node_leads_to_next_attempt(running: Job, attempt: JobAttempt, now:
 
 
 def test_engine_pausing_by_itself_pauses_its_job(running: Job, attempt: JobAttempt, now: datetime) -> None:
-    job = told(running, attempt, "paused", now)
+    job = report_end(running, attempt, "paused", now)
     assert (job.state, job.reason, job.message) == ("paused", "engine", f"{MESSAGE} Will start from the beginning.")
     assert not ControlRequest.objects.filter(acknowledged_at__isnull=True).exists()
 
@@ -66,7 +66,7 @@ def test_stopping_job_ends_in_its_target_state(
         if by == "reconcile":
             end_stopped(job, actor="reconcile", now=now)
     if by == "its driver":
-        job = told(job, attempt, "succeeded", now)
+        job = report_end(job, attempt, "succeeded", now)
     assert (job.state, job.reason) == (target, "asked")
     unsaid = "Why." if target == "failed" else "The engine stopped without reporting an outcome."
     assert job.message == (MESSAGE if by == "its driver" else unsaid)
@@ -75,7 +75,7 @@ def test_stopping_job_ends_in_its_target_state(
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
 def test_failure_without_retry_ends_the_job(running: Job, attempt: JobAttempt, now: datetime, outcome: str) -> None:
     failure_class = "user_code" if outcome == "failed" else ""
-    job = told(running, attempt, outcome, now, failure_class=failure_class)
+    job = report_end(running, attempt, outcome, now, failure_class=failure_class)
     assert (job.state, job.failure_class, job.reason) == (outcome, failure_class, "engine_finished")
     moves = job.events.exclude(to_state="").order_by("seq").values_list("to_state", flat=True)
     assert list(moves)[-2:] == ["stopping", outcome]

@@ -44,18 +44,18 @@ def test_failed_job_is_explained_by_its_evidence(
     for _ in range(2):
         gather_evidence(job.pk, FakeRay())
     job.refresh_from_db()
-    told = explain_failure(job)
-    assert (told.failure_class, told.cause) == ("user_code", "The environment keeps dying.")
-    assert told.advice == ADVICE["user_code"] and (told.tries, told.tried) == (1, 1)
-    assert (told.resume_step, told.attempt) == (4, 1)
-    seen = told.evidence
+    explanation = explain_failure(job)
+    assert (explanation.failure_class, explanation.cause) == ("user_code", "The environment keeps dying.")
+    assert explanation.advice == ADVICE["user_code"] and (explanation.tries, explanation.tried) == (1, 1)
+    assert (explanation.resume_step, explanation.attempt) == (4, 1)
+    seen = explanation.evidence
     assert (seen.phase, seen.step, seen.faults) == ("training", 5, ["environment: it dies"])
     assert seen.last_fact is not None and seen.last_fact.seq == 4
     assert seen.log_tail.startswith("last words") and "secret" not in seen.log_tail
 
 
-def lines(component: str, *said: tuple[str, str], at: datetime) -> dict[str, Any]:
-    rows = [{"at": at, "level": level, "message": message} for level, message in said]
+def lines(component: str, *entries: tuple[str, str], at: datetime) -> dict[str, Any]:
+    rows = [{"at": at, "level": level, "message": message} for level, message in entries]
     return {"type": "log_lines", "component": component, "lines": rows}
 
 
@@ -84,12 +84,12 @@ class TestLastWords:
             FAILED,
             now=now,
         )
-        told = api.get(f"/jobs/{job.pk}/explain").json()["failure"]["evidence"]["lines"]
-        assert [(line["component"], line["message"]) for line in told] == [
+        lines_out = api.get(f"/jobs/{job.pk}/explain").json()["failure"]["evidence"]["lines"]
+        assert [(line["component"], line["message"]) for line in lines_out] == [
             *[("environment", f"ZeroDivisionError {each}") for each in (5, 6, 7, 8)],
             ("trainer", "no batch for 60 s"),
         ]
-        assert {line["level"] for line in told} == {"error"}
+        assert {line["level"] for line in lines_out} == {"error"}
 
     def test_last_lines_are_evidence_without_errors(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
         say(
@@ -107,7 +107,7 @@ class TestLastWords:
         say(attempt, *parts, FAILED, now=now)
         seen = evidence_of(attempt)
         assert list(seen.by_component) == [f"rollout-{n}" for n in (39, 38, 37, 36, 35)], "those with the newest lines"
-        assert {len(said) for said in seen.by_component.values()} == {4}
+        assert {len(part_lines) for part_lines in seen.by_component.values()} == {4}
 
     def test_lines_of_earlier_attempt_are_excluded(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
         say(attempt, lines("driver", ("error", "the first"), at=now), now=now)
@@ -142,9 +142,9 @@ def test_timeout_is_explained_by_the_attempt_that_ran_out(job: Job, attempt: Job
     batch = {"attempt": 1, "fence": attempt.fence, "facts": [{"seq": 3, "at": now, "body": body}]}
     ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
     job.refresh_from_db()
-    told = explain_failure(job)
-    assert (job.state, told.failure_class, told.attempt) == ("failed", "timeout", 1)
-    assert [line.message for line in told.evidence.lines] == ["a slow step"] and "larger max_runtime_s" in told.advice
+    why = explain_failure(job)
+    assert (job.state, why.failure_class, why.attempt) == ("failed", "timeout", 1)
+    assert [line.message for line in why.evidence.lines] == ["a slow step"] and "larger max_runtime_s" in why.advice
 
 
 def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAttempt, now: datetime) -> None:
@@ -152,9 +152,9 @@ def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAtt
     note_failure(job, attempt, "infrastructure", exit_reason="node gone")
     with transaction.atomic():
         job = locked_job(job.pk)
-        told: dict[str, Any] = {"actor": "scheduler", "now": now, "reason": "exceeds_max", "message": "too large"}
-        advance(job, JobState.STOPPING, target_state=JobState.FAILED, failure_class="config", **told)
-        advance(job, JobState.FAILED, **told)
+        cause: dict[str, Any] = {"actor": "scheduler", "now": now, "reason": "exceeds_max", "message": "too large"}
+        advance(job, JobState.STOPPING, target_state=JobState.FAILED, failure_class="config", **cause)
+        advance(job, JobState.FAILED, **cause)
     assert explain_failure(job).evidence == Evidence()
 
 

@@ -29,14 +29,14 @@ class Answers:
     """A server with fixed responses, for errors that a real Ray rarely shows."""
 
     def __init__(self, answers: dict[str, tuple[int, str]], *, delay_s: float = 0.0) -> None:
-        heard: list[tuple[str, dict[str, str], bytes]] = []
-        self.heard = heard
+        requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.heard = requests
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do(handler) -> None:
                 time.sleep(delay_s)
                 body_in = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-                heard.append((f"{handler.command} {handler.path}", dict(handler.headers), body_in))
+                requests.append((f"{handler.command} {handler.path}", dict(handler.headers), body_in))
                 path = handler.path.partition("_ray_pkg_")[0]
                 status, body = answers.get(f"{handler.command} {path}", (404, "no"))
                 handler.send_response(status)
@@ -105,9 +105,9 @@ def test_driver_gets_pool_labels_and_cpu_pool_hides_gpus() -> None:
         away = {"labels": {"zone": "a"}, "device": "gpu"}
         for terms in ({}, away, {"device": "cpu"}, away | {"autoscales": True}):
             launcher.launch(order(**terms), "s")
-    asked = [json.loads(body) for path, _, body in answers.heard if path == "POST /api/jobs/"]
-    assert [each.get("entrypoint_label_selector") for each in asked] == [None, {"zone": "a"}, None, None]
-    hidden = [each["runtime_env"].get("env_vars") for each in asked]
+    orders = [json.loads(body) for path, _, body in answers.heard if path == "POST /api/jobs/"]
+    assert [each.get("entrypoint_label_selector") for each in orders] == [None, {"zone": "a"}, None, None]
+    hidden = [each["runtime_env"].get("env_vars") for each in orders]
     assert hidden == [None, None, {"CUDA_VISIBLE_DEVICES": ""}, None]
 
 
@@ -145,10 +145,10 @@ def test_hosts_are_alive_ray_nodes() -> None:
     assert (second.name, second.labels, second.gpus) == ("box", {}, 0.0)
 
 
-@pytest.mark.parametrize("told", ["[]", "{}", '{"data": {"result": {"result": [{"state": "ALIVE"}]}}}', '{"data": 3}'])
-def test_invalid_host_list_is_unreachable(told: str) -> None:
+@pytest.mark.parametrize("body", ["[]", "{}", '{"data": {"result": {"result": [{"state": "ALIVE"}]}}}', '{"data": 3}'])
+def test_invalid_host_list_is_unreachable(body: str) -> None:
     with (
-        Answers({"GET /api/v0/nodes?limit=10000": (200, told)}) as launcher,
+        Answers({"GET /api/v0/nodes?limit=10000": (200, body)}) as launcher,
         pytest.raises(RayUnreachable, match="not Ray's list"),
     ):
         launcher.hosts()

@@ -199,14 +199,14 @@ def test_the_list_is_filtered(api: Api, make_job: MakeJob, alice: User, bob: Use
     second = make_job(name="Short sums", tags=["b"], user=bob, at=now + timedelta(hours=1))
     third = make_job(name="Tools", at=now + timedelta(hours=2))
 
-    def found(**query: Any) -> list[str]:
+    def ids_of(**query: Any) -> list[str]:
         return [row["id"] for row in api.get("/jobs", **query).json()["data"]]
 
-    assert found(tag="b") == [second.pk, first.pk] and found(tag=["a", "b"]) == [first.pk]
-    assert found(q="SUMS") == [second.pk, first.pk] and found(q=third.pk) == [third.pk]
-    assert found(created_by=bob.email) == [second.pk]
-    assert found(since=(now + timedelta(hours=1)).isoformat()) == [third.pk, second.pk]
-    assert found(q="sums", created_by=alice.email) == [first.pk]
+    assert ids_of(tag="b") == [second.pk, first.pk] and ids_of(tag=["a", "b"]) == [first.pk]
+    assert ids_of(q="SUMS") == [second.pk, first.pk] and ids_of(q=third.pk) == [third.pk]
+    assert ids_of(created_by=bob.email) == [second.pk]
+    assert ids_of(since=(now + timedelta(hours=1)).isoformat()) == [third.pk, second.pk]
+    assert ids_of(q="sums", created_by=alice.email) == [first.pk]
 
 
 def test_faults_are_listed_newest_first(api: Api, job: Job, attempt: JobAttempt, now: datetime) -> None:

@@ -76,17 +76,17 @@ def test_a_pool_that_the_team_may_not_use_is_404(api: Api, pool: ResourcePool) -
 
 
 def test_waiting_job_has_reason_position_and_estimate(api: Api, busy: list[Job]) -> None:
-    told = api.get(f"/jobs/{busy[2].pk}/explain").json()
-    assert (told["state"], told["reason"], told["waiting"]["reason"]) == ("queued", "pool_full", "pool_full")
-    assert told["message"] == told["waiting"]["message"] and "5 devices" in told["message"]
-    assert told["waiting"]["position"] == 1 and told["evaluated_at"]
-    assert told["failure"] is None
+    answer = api.get(f"/jobs/{busy[2].pk}/explain").json()
+    assert (answer["state"], answer["reason"], answer["waiting"]["reason"]) == ("queued", "pool_full", "pool_full")
+    assert answer["message"] == answer["waiting"]["message"] and "5 devices" in answer["message"]
+    assert answer["waiting"]["position"] == 1 and answer["evaluated_at"]
+    assert answer["failure"] is None
 
 
 def test_estimate_uses_earliest_preemption(api: Api, busy: list[Job], now: datetime) -> None:
     """Their job is borrowed: it is preempted ten minutes after its start, and has drained a minute later."""
-    told = api.get(f"/jobs/{busy[2].pk}/explain").json()["waiting"]
-    starts = datetime.fromisoformat(told["starts_at"])
+    estimate = api.get(f"/jobs/{busy[2].pk}/explain").json()["waiting"]
+    starts = datetime.fromisoformat(estimate["starts_at"])
     assert timedelta(minutes=10) <= starts - now <= timedelta(minutes=12)
 
 
@@ -96,10 +96,10 @@ def test_estimate_uses_longest_run_of_firm_jobs(api: Api, make_job: Any, pool: R
     waiting, behind = make_job(devices=6, at=now), make_job(devices=4, at=now + MINUTE / 60)
     schedule_pool(pool.pk, now=now)
     for job, minutes in ((waiting, 30), (behind, 90)):
-        told = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
-        starts = datetime.fromisoformat(told["starts_at"])
+        estimate = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
+        starts = datetime.fromisoformat(estimate["starts_at"])
         assert abs(starts - now - timedelta(minutes=minutes)) < timedelta(seconds=1)
-        assert not told["starts_as_preemptible"]
+        assert not estimate["starts_as_preemptible"]
 
 
 def test_smaller_size_that_would_start_now(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
@@ -107,13 +107,13 @@ def test_smaller_size_that_would_start_now(api: Api, make_job: Any, pool: Resour
     schedule_pool(pool.pk, now=now)
     waiting = make_job(devices=6, at=now)
     schedule_pool(pool.pk, now=now)
-    told = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
-    assert told["starts_with_fewer"] == {"devices": 3, "fewer": 3, "replicas": 2}
+    answer = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
+    assert answer["starts_with_fewer"] == {"devices": 3, "fewer": 3, "replicas": 2}
     first.refresh_from_db()
     advance(first, JobState.STOPPING, actor="engine:1", now=now)
     advance(first, JobState.SUCCEEDED, actor="engine:1", now=now)
-    told = api.get(f"/jobs/{waiting.pk}/explain").json()
-    assert told["waiting"] is None, "it would start right now"
+    answer = api.get(f"/jobs/{waiting.pk}/explain").json()
+    assert answer["waiting"] is None, "it would start right now"
 
 
 def test_advice_holds_for_a_new_job_at_the_end_of_queue(
@@ -141,8 +141,8 @@ def test_preemptible_job_could_borrow(api: Api, make_job: Any, pool: ResourcePoo
     schedule_pool(pool.pk, now=now)
     waiting = make_job(devices=4, at=now)
     schedule_pool(pool.pk, now=now)
-    told = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
-    assert (told["reason"], told["starts_as_preemptible"]) == ("team_ceiling", True)
+    answer = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
+    assert (answer["reason"], answer["starts_as_preemptible"]) == ("team_ceiling", True)
 
 
 def test_closed_pool_has_no_estimate(api: Api, job: Job, pool: ResourcePool) -> None:
@@ -152,11 +152,11 @@ def test_closed_pool_has_no_estimate(api: Api, job: Job, pool: ResourcePool) -> 
 
 
 def test_running_job_shows_cause_of_its_state(api: Api, busy: list[Job]) -> None:
-    told = api.get(f"/jobs/{busy[0].pk}/explain").json()
-    assert (told["state"], told["waiting"], told["failure"]) == ("starting", None, None) and told["message"]
+    answer = api.get(f"/jobs/{busy[0].pk}/explain").json()
+    assert (answer["state"], answer["waiting"], answer["failure"]) == ("starting", None, None) and answer["message"]
 
 
 def test_failed_job_shows_evidence(api: Api, job: Job, now: datetime) -> None:
     advance(job, JobState.FAILED, actor="scheduler", now=now, message="No such model.", failure_class="config")
-    told = api.get(f"/jobs/{job.pk}/explain").json()
-    assert told["failure"]["failure_class"] == "config" and told["failure"]["advice"]
+    answer = api.get(f"/jobs/{job.pk}/explain").json()
+    assert answer["failure"]["failure_class"] == "config" and answer["failure"]["advice"]

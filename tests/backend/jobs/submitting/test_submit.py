@@ -86,8 +86,8 @@ def test_setting_without_effect_is_refused_with_alternatives(api: Any, body: Any
         "/spec/trainer/zero_stage": "no_effect",
         "/spec/resources/devices_per_replica": "no_effect",
     }
-    told = answer["errors"][0]["message"]
-    assert "Only with the trainer deepspeed." in told and "Got 3; leave it at 2." in told
+    message = answer["errors"][0]["message"]
+    assert "Only with the trainer deepspeed." in message and "Got 3; leave it at 2." in message
     assert nothing_was_written()
 
 
@@ -118,8 +118,8 @@ def test_preview_shows_presets_and_job_gets_the_same(api: Any, body: Any, team: 
     presets = {each["path"]: each for each in seen["presets"]}
     assert presets["optimizer.learning_rate"]["value"] == seen["spec"]["optimizer"]["learning_rate"] == 1e-6
     assert "rollout.max_new_tokens" not in presets and all(each["reason"] for each in presets.values())
-    made = api.post("/jobs", {**body, "spec": spec})
-    assert made.status_code == 202 and made.json()["spec"] == seen["spec"]
+    job = api.post("/jobs", {**body, "spec": spec})
+    assert job.status_code == 202 and job.json()["spec"] == seen["spec"]
     small = api.post("/jobs:preview", {"spec": body["spec"] | {"model": {"source": "demo"}}}).json()
     assert small["presets"] == [] and small["spec"]["optimizer"]["learning_rate"] == 3e-4
 

@@ -47,7 +47,7 @@ def test_job_with_code_is_validated_then_queued(custom: Job, now: datetime) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("def prompt(:\n  pass", "not valid Python in line 1"),
         ("def prompt(split, ordinal, seed, params): ...", "does not define respond"),
@@ -56,11 +56,11 @@ def test_job_with_code_is_validated_then_queued(custom: Job, now: datetime) -> N
         ("-" * 99_000 + "1", "environment.code"),
     ],
 )
-def test_invalid_code_fails_the_job_before_queueing(make_job: MakeJob, now: datetime, code: str, said: str) -> None:
+def test_invalid_code_fails_the_job_before_queueing(make_job: MakeJob, now: datetime, code: str, message: str) -> None:
     job = make_job(environment={"name": "custom", "code": code})
     validate_job(job.pk, now=now)
     job.refresh_from_db()
-    assert (job.state, job.failure_class) == ("failed", "reward") and said in job.message
+    assert (job.state, job.failure_class) == ("failed", "reward") and message in job.message
     assert not job.reservations.exists()
 
 
