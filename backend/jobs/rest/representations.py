@@ -101,7 +101,7 @@ class AttemptOut(BaseModel):
     created_at: datetime
     submitted_at: datetime | None
     last_seen_at: datetime | None
-    moved_at: datetime | None = Field(description="When its driver last made progress.")
+    moved_at: datetime | None = Field(description="When its driver's loop last turned.")
     ended_at: datetime | None
     outcome: str
     message: str
