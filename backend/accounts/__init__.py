@@ -1,1 +1,1 @@
-"""People, teams, projects and the keys of programs: who is here, and who may do what."""
+"""Users, teams, projects and API keys: authentication and authorization."""

@@ -1,7 +1,7 @@
-"""The one who changes something in a team: a person at a page, or a key that speaks for somebody.
+"""The actor of a change in a team: a user on a page, or an API key that acts for its owner.
 
 Invariants:
-- a change is made by who has the right at that moment, in the team that is changed; everybody else is refused;
+- the actor holds the required right at the time of the change, in the changed team; other actors are refused;
 - every change leaves one entry in the team's audit log, in the same transaction.
 """
 
@@ -32,7 +32,7 @@ class Acting:
 
     @classmethod
     def person(cls, user: User, team: Team) -> "Acting | None":
-        """Somebody at a page of their team; nobody if it is not theirs."""
+        """The user's actor on a page of the team; None if the user is not a member."""
         role = role_in(user, team)
         return cls(user=user, team=team, role=effective_role(user, team, role)) if role else None
 
@@ -42,7 +42,7 @@ class Acting:
 
     @property
     def scopes(self) -> frozenset[str]:
-        """Those that may be handed on to a new key."""
+        """The scopes that the actor may pass on to a new key."""
         own = scopes_of_role(self.role, is_operator=self.user.is_staff)
         return own & frozenset(self.key.scopes) if self.key else own
 
@@ -52,20 +52,20 @@ class Acting:
 
     def refuse_without(self, scope: str) -> None:
         if scope not in self.scopes:
-            raise Denied(f"This needs the right {scope}.")
+            raise Denied(f"This needs the scope {scope}.")
 
     def refuse_unless_ruling(self) -> None:
         if not self.rules:
-            raise Denied("This needs an admin or an owner of the team.")
+            raise Denied("Only owners and admins of the team may do this.")
 
     def refuse_unless_granting(self, *roles: Role) -> None:
-        """Whoever gives or takes a role must be allowed to do both. Owners are a matter of people, not of keys."""
+        """Refuses unless the actor may both give and take each role. A key never grants or revokes the owner role."""
         self.refuse_unless_ruling()
         if self.key is not None and Role.OWNER in roles:
-            raise Denied("A key makes and unmakes no owner: an owner does, at the page of members.")
-        beyond = [role for role in roles if role not in GRANTS[self.role]]
-        if beyond:
-            raise Denied(f"An {self.role} cannot give or take the role {beyond[0]}; an owner can.")
+            raise Denied("An API key cannot add or remove owners. An owner can, on the members page.")
+        not_granted = [role for role in roles if role not in GRANTS[self.role]]
+        if not_granted:
+            raise Denied(f"The role {self.role} cannot grant or revoke the role {not_granted[0]}. An owner can.")
 
     def record(self, action: str, target: str, *, now: datetime, data: Mapping[str, Any] | None = None) -> None:
         record_action(team_id=self.team.pk, actor=self.name, action=action, target=target, now=now, data=data)

@@ -1,10 +1,10 @@
-"""Rules for allauth: who may sign up, and how often somebody may try a password.
+"""Rules for allauth: who may sign up, and how many sign-in attempts are allowed.
 
 Invariants:
-- without an invitation nobody signs up, unless the operator opened sign-up; then the address is proved by mail first;
-- attempts are counted before the password is looked at, in one statement each (`backend.api.counters`), by address, by
-  account and by both: exact over all processes, and without Postgres nobody gets in;
-- the answer to a wrong password and to an unknown account is the same.
+- sign-up needs an invitation, unless the operator opened it; with open sign-up the address is verified by mail first;
+- attempts are counted before the password is checked, in one statement each (`backend.api.counters`), by address, by
+  account and by both: exact across processes; without Postgres every sign-in fails;
+- a wrong password and an unknown account get the same response.
 """
 
 import logging
@@ -24,10 +24,10 @@ from backend.borders.proxies import client_ip
 
 log = logging.getLogger(__name__)
 
-# (bucket, limit, seconds). Somebody who forgot a password tries three or four; a robot tries thousands.
+# (bucket, limit, seconds). A user with a forgotten password tries three or four; a bot tries thousands.
 PER_ACCOUNT_AND_ADDRESS = ("sign-in", 6, 300)
-PER_ACCOUNT = ("sign-in-account", 30, 300)  # wider: else anybody could lock somebody out
-PER_ADDRESS = ("sign-in-address", 60, 60)  # an office behind one address signs in on Monday morning
+PER_ACCOUNT = ("sign-in-account", 30, 300)  # wider, or a stranger could lock a user out
+PER_ADDRESS = ("sign-in-address", 60, 60)  # covers an office behind one address on Monday morning
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
@@ -43,23 +43,23 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
         refused(user.email, "the account is closed")
-        answer: HttpResponse = super().respond_user_inactive(request, user)
-        return answer
+        response: HttpResponse = super().respond_user_inactive(request, user)
+        return response
 
     def respond_email_verification_sent(self, request: HttpRequest, user: User) -> HttpResponse:
         if user is not None:
             refused(user.email, "the address is not proved")
-        answer: HttpResponse = super().respond_email_verification_sent(request, user)
-        return answer
+        response: HttpResponse = super().respond_email_verification_sent(request, user)
+        return response
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        """A letter that no server takes is logged, as ours are; it is no reason to refuse what it tells of."""
+        """Logs a mail that the server refuses instead of raising: delivery failures must not fail the request."""
         if not has_mail():
             return
         try:
             super().send_mail(template_prefix, email, context)
         except OSError as error:
-            log.warning("a letter could not be sent template=%s error=%s", template_prefix, type(error).__name__)
+            log.warning("mail could not be sent template=%s error=%s", template_prefix, type(error).__name__)
 
     def get_client_ip(self, request: HttpRequest) -> str:
         return client_ip(request, trusted=settings.ENVIRONMENT.trusted_proxies) or "unknown"

@@ -1,4 +1,4 @@
-"""People, teams, projects and keys, for operators to look at. Keys are shown, never their secrets."""
+"""Django admin for users, teams, projects and keys, for operators. Keys are listed without their secrets."""
 
 from typing import ClassVar
 

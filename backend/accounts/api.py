@@ -1,4 +1,4 @@
-"""REST: the key that asks, the team that it belongs to, and the team's projects."""
+"""REST: the calling key, its team, and the team's projects."""
 
 from datetime import datetime
 from typing import Annotated
@@ -22,7 +22,7 @@ from engine.spec.strict import Strict
 router = Router(tags=["Account"])
 MAY_LOOK = ApiKeyAuth("team:read")
 MAY_RULE = ApiKeyAuth("team:write")
-BODY = (400, 413, 415, 422)  # what a route that takes a body may answer beside the rest
+BODY = (400, 413, 415, 422)  # further statuses of a route that takes a body
 Name = Annotated[OneLine, Field(min_length=1, max_length=80, pattern=r"\S")]
 
 
@@ -44,14 +44,14 @@ class MeOut(BaseModel):
 
 class TeamChange(Strict):
     name: Name | None = None
-    requires_mfa: bool | None = Field(None, description="Only an owner who has a second factor may change it.")
+    requires_mfa: bool | None = Field(None, description="Can be changed only by an owner with a second factor.")
 
 
 class ProjectWish(Strict):
     name: Name
 
 
-@router.get("/me", auth=ANY_KEY, response={200: MeOut} | problems(), summary="What this key is and may do")
+@router.get("/me", auth=ANY_KEY, response={200: MeOut} | problems(), summary="The calling key and its scopes")
 def me(request: HttpRequest) -> MeOut:
     caller = caller_of(request)
     key = caller.key
@@ -72,14 +72,14 @@ def teams(request: HttpRequest) -> Page[TeamOut]:
     return Page(data=[represent_team(caller.team, caller.role)])
 
 
-@router.patch("/team", auth=MAY_RULE, response={200: TeamOut} | problems(*BODY), summary="Change the team")
+@router.patch("/team", auth=MAY_RULE, response={200: TeamOut} | problems(*BODY), summary="Update the team")
 def patch_team(request: HttpRequest, body: TeamChange) -> TeamOut:
     caller = caller_of(request)
     changed = change_team(Acting.of(caller), name=body.name, requires_mfa=body.requires_mfa, now=database_now())
     return represent_team(changed, caller.role)
 
 
-@router.get("/projects", auth=MAY_READ, response={200: Page[ProjectOut]} | problems(), summary="The team's projects")
+@router.get("/projects", auth=MAY_READ, response={200: Page[ProjectOut]} | problems(), summary="List projects")
 def projects(request: HttpRequest) -> Page[ProjectOut]:
     return Page(data=[represent_project(row) for row in projects_of(caller_of(request).team)])
 
@@ -113,6 +113,6 @@ def patch_project(request: HttpRequest, project_id: PathId, body: ProjectWish) -
     summary="Delete an empty project",
 )
 def remove_project(request: HttpRequest, project_id: PathId) -> Status[None]:
-    """409 `in_use`: jobs are kept forever, and with them their project."""
+    """409 `in_use` if the project has jobs: jobs are kept, and so is their project."""
     delete_project(Acting.of(caller_of(request)), project_id, now=database_now())
     return Status(204, None)

@@ -1,4 +1,4 @@
-"""The background task of the accounts: sessions that are over are forgotten."""
+"""The accounts' background task: deletes sessions that are over."""
 
 from celery import shared_task
 

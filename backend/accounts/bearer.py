@@ -1,10 +1,10 @@
-"""The caller of the REST API, known by an API key in the Authorization header and nothing else (no cookie).
+"""Authentication of the REST API: an API key in the Authorization header, never a cookie.
 
 Invariants:
-- an invalid key is 401 and says nothing about why, and slows the address that it comes from; a valid key without the
-  scope is 403;
-- everything is looked up within the caller's team, so another team's things are 404 like what does not exist;
-- a key that is limited to a project is held to it here, before any route runs.
+- an invalid key is 401 without a reason, and counts against its address' rate limit; a valid key without the scope
+  is 403;
+- every query is limited to the caller's team, so another team's resource is 404 like a missing one;
+- a key limited to a project is checked here, before any route runs.
 """
 
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from backend.errors import Denied
 
 
 class ApiKeyAuth(HttpBearer):
-    """API keys look like lam_live_…; send one as a bearer token."""
+    """API keys look like lam_live_…. Send the key as a bearer token."""
 
     def __init__(self, scope: str | None = None) -> None:
         assert scope is None or scope in SCOPES, scope
@@ -30,11 +30,11 @@ class ApiKeyAuth(HttpBearer):
 
     def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
         caller = recognise_api_key(token, now=datetime.now(UTC))
-        request.known_caller = caller  # type: ignore[attr-defined]  # ninja names one only if nothing is refused
+        request.known_caller = caller  # type: ignore[attr-defined]  # ninja sets `auth` only if nothing is refused
         if caller is None:
             take(UNKNOWN_KEYS, of=stranger())
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
-            raise Denied(f"This needs the scope {self.scope}, which this key or its owner's role does not have.")
+            raise Denied(f"This needs the scope {self.scope}, which the key or its owner's role does not include.")
         if caller is not None:
             refuse_beyond_project(caller.key, request)
         return caller
@@ -46,7 +46,7 @@ MAY_WRITE = ApiKeyAuth("jobs:write")
 
 
 def team_and_key(request: HttpRequest) -> TeamAndKey:
-    """Whose limits a request is counted by."""
+    """The team and key whose rate limits a request counts against."""
     caller = caller_of(request)
     return TeamAndKey(team=caller.team.pk, key=caller.key.pk)
 

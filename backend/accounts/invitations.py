@@ -1,11 +1,11 @@
-"""Invitations: how people come into a team.
+"""Invitations: how users join a team.
 
 Invariants:
-- an invitation is for one e-mail address: whoever has not proved that one cannot use its link;
-- one that a key made ends with the key, and a key that is limited makes none: who comes in is not limited;
-- it works once, until it expires or is revoked; the row's lock decides between two that come at the same time;
-- what is stored of a link is a hash. A link that was mailed is shown to nobody: using it proves the mailbox. One that
-  the sender hands on proves it on the sender's word (`addresses.claims` says what that is worth).
+- an invitation is for one e-mail address, and only a user who has verified that address can use its link;
+- an invitation made by a key ends with the key; a limited key cannot invite, since members are not limited;
+- it works once, until it expires or is revoked; a row lock decides between concurrent uses;
+- only a hash of the link is stored. A mailed link is not shown, so using it verifies the mailbox. A link that the
+  sender passes on verifies it on the sender's word only (`addresses.claims` deals with that).
 """
 
 import hashlib
@@ -25,39 +25,39 @@ from backend.errors import Conflict, Denied, NotFound
 
 EMAIL = re.compile(r"^[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(\.[^@\s\x00-\x1f.]+)+$")
 LASTS = timedelta(days=7)
-MOST_OPEN = 200  # of one team: a stolen admin's key sends no more mail than this
+MOST_OPEN = 200  # per team: bounds the mail that a stolen admin key can send
 
 
 class AlreadyMember(Conflict):
-    """Who has this address is a member of your team already."""
+    """This address belongs to a member of your team already."""
 
     code = "already_member"
 
 
 class TooManyInvitations(Conflict):
-    """Your team has as many open invitations as a team may have: revoke some."""
+    """Your team has the maximum number of open invitations. Revoke some first."""
 
     code = "too_many_invitations"
 
 
 class NotYours(Denied):
-    """This invitation is for another e-mail address than yours."""
+    """This invitation is for another e-mail address."""
 
     code = "not_yours"
 
 
 class AddressHasAccount(Conflict):
-    """This address has an account: sign in to join."""
+    """This address has an account already. Sign in to join."""
 
     code = "has_account"
 
 
 @transaction.atomic
 def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[Invitation, str]:
-    """The invitation and its token. A new one for the same address takes the place of the old one."""
+    """The invitation and its token. Replaces an open invitation for the same address."""
     acting.refuse_unless_granting(role)
     if acting.key is not None:
-        refuse_limited(acting.key, "invites nobody")
+        refuse_limited(acting.key, "cannot invite members")
     email = email.lower()
     Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)
     if Membership.objects.filter(team=acting.team, user__email=email).exists():
@@ -82,7 +82,7 @@ def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[In
 
 
 def _end_of(acting: Acting, *, now: datetime) -> datetime:
-    """Whoever took a key does not outlive it by a link."""
+    """No later than the key's expiry, so a stolen key leaves no link that outlives it."""
     usual = now + LASTS
     return min(usual, acting.key.expires_at or usual) if acting.key else usual
 
@@ -94,7 +94,7 @@ def revoke_invitation(acting: Acting, invitation_id: str, *, now: datetime) -> N
     if invitation is None:
         raise NotFound
     if invitation.accepted_at is not None:
-        raise Conflict("This invitation was accepted: remove the member instead.", code="accepted")
+        raise Conflict("This invitation was accepted. Remove the member instead.", code="accepted")
     if invitation.revoked_at is None:
         invitation.revoked_at = now
         invitation.save(update_fields=["revoked_at"])
@@ -117,31 +117,31 @@ def is_invited(email: str, *, now: datetime) -> bool:
 
 @transaction.atomic
 def join(token: str, user: User, *, now: datetime) -> Membership:
-    """Raises `NotFound` if the invitation is not open any more, `NotYours` if it is somebody else's."""
-    found = open_invitation(token, now=now)
-    if found is None:
+    """Raises `NotFound` if the invitation is no longer open, `NotYours` if it is for another address."""
+    opened = open_invitation(token, now=now)
+    if opened is None:
         raise NotFound("This invitation was used, revoked, or has expired.")
-    if found.email != user.email.lower() or not is_proved(user):
+    if opened.email != user.email.lower() or not is_proved(user):
         raise NotYours
-    Team.objects.select_for_update(no_key=True).get(pk=found.team_id)
-    taken = Invitation.objects.filter(pk=found.pk, accepted_at=None, revoked_at=None).update(accepted_at=now)
-    if taken != 1:
+    Team.objects.select_for_update(no_key=True).get(pk=opened.team_id)
+    num_taken = Invitation.objects.filter(pk=opened.pk, accepted_at=None, revoked_at=None).update(accepted_at=now)
+    if num_taken != 1:
         raise NotFound("This invitation was used, revoked, or has expired.")
-    membership, _ = Membership.objects.get_or_create(team=found.team, user=user, defaults={"role": found.role})
-    acting = Acting(user=user, team=found.team, role=Role(membership.role))
-    acting.record("member.joined", user.public_id, now=now, data={"invitation": found.pk, "role": membership.role})
+    membership, _ = Membership.objects.get_or_create(team=opened.team, user=user, defaults={"role": opened.role})
+    acting = Acting(user=user, team=opened.team, role=Role(membership.role))
+    acting.record("member.joined", user.public_id, now=now, data={"invitation": opened.pk, "role": membership.role})
     return membership
 
 
 @transaction.atomic
 def sign_up(token: str, password: str, *, now: datetime) -> User:
-    """A new user with the address that was invited, in the team that invited it."""
-    found = open_invitation(token, now=now)
-    if found is None:
+    """Creates the user with the invited address, as a member of the inviting team."""
+    invitation = open_invitation(token, now=now)
+    if invitation is None:
         raise NotFound("This invitation was used, revoked, or has expired.")
-    if is_taken(found.email):
+    if is_taken(invitation.email):
         raise AddressHasAccount
-    user = User.objects.create_user(found.email, password, address_by_hand=not found.mailed)
+    user = User.objects.create_user(invitation.email, password, address_by_hand=not invitation.mailed)
     join(token, user, now=now)
     return user
 
@@ -151,7 +151,7 @@ def link_of(token: str) -> str:
 
 
 def mail(invitation: Invitation, token: str) -> bool:
-    """True if a mail went out; then nobody but its receiver may see the link. Else the sender hands it on."""
+    """True if a mail was sent; then the link must not be shown to the sender, who otherwise passes it on."""
     text = (
         f"{invitation.invited_by.email} invites you to the team {invitation.team.name} on Laminar.\n\n"
         f"{link_of(token)}\n\nThe link works once, for this address, until {invitation.expires_at:%d %B %Y}.\n"

@@ -1,10 +1,10 @@
-"""Making and revoking keys: who may make which.
+"""Creating and revoking keys: who may create which.
 
 Invariants:
-- nobody hands on more than they have: a new key's scopes are among its maker's, and among those of its owner's role;
-- a key that makes keys is not limited itself (to a project, to devices, to GPU-hours), or the limit would be gone, and
-  what it makes expires no later than it does;
-- a key is made for oneself or for a service account of the team, never for another person.
+- a new key's scopes are a subset of its maker's, and of those of its owner's role;
+- a key that creates keys is not limited itself (to a project, devices or GPU-hours), or the limit could be evaded, and
+  its keys expire no later than it does;
+- a key is created for its maker or for a service account of the team, never for another user.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from backend.accounts.service_accounts import locked_service_account
 from backend.accounts.services import create_api_key, revoke_keys
 from backend.errors import Conflict, Denied, FieldError, Invalid, NotFound
 
-MOST_LIVE_KEYS = 500  # of one team: far more than people and programs need, few enough to look through
+MOST_LIVE_KEYS = 500  # per team: far more than users and programs need, few enough to review
 
 
 class TooManyKeys(Conflict):
-    """Your team has as many live keys as a team may have: revoke some."""
+    """Your team has the maximum number of live keys. Revoke some first."""
 
     code = "too_many_keys"
 
@@ -36,7 +36,7 @@ class TooManyKeys(Conflict):
 class KeyWish:
     name: str
     scopes: Sequence[str] | None = None
-    """None: what the owner's role and the maker carry of the usual ones."""
+    """None: the default scopes, as far as the owner's role and the maker have them."""
     expires_at: datetime | None = None
     project: Project | None = None
     max_devices: int | None = None
@@ -45,12 +45,12 @@ class KeyWish:
 
 @transaction.atomic
 def make_key(acting: Acting, wish: KeyWish, *, account_id: str | None = None, now: datetime) -> tuple[ApiKey, str]:
-    """The key and its text, which nobody can read again. `account_id`: the service account that it speaks for."""
+    """The key and its text, which cannot be read again. `account_id`: the service account that will own the key."""
     if account_id is not None or acting.key is not None:
         acting.refuse_unless_ruling()
     if acting.key is not None:
-        refuse_limited(acting.key, "makes no keys")
-    Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)  # so that the number of keys is exact
+        refuse_limited(acting.key, "cannot create keys")
+    Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)  # makes the count of keys exact
     if live_keys(acting.team, now=now).count() >= MOST_LIVE_KEYS:
         raise TooManyKeys
     account = locked_service_account(acting.team, account_id) if account_id is not None else None
@@ -68,13 +68,13 @@ def make_key(acting: Acting, wish: KeyWish, *, account_id: str | None = None, no
         max_devices=wish.max_devices,
         max_gpu_hours=wish.max_gpu_hours,
     )
-    acting.record("key.created", key.pk, now=now, data=_told(key))
+    acting.record("key.created", key.pk, now=now, data=_describe(key))
     return key, text
 
 
 @transaction.atomic
 def revoke_key(acting: Acting, key_id: str, *, now: datetime) -> None:
-    """One's own, or as a ruler of the team any. A key may always end itself."""
+    """A user's own keys, or any key of the team for owners and admins. A key may always revoke itself."""
     key = ApiKey.objects.select_for_update(no_key=True).filter(team=acting.team, pk=key_id).first()
     is_own = key is not None and key.owner_id == acting.user.pk and acting.key is None
     is_itself = key is not None and acting.key is not None and acting.key.pk == key.pk
@@ -90,47 +90,47 @@ def live_keys(team: Team, *, now: datetime) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(unexpired, team=team, revoked_at__isnull=True)
 
 
-def _scopes(acting: Acting, role: Role, wanted: Sequence[str] | None) -> Sequence[str]:
+def _scopes(acting: Acting, role: Role, requested: Sequence[str] | None) -> Sequence[str]:
     allowed = acting.scopes & scopes_of_role(role, is_operator=acting.user.is_staff)
-    if wanted is None:
+    if requested is None:
         return sorted(allowed & set(DEFAULT_SCOPES))
-    unknown, beyond = sorted(set(wanted) - set(SCOPES)), sorted(set(wanted) & set(SCOPES) - allowed)
+    unknown, excess = sorted(set(requested) - set(SCOPES)), sorted(set(requested) & set(SCOPES) - allowed)
     errors = [
-        FieldError(pointer="/scopes", code="scope", message=f"there is no scope {scope[:40]}") for scope in unknown
+        FieldError(pointer="/scopes", code="scope", message=f"unknown scope {scope[:40]}") for scope in unknown
     ] + [
-        FieldError(pointer="/scopes", code="scope", message=f"{scope} is more than you, or the owner's role, may do")
-        for scope in beyond
+        FieldError(pointer="/scopes", code="scope", message=f"{scope} exceeds your scopes or the owner's role")
+        for scope in excess
     ]
-    if not wanted:
-        errors = [FieldError(pointer="/scopes", code="scope", message="name one at least")]
+    if not requested:
+        errors = [FieldError(pointer="/scopes", code="scope", message="at least one scope is required")]
     if errors:
-        raise Invalid("These scopes cannot be given to this key.", errors=errors)
-    return wanted
+        raise Invalid("This key cannot have these scopes.", errors=errors)
+    return requested
 
 
-def _expiry(acting: Acting, wanted: datetime | None, *, now: datetime) -> datetime | None:
+def _expiry(acting: Acting, requested: datetime | None, *, now: datetime) -> datetime | None:
     end = acting.key.expires_at if acting.key else None
-    if wanted is None:
+    if requested is None:
         return end
-    if wanted <= now:
-        place = FieldError(pointer="/expires_at", code="past", message="must lie in the future")
-        raise Invalid("This key would have expired before it was made.", errors=[place])
-    if end is not None and wanted > end:
-        place = FieldError(pointer="/expires_at", code="beyond", message=f"at the latest {end.isoformat()}")
-        raise Invalid("A key makes none that outlives it.", errors=[place])
-    return wanted
+    if requested <= now:
+        place = FieldError(pointer="/expires_at", code="past", message="must be in the future")
+        raise Invalid("The expiry is in the past.", errors=[place])
+    if end is not None and requested > end:
+        place = FieldError(pointer="/expires_at", code="beyond", message=f"must be {end.isoformat()} or earlier")
+        raise Invalid("The new key must not expire later than the key that creates it.", errors=[place])
+    return requested
 
 
-def _project(account: ServiceAccount | None, wanted: Project | None) -> Project | None:
+def _project(account: ServiceAccount | None, requested: Project | None) -> Project | None:
     if account is None or account.project is None:
-        return wanted
-    if wanted is not None and wanted != account.project:
-        place = FieldError(pointer="/project", code="project", message=f"leave it out or give {account.project_id}")
+        return requested
+    if requested is not None and requested != account.project:
+        place = FieldError(pointer="/project", code="project", message=f"omit it or use {account.project_id}")
         raise Invalid("This service account belongs to another project.", errors=[place])
     return account.project
 
 
-def _told(key: ApiKey) -> dict[str, object]:
+def _describe(key: ApiKey) -> dict[str, object]:
     return {
         "name": key.name,
         "prefix": key.prefix,

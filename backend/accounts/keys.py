@@ -1,8 +1,8 @@
 """The text of an API key: lam_live_<8 public>_<43 secret><6 checksum>.
 
 Invariants:
-- the prefix (up to the public part) finds the key's row and may be shown; the secret holds 256 bits of chance;
-- the checksum lets a malformed key be refused, and a leaked one be recognised, without asking the database;
+- the prefix (up to the public part) identifies the key's row and may be shown; the secret has 256 bits of entropy;
+- the checksum rejects malformed keys, and identifies leaked ones, without a database query;
 - only the SHA-256 of the whole text is stored.
 """
 

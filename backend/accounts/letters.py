@@ -1,8 +1,8 @@
-"""Letters to people: plain text, sent while the person waits, never a reason to fail.
+"""Mails to users: plain text, sent during the request, never a reason for it to fail.
 
 Invariants:
-- where no mail server is set nothing is sent, and the caller is told so;
-- a server that does not take the letter is logged without the letter: it may hold a link.
+- without a mail server nothing is sent, and the caller gets False;
+- a mail that the server refuses is logged without its text, which may hold a link.
 """
 
 import logging
@@ -14,7 +14,7 @@ from django.core.mail import send_mail
 from backend.outside.trust import trouble_with_certificate
 
 log = logging.getLogger(__name__)
-NO_MAIL: Final = "No mail goes out from here: ask whoever runs this site."
+NO_MAIL: Final = "This site does not send mail. Contact its operator."
 
 
 def has_mail() -> bool:
@@ -22,13 +22,13 @@ def has_mail() -> bool:
 
 
 def send_letter(address: str, subject: str, text: str) -> bool:
-    """True if a server took it."""
+    """True if the server accepted it."""
     if not has_mail():
         return False
     try:
         send_mail(" ".join(subject.split()), text, None, [address])
-    except OSError as error:  # smtplib's own errors are of this kind
+    except OSError as error:  # smtplib's errors are subclasses
         trouble = trouble_with_certificate(error, "LAMINAR_EMAIL_URL")
-        log.warning("a letter could not be sent error=%s", trouble or type(error).__name__)
+        log.warning("mail could not be sent error=%s", trouble or type(error).__name__)
         return False
     return True

@@ -1,9 +1,9 @@
 """Members of a team: changing a role, leaving, being removed.
 
 Invariants:
-- a team keeps an owner; the database holds it too (a trigger in the migration), for whoever does not come through here;
-- with a membership go the person's keys of that team, at once and for good: coming back brings none of them back;
-- open pages hear of it (telemetry listens to every saved and deleted membership).
+- a team keeps an owner; a trigger in the migration enforces this for writers that bypass this module;
+- ending a membership revokes the user's keys of that team, at once and for good: rejoining does not restore them;
+- open pages are notified (telemetry receives the signals of every saved and deleted membership).
 """
 
 from datetime import datetime
@@ -17,7 +17,7 @@ from backend.errors import Conflict, NotFound
 
 
 class LastOwner(Conflict):
-    """A team keeps an owner: make somebody else an owner first."""
+    """A team needs at least one owner. Make another member an owner first."""
 
     code = "last_owner"
 
@@ -40,7 +40,7 @@ def change_role(acting: Acting, user_id: str, role: Role, *, now: datetime) -> M
 
 @transaction.atomic
 def remove_member(acting: Acting, user_id: str, *, now: datetime) -> None:
-    """Somebody else, or oneself: everybody may leave. A key does not make its owner leave."""
+    """Removes another member or the actor, who may always leave. A key cannot make its owner leave."""
     _lock(acting.team)
     member = membership_of(acting.team, user_id)
     leaves = acting.key is None and member.user_id == acting.user.pk
@@ -56,19 +56,19 @@ def remove_member(acting: Acting, user_id: str, *, now: datetime) -> None:
 
 
 def membership_of(team: Team, user_id: str) -> Membership:
-    """By the user's public id. A service account is no member of the list."""
-    found = (
+    """By the user's public id. Service accounts are not listed as members."""
+    membership = (
         Membership.objects.select_related("user")
         .filter(team=team, user__public_id=user_id, user__is_service=False)
         .first()
     )
-    if found is None:
+    if membership is None:
         raise NotFound
-    return found
+    return membership
 
 
 def _lock(team: Team) -> None:
-    """Changes of one team's members take turns."""
+    """Serializes changes to one team's members."""
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
 
 

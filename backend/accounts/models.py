@@ -1,11 +1,11 @@
-"""Users, their addresses and sessions, teams, projects, invitations, service accounts, and the keys that programs use.
+"""Users, their addresses and sessions, teams, projects, invitations, service accounts and API keys.
 
-Invariants, held by the database too (constraints here, triggers in the migrations):
-- everything that a tenant owns hangs on a team; a project belongs to one team forever;
+Invariants, also enforced by the database (constraints here, triggers in the migrations):
+- everything that a tenant owns belongs to a team; a project belongs to one team forever;
 - a team that has an owner keeps one;
 - the secret of a key, an invitation or another link is never stored, only its SHA-256 (256 random bits need no slow
   hash);
-- a service account has no password, is no operator and rules no team.
+- a service account has no password, is not an operator, and is not an owner or admin of a team.
 """
 
 from typing import Any, ClassVar
@@ -53,7 +53,7 @@ def _service_account_id() -> str:
 
 class UserManager(BaseUserManager["User"]):
     def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
-        """Called for an operator or a used invitation, whose word proves the address."""
+        """For an operator or a used invitation, either of which verifies the address."""
         from backend.accounts.addresses.proved import vouch_for
 
         user = self.model(email=self.normalize_email(email).lower(), **fields)
@@ -73,7 +73,7 @@ class User(AbstractUser):
     email = models.EmailField(unique=True)
     public_id = models.CharField(max_length=32, unique=True, default=_user_id, editable=False)  # what the API shows
     is_service = models.BooleanField(default=False, editable=False)  # the shadow of a service account
-    # It came by an invitation whose link its sender saw, so the sender may be who sits here (`addresses.claims`).
+    # The invitation's sender saw its link, so the sender may control the account (`addresses.claims`).
     address_by_hand = models.BooleanField(default=False, db_default=False, editable=False)
 
     USERNAME_FIELD = "email"
@@ -92,7 +92,7 @@ class User(AbstractUser):
 class Team(models.Model):
     id = models.CharField(primary_key=True, max_length=32, default=_team_id, editable=False)
     name = models.CharField(max_length=80)
-    requires_mfa = models.BooleanField(default=False)  # who rules it needs a second factor
+    requires_mfa = models.BooleanField(default=False)  # of owners and admins
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
-    """A user in a team, with a role. A service account's membership is its shadow's."""
+    """A user in a team, with a role. A service account's membership is that of its shadow user."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
@@ -131,7 +131,7 @@ class Project(models.Model):
 
 
 class Invitation(models.Model):
-    """A way into a team for one e-mail address, once. The token of its link is shown only to its sender."""
+    """A single-use invitation to a team for one e-mail address. Its link's token is shown only to its sender."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_invitation_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
@@ -143,8 +143,8 @@ class Invitation(models.Model):
     expires_at = models.DateTimeField()
     accepted_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
-    mailed = models.BooleanField(default=False, db_default=False)  # then nobody but the mailbox has seen the link
-    made_with = models.ForeignKey("ApiKey", on_delete=models.SET_NULL, null=True, related_name="+")  # it dies with it
+    mailed = models.BooleanField(default=False, db_default=False)  # then only the mailbox has seen the link
+    made_with = models.ForeignKey("ApiKey", on_delete=models.SET_NULL, null=True, related_name="+")  # ends with it
 
     class Meta:
         constraints: ClassVar = [
@@ -157,7 +157,7 @@ class Invitation(models.Model):
 
 
 class AddressChange(models.Model):
-    """A person's wish for another address. Nothing moves until the link that went to the new one comes back."""
+    """A user's request for another address. Nothing changes until the link mailed to the new one is opened."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_change_id, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="address_changes")
@@ -180,23 +180,23 @@ class AddressChange(models.Model):
 
 
 class ResetLink(models.Model):
-    """A link with which one person sets a new password, once."""
+    """A single-use link with which a user sets a new password."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="reset_links")
     token_sha256 = models.CharField(max_length=64, unique=True)
-    by_operator = models.BooleanField(default=False)  # handed on, so it proves no mailbox
+    by_operator = models.BooleanField(default=False)  # passed on by hand, so it verifies no mailbox
     made_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
 
 
 class SignedIn(models.Model):
-    """A browser in which somebody is signed in. The row goes with its session."""
+    """A browser in which a user is signed in. The row is deleted with its session."""
 
     session = models.OneToOneField(
         "sessions.Session", on_delete=models.CASCADE, primary_key=True, related_name="signed_in"
     )
-    public_id = models.CharField(max_length=32, unique=True, default=_signed_in_id)  # the session's key opens it
+    public_id = models.CharField(max_length=32, unique=True, default=_signed_in_id)  # the session's key is secret
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="signed_in")
     began_at = models.DateTimeField()
     seen_at = models.DateTimeField()
@@ -205,7 +205,7 @@ class SignedIn(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """A program's own identity in a team. Jobs and keys hang on `user`, a shadow that nobody signs in as."""
+    """A program's identity in a team. Jobs and keys belong to `user`, a shadow user that cannot sign in."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_service_account_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="service_accounts")
@@ -227,7 +227,7 @@ class ServiceAccount(models.Model):
 
 
 class ApiKey(models.Model):
-    """A key that speaks for `owner`, a person or a service account, in one team."""
+    """A key that acts for `owner`, a user or a service account, in one team."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_key_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
@@ -239,8 +239,8 @@ class ApiKey(models.Model):
     secret_sha256 = models.CharField(max_length=64)
     scopes = ArrayField(models.CharField(max_length=30))
     project = models.ForeignKey(Project, on_delete=models.CASCADE, null=True, related_name="api_keys")
-    max_devices = models.PositiveIntegerField(null=True)  # of its jobs that hold or wait for some
-    max_gpu_hours = models.DecimalField(max_digits=12, decimal_places=2, null=True)  # of all its jobs, ever
+    max_devices = models.PositiveIntegerField(null=True)  # across its jobs that hold or wait for devices
+    max_gpu_hours = models.DecimalField(max_digits=12, decimal_places=2, null=True)  # across all its jobs, ever
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
@@ -248,7 +248,7 @@ class ApiKey(models.Model):
 
 
 class SharedEntry(models.Model):
-    """An entry that allauth keeps in Django's cache: its attempts and locks, the same for every process."""
+    """An entry of allauth in Django's cache: attempts and locks, shared by all processes."""
 
     key = models.CharField(primary_key=True, max_length=300)
     value = models.JSONField()

@@ -39,9 +39,9 @@ class InvitationWish(Strict):
     role: Role = Role.MEMBER
 
 
-@router.get("/members", auth=MAY_LOOK, response={200: Page[MemberOut]} | problems(), summary="Members")
+@router.get("/members", auth=MAY_LOOK, response={200: Page[MemberOut]} | problems(), summary="List members")
 def members(request: HttpRequest) -> Page[MemberOut]:
-    """All of them, by address. Service accounts have a list of their own."""
+    """All members, sorted by address. Service accounts are listed separately."""
     return Page(data=[represent_member(row) for row in members_of(caller_of(request).team)])
 
 
@@ -54,10 +54,10 @@ def show_member(request: HttpRequest, user_id: PathId) -> MemberOut:
     "/members/{user_id}",
     auth=MAY_RULE,
     response={200: MemberOut} | problems(404, 409, *BODY),
-    summary="Change a role",
+    summary="Change a member's role",
 )
 def patch_member(request: HttpRequest, user_id: PathId, body: RoleChange) -> MemberOut:
-    """An admin cannot make or unmake an owner, nor can a key: a person does. 409 `last_owner`: a team keeps one."""
+    """Only an owner on a page can grant or revoke the owner role. 409 `last_owner`: a team keeps an owner."""
     return represent_member(change_role(Acting.of(caller_of(request)), user_id, body.role, now=database_now()))
 
 
@@ -65,24 +65,24 @@ def patch_member(request: HttpRequest, user_id: PathId, body: RoleChange) -> Mem
     "/members/{user_id}", auth=MAY_RULE, response={204: None} | problems(404, 409), summary="Remove a member"
 )
 def delete_member(request: HttpRequest, user_id: PathId) -> Status[None]:
-    """Their keys of this team are revoked at once; their jobs go on, and service accounts live on."""
+    """Revokes the member's keys of this team at once. Their jobs continue, and service accounts are kept."""
     remove_member(Acting.of(caller_of(request)), user_id, now=database_now())
     return Status(204, None)
 
 
 @router.get(
-    "/invitations", auth=MAY_LOOK, response={200: Page[InvitationOut]} | problems(422), summary="Open invitations"
+    "/invitations", auth=MAY_LOOK, response={200: Page[InvitationOut]} | problems(422), summary="List open invitations"
 )
 def invitations(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[InvitationOut]:
-    found, next_cursor = page_after(
+    rows, next_cursor = page_after(
         open_invitations_of(caller_of(request).team, now=database_now()), cursor=cursor, limit=limit
     )
-    shown = [represent_invitation(row) for row in found]
+    shown = [represent_invitation(row) for row in rows]
     return Page(data=shown, has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
 @router.post(
-    "/invitations", auth=MAY_RULE, response={201: InvitationMade} | problems(409, *BODY), summary="Invite somebody"
+    "/invitations", auth=MAY_RULE, response={201: InvitationMade} | problems(409, *BODY), summary="Invite a member"
 )
 def post_invitation(request: HttpRequest, body: InvitationWish) -> Status[InvitationMade]:
     """The link works once, for this address, for seven days. A new invitation replaces an open one."""

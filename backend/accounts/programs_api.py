@@ -37,8 +37,8 @@ router = Router(tags=["Keys"])
 
 class ServiceAccountWish(Strict):
     name: Name
-    role: Role = Field(Role.MEMBER, description="member or viewer.")
-    project: Id | None = Field(None, description="Its keys are then limited to this project.")
+    role: Role = Field(Role.MEMBER, description="`member` or `viewer`.")
+    project: Id | None = Field(None, description="Limits the account's keys to this project.")
 
 
 class ServiceAccountChange(Strict):
@@ -48,14 +48,14 @@ class ServiceAccountChange(Strict):
 class ApiKeyWish(Strict):
     name: Name
     scopes: Annotated[list[Annotated[Text, Field(max_length=40)]], Field(max_length=40)] | None = Field(
-        None, description="Empty: the usual ones of the owner's role, as far as you have them."
+        None, description="Default: the default scopes of the owner's role, as far as you have them."
     )
     expires_at: ZonedMoment | None = None
-    service_account: Id | None = Field(None, description="Its id; empty: the key speaks for you.")
-    project: Id | None = Field(None, description="The key then reaches jobs of this project only.")
-    max_devices: int | None = Field(None, ge=1, le=1_000_000, description="That its jobs may hold or wait for at once.")
+    service_account: Id | None = Field(None, description="Id of the service account that owns the key. Default: you.")
+    project: Id | None = Field(None, description="Limits the key to jobs of this project.")
+    max_devices: int | None = Field(None, ge=1, le=1_000_000, description="Devices its jobs may hold or wait for.")
     max_gpu_hours: Decimal | None = Field(
-        None, gt=0, le=1_000_000_000, max_digits=12, decimal_places=2, description="That its jobs may use, ever."
+        None, gt=0, le=1_000_000_000, max_digits=12, decimal_places=2, description="GPU-hours its jobs may ever use."
     )
 
 
@@ -63,13 +63,13 @@ class ApiKeyWish(Strict):
     "/service-accounts",
     auth=MAY_LOOK,
     response={200: Page[ServiceAccountOut]} | problems(422),
-    summary="Service accounts",
+    summary="List service accounts",
 )
 def service_accounts(
     request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
 ) -> Page[ServiceAccountOut]:
-    found, next_cursor = page_after(service_accounts_of(caller_of(request).team), cursor=cursor, limit=limit)
-    shown = [represent_service_account(row, Role(row.role)) for row in found]  # type: ignore[attr-defined]
+    rows, next_cursor = page_after(service_accounts_of(caller_of(request).team), cursor=cursor, limit=limit)
+    shown = [represent_service_account(row, Role(row.role)) for row in rows]  # type: ignore[attr-defined]
     return Page(data=shown, has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
@@ -80,7 +80,7 @@ def service_accounts(
     summary="New service account",
 )
 def post_service_account(request: HttpRequest, body: ServiceAccountWish) -> Status[ServiceAccountOut]:
-    """An identity for a program: no sign-in, its own keys, which live on when its maker leaves."""
+    """An identity for a program: it cannot sign in, and its keys stay valid when its creator leaves."""
     caller = caller_of(request)
     account = open_service_account(
         Acting.of(caller),
@@ -110,26 +110,26 @@ def patch_service_account(request: HttpRequest, account_id: PathId, body: Servic
     summary="Close a service account",
 )
 def delete_service_account(request: HttpRequest, account_id: PathId) -> Status[None]:
-    """Its keys are revoked at once; its jobs go on."""
+    """Revokes the account's keys at once. Its jobs continue."""
     close_service_account(Acting.of(caller_of(request)), account_id, now=database_now())
     return Status(204, None)
 
 
-@router.get("/api-keys", auth=MAY_LOOK, response={200: Page[ApiKeyOut]} | problems(422), summary="API keys")
+@router.get("/api-keys", auth=MAY_LOOK, response={200: Page[ApiKeyOut]} | problems(422), summary="List API keys")
 def api_keys(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[ApiKeyOut]:
-    """Every key of the team if you may change it (`team:write`), else your own. Secrets are never shown again."""
+    """All keys of the team with `team:write`, else your own. Secrets are never included."""
     acting, now = Acting.of(caller_of(request)), database_now()
-    found, next_cursor = page_after(
+    rows, next_cursor = page_after(
         keys_visible_to(acting.user, acting.team, rules=acting.rules), cursor=cursor, limit=limit
     )
     return Page(
-        data=[represent_key(row, now=now) for row in found], has_more=next_cursor is not None, next_cursor=next_cursor
+        data=[represent_key(row, now=now) for row in rows], has_more=next_cursor is not None, next_cursor=next_cursor
     )
 
 
 @router.post("/api-keys", auth=MAY_RULE, response={201: ApiKeyMade} | problems(404, 409, *BODY), summary="New API key")
 def post_api_key(request: HttpRequest, response: HttpResponse, body: ApiKeyWish) -> Status[ApiKeyMade]:
-    """It may do nothing that the calling key may not, and is revoked with it. The secret is in this answer only."""
+    """The key gets no scope that the calling key lacks, and is revoked with it. Only this response has the secret."""
     caller, now = caller_of(request), database_now()
     wish = KeyWish(
         name=body.name,
@@ -146,7 +146,7 @@ def post_api_key(request: HttpRequest, response: HttpResponse, body: ApiKeyWish)
 
 @router.delete("/api-keys/{key_id}", auth=ANY_KEY, response={204: None} | problems(404), summary="Revoke an API key")
 def delete_api_key(request: HttpRequest, key_id: PathId) -> Status[None]:
-    """At once, with every key that was made with it. A key may always revoke itself; others need `team:write`."""
+    """Revokes the key at once, with every key created with it. A key can revoke itself; others need `team:write`."""
     revoke_key(Acting.of(caller_of(request)), key_id, now=database_now())
     return Status(204, None)
 
@@ -156,6 +156,6 @@ def _project(team: Team, project_id: str | None) -> Project | None:
         return None
     project = projects_of(team).filter(pk=project_id).first()
     if project is None:
-        place = FieldError(pointer="/project", code="unknown", message="use the id of a project of your team")
-        raise Invalid("Your team has no such project.", errors=[place])
+        place = FieldError(pointer="/project", code="unknown", message="must be the id of a project of your team")
+        raise Invalid("Project not found in your team.", errors=[place])
     return project

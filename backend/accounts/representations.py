@@ -1,4 +1,4 @@
-"""People, keys and invitations as the REST API shows them. No secret and no hash of one is ever among it."""
+"""REST representations of users, keys and invitations. They never contain a secret or its hash."""
 
 from datetime import datetime
 from typing import Literal
@@ -14,7 +14,7 @@ class Named(BaseModel):
 
 
 class TeamOut(Named):
-    role: Role = Field(description="Yours in it, as far as this key carries it.")
+    role: Role = Field(description="Your role in the team, as far as this key carries it.")
     requires_mfa: bool = Field(description="Whether owners and admins need a second factor to use their rights.")
     created_at: datetime
 
@@ -42,8 +42,8 @@ class InvitationOut(BaseModel):
 
 
 class InvitationMade(InvitationOut):
-    link: str = Field(description="Shown this once, and only if no mail took it to the address: empty then.")
-    mailed: bool = Field(description="Whether it was sent to the address; if not, hand it on yourself.")
+    link: str = Field(description="The invitation link, shown only once. Empty if it was mailed.")
+    mailed: bool = Field(description="Whether the link was mailed to the address. If not, pass it on yourself.")
 
 
 class ServiceAccountOut(BaseModel):
@@ -77,7 +77,7 @@ class ApiKeyOut(BaseModel):
 
 
 class ApiKeyMade(ApiKeyOut):
-    secret: str = Field(description="The key itself. Shown this once: nobody can read it again.")
+    secret: str = Field(description="The key itself, shown only once.")
 
 
 def represent_team(team: Team, role: Role) -> TeamOut:

@@ -1,16 +1,16 @@
-"""Rights in a team: who may do what, in one table.
+"""Rights in a team, as one table of roles.
 
                       owner   admin   member   viewer
-    look                x       x       x        x
-    submit, cancel      x       x       x
-    keys of one's own   x       x       x        x      (what such a key may do: `scopes`)
-    invite, projects,
-    service accounts    x       x
-    give and take       any     all but owner
-    the second factor
-    of those who rule   x
+        read                x       x       x        x
+        submit, cancel      x       x       x
+        create own keys     x       x       x        x      (what such a key may do: `scopes`)
+        invite, projects,
+        service accounts    x       x
+        grant and revoke    any     all but owner
+        require a second
+        factor of admins    x
 
-Invariant: nobody gives a role that they could not take away, so an admin cannot make or unmake an owner.
+Invariant: nobody grants a role that they cannot revoke, so an admin cannot grant or revoke the owner role.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ OF_SERVICE_ACCOUNTS: Final = frozenset({Role.MEMBER, Role.VIEWER})
 
 
 def effective_role(user: User, team: Team, role: Role) -> Role:
-    """In a team that asks for a second factor, who rules without one counts as a member."""
+    """Member for an owner or admin without a second factor, in a team that requires one."""
     return Role.MEMBER if lacks_second_factor(user, team, role) else role
 
 
@@ -40,6 +40,6 @@ def lacks_second_factor(user: User, team: Team, role: Role) -> bool:
 
 
 def has_second_factor(user: User) -> bool:
-    """Recovery codes alone are none: they are made beside a real one."""
+    """Recovery codes alone do not count: they exist only in addition to a real factor."""
     real = Authenticator.objects.filter(user_id=user.pk).exclude(type=Authenticator.Type.RECOVERY_CODES)
     return bool(real.exists())

@@ -1,9 +1,9 @@
-"""Second factors: secrets are encrypted at rest, and who must have one is led to it.
+"""Second factors: secrets encrypted at rest, and the requirement of a team to have one.
 
 Invariants:
-- a copy of the database alone gives no codes: secrets are encrypted with a key derived from SECRET_KEY;
-- in a team that asks for it, an owner or admin without a second factor has a member's rights everywhere (`rights`), and
-  the pages of the team say so.
+- a copy of the database alone yields no codes: secrets are encrypted with a key derived from SECRET_KEY;
+- in a team that requires it, an owner or admin without a second factor has a member's rights everywhere (`rights`), and
+  the team's pages show a notice.
 """
 
 import base64
@@ -15,7 +15,7 @@ from backend.borders.sealing import box
 
 
 def reseal(sealed: str) -> str:
-    """Under the present key."""
+    """Encrypts the secret again, under the current key."""
     return box(_derived).rotate(sealed.encode()).decode()
 
 

@@ -1,6 +1,6 @@
-"""Memberships, keys and rights, as somebody may see them.
+"""Memberships, keys and rights, as a user may see them.
 
-Invariant: a question about another team is answered as if that team did not exist.
+Invariant: another team's rows are treated as if that team did not exist.
 """
 
 from datetime import datetime
@@ -18,8 +18,8 @@ def teams_of(user: User) -> QuerySet[Team]:
 
 
 def role_in(user: User, team: Team) -> Role | None:
-    found = Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first()
-    return Role(found) if found else None
+    role = Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first()
+    return Role(role) if role else None
 
 
 def may_submit(user: User, team: Team) -> bool:
@@ -31,7 +31,7 @@ def projects_of(team: Team) -> QuerySet[Project]:
 
 
 def members_of(team: Team) -> QuerySet[Membership]:
-    """People; service accounts have a list of their own."""
+    """Users only; service accounts are listed separately."""
     return (
         Membership.objects.select_related("user")
         .filter(team=team, user__is_service=False)
@@ -58,6 +58,6 @@ def service_accounts_of(team: Team) -> QuerySet[ServiceAccount]:
 
 
 def keys_visible_to(user: User, team: Team, *, rules: bool) -> QuerySet[ApiKey]:
-    """Every key of the team for who rules it, else the user's own. Never a secret: there is none stored."""
+    """All keys of the team for owners and admins, else the user's own. Secrets are not stored."""
     keys = ApiKey.objects.select_related("owner__service_account", "created_by", "project").filter(team=team)
     return (keys if rules else keys.filter(owner=user)).order_by("-created_at", "-id")

@@ -1,9 +1,9 @@
-"""Service accounts: a program's own identity, which outlives whoever made it.
+"""Service accounts: identities for programs, independent of the member who created them.
 
 Invariants:
-- it has no password and no page: it is known by its keys alone, and is a member or a viewer, never more;
-- one that belongs to a project holds only keys that are limited to it;
-- closing one revokes its keys at once. The row stays, because its jobs name it.
+- a service account has no password and no pages; it authenticates by keys only, and is a member or a viewer;
+- a service account of a project holds only keys limited to that project;
+- closing one revokes its keys at once. The row is kept, because its jobs refer to it.
 """
 
 from datetime import datetime
@@ -17,7 +17,7 @@ from backend.accounts.services import revoke_keys
 from backend.accounts.teams import NameTaken
 from backend.errors import FieldError, Invalid, NotFound
 
-_DOMAIN = "service.invalid"  # RFC 2606: no mail ever goes there
+_DOMAIN = "service.invalid"  # RFC 2606: never receives mail
 
 
 @transaction.atomic
@@ -69,7 +69,7 @@ def close_service_account(acting: Acting, account_id: str, *, now: datetime) -> 
 
 
 def locked_service_account(team: Team, account_id: str) -> ServiceAccount:
-    """An open one."""
+    """Locks an open service account. Raises `NotFound`."""
     account = (
         ServiceAccount.objects.select_for_update(of=("self",), no_key=True)
         .select_related("user", "project")
@@ -83,5 +83,5 @@ def locked_service_account(team: Team, account_id: str) -> ServiceAccount:
 
 def _refuse_role(role: Role) -> None:
     if role not in OF_SERVICE_ACCOUNTS:
-        place = FieldError(pointer="/role", code="role", message="member or viewer")
-        raise Invalid("A service account is a member or a viewer.", errors=[place])
+        place = FieldError(pointer="/role", code="role", message="must be member or viewer")
+        raise Invalid("A service account must be a member or a viewer.", errors=[place])

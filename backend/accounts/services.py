@@ -1,9 +1,9 @@
-"""Storing, revoking and recognising API keys. Who may make which key is judged in `key_making`.
+"""Storing, revoking and recognising API keys. `key_making` decides who may create which key.
 
 Invariants:
-- a key speaks for its owner, a person or a service account, with the role that the owner has in the team now;
-- in a team that asks for it, who rules without a second factor rules nothing: owner and admin count as member;
-- a revoked key takes along the keys and the open invitations that were made with it.
+- a key acts for its owner, a user or a service account, with the role that the owner has in the team now;
+- in a team that requires a second factor, an owner or admin without one counts as a member;
+- revoking a key also revokes the keys and the open invitations that were made with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 from backend.prepared_queries import fetch_prepared
 
 M = TypeVar("M", bound=models.Model)
-_USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a row with every request
+_USE_WRITTEN_EVERY = timedelta(minutes=1)  # else a busy key would write a row on every request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Caller:
 
     @property
     def scopes(self) -> frozenset[str]:
-        """The key's scopes, less those that its owner's role does not carry (any more)."""
+        """The key's scopes that its owner's present role still includes."""
         return frozenset(self.key.scopes) & scopes_of_role(self.role, is_operator=self.user.is_staff)
 
     @property
@@ -54,13 +54,13 @@ def create_api_key(
     text: str | None = None,
     **columns: Any,
 ) -> tuple[ApiKey, str]:
-    """The key and its text, which is shown this once. `text` takes in a key that was made elsewhere."""
+    """The key and its text, shown only once. `text` imports a key that was generated elsewhere."""
     unknown = set(scopes) - set(SCOPES)
     if unknown:
         raise ValueError(f"unknown scopes {sorted(unknown)}; known are {', '.join(SCOPES)}")
     text = keys.new_key_text() if text is None else text
     if not keys.is_well_formed(text):
-        raise ValueError("this is not the text of an API key: its checksum or its shape is wrong")
+        raise ValueError("not an API key: its format or its checksum is wrong")
     key = ApiKey.objects.create(
         team=team,
         created_by=created_by,
@@ -79,20 +79,20 @@ def revoke_api_key(key: ApiKey, *, now: datetime) -> None:
     key.refresh_from_db(fields=["revoked_at"])
 
 
-def revoke_keys(found: QuerySet[ApiKey], *, now: datetime) -> list[str]:
-    """The ids of all that were revoked: those found and, whoever holds them, those that were made with them."""
+def revoke_keys(roots: QuerySet[ApiKey], *, now: datetime) -> list[str]:
+    """The ids of all revoked keys: those given, and all keys that were created with them, whoever owns these."""
     revoked: list[str] = []
-    wanted = list(found.values_list("pk", flat=True))
-    while wanted:
-        ApiKey.objects.filter(pk__in=wanted, revoked_at__isnull=True).update(revoked_at=now)
-        Invitation.objects.filter(made_with__in=wanted, accepted_at=None, revoked_at=None).update(revoked_at=now)
-        revoked += wanted
-        wanted = list(ApiKey.objects.filter(created_with__in=wanted).values_list("pk", flat=True))
+    frontier = list(roots.values_list("pk", flat=True))
+    while frontier:
+        ApiKey.objects.filter(pk__in=frontier, revoked_at__isnull=True).update(revoked_at=now)
+        Invitation.objects.filter(made_with__in=frontier, accepted_at=None, revoked_at=None).update(revoked_at=now)
+        revoked += frontier
+        frontier = list(ApiKey.objects.filter(created_with__in=frontier).values_list("pk", flat=True))
     return revoked
 
 
 def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
-    """Whom a key speaks for; nobody if it is malformed, unknown, revoked, expired, or its owner has left the team."""
+    """The key's caller; None if it is malformed, unknown, revoked or expired, or its owner has left the team."""
     if not keys.is_well_formed(text):
         return None
     rows = fetch_prepared(_find(), [keys.prefix_of(text), now])
@@ -109,7 +109,7 @@ def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
 
 @cache
 def _find() -> str:
-    """Asked by every request there is, so it is written once: putting it together took longer than the answer."""
+    """Every request runs this query, so its text is cached: building it took longer than running it."""
     columns = [
         f'{alias}."{field.column}"'
         for alias, model in (("key", ApiKey), ("owner", User), ("team", Team))

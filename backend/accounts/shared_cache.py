@@ -1,11 +1,11 @@
-"""Django's cache on Postgres, for allauth's limits: one truth for all web processes, and none at all without it.
+"""Django's cache on Postgres, for allauth's rate limits: shared by all web processes.
 
 Invariants:
 - `add` is one statement, so of racing processes exactly one gets a lock;
 - values are JSON, never pickles;
-- when Postgres does not answer, the exception goes up and nobody gets in: limits fail closed.
+- without Postgres the exception propagates and every sign-in fails: limits fail closed.
 
-It is small and slow on purpose. Nothing that a page or the API reads belongs here.
+It is small and slow on purpose. Do not use it for pages or the API.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.db import connection
 
-_SWEEP_LIMIT = 20  # expired rows that each write takes along, so that no background task is needed
+_SWEEP_LIMIT = 20  # expired rows that each write deletes, which saves a background task
 
 _ADD = """
 INSERT INTO accounts_sharedentry AS entry (key, value, expires_at)
@@ -71,9 +71,9 @@ class SharedCache(BaseCache):
             db.execute("DELETE FROM accounts_sharedentry")
 
     def _write(self, statement: str, key: str, value: Any, timeout: Any, version: int | None) -> int:
-        made = self.make_and_validate_key(key, version=version)
+        full_key = self.make_and_validate_key(key, version=version)
         with connection.cursor() as db:
-            db.execute(statement, [made, json.dumps(value), self._lasts_s(timeout)])
+            db.execute(statement, [full_key, json.dumps(value), self._lasts_s(timeout)])
             num_written: int = db.rowcount
             db.execute(_SWEEP, [_SWEEP_LIMIT])
         return num_written

@@ -1,4 +1,4 @@
-"""A team's name and rules, and its projects."""
+"""A team's name and settings, and its projects."""
 
 from datetime import datetime
 
@@ -14,13 +14,13 @@ FIRST_PROJECT = "First steps"
 
 
 class NameTaken(Conflict):
-    """Something of your team has this name already."""
+    """This name is already in use in your team."""
 
     code = "name_taken"
 
 
 class ProjectInUse(Conflict):
-    """Jobs belong to this project, and jobs are kept: rename it instead."""
+    """This project has jobs and cannot be deleted. Rename it instead."""
 
     code = "in_use"
 
@@ -29,8 +29,8 @@ class ProjectInUse(Conflict):
 def change_team(acting: Acting, *, name: str | None = None, requires_mfa: bool | None = None, now: datetime) -> Team:
     acting.refuse_unless_ruling()
     team = Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)
-    wanted = {"name": name, "requires_mfa": requires_mfa}
-    changes = {key: value for key, value in wanted.items() if value is not None and value != getattr(team, key)}
+    requested = {"name": name, "requires_mfa": requires_mfa}
+    changes = {key: value for key, value in requested.items() if value is not None and value != getattr(team, key)}
     if not changes:
         return team
     if "requires_mfa" in changes:
@@ -44,11 +44,11 @@ def change_team(acting: Acting, *, name: str | None = None, requires_mfa: bool |
 
 
 def _refuse_unless_safe(acting: Acting) -> None:
-    """Only an owner who has a second factor may ask one of those who rule, so that somebody can take the rule back."""
+    """Only an owner with a second factor may require one, so that an owner can undo the requirement."""
     if acting.role != Role.OWNER:
-        raise Denied("Only an owner decides whether those who rule the team need a second factor.")
+        raise Denied("Only an owner can require a second factor of owners and admins.")
     if not has_second_factor(acting.user):
-        raise Denied("Set up your own second factor first; otherwise nobody could take this rule back.")
+        raise Denied("Set up your own second factor first, or you would lose your rights as an owner.")
 
 
 @transaction.atomic
@@ -81,11 +81,11 @@ def rename_project(acting: Acting, project_id: str, name: str, *, now: datetime)
 
 @transaction.atomic
 def delete_project(acting: Acting, project_id: str, *, now: datetime) -> None:
-    """Only an empty one: jobs keep their project forever. Keys that were limited to it go with it."""
+    """Deletes an empty project: jobs keep their project forever. Keys limited to the project are deleted too."""
     acting.refuse_unless_ruling()
     project = _locked_project(acting.team, project_id)
     if project.service_accounts.filter(closed_at=None).exists():
-        raise ProjectInUse("A service account belongs to this project: close it first.")
+        raise ProjectInUse("A service account belongs to this project. Close it first.")
     try:
         project.delete()
     except ProtectedError:
@@ -95,7 +95,7 @@ def delete_project(acting: Acting, project_id: str, *, now: datetime) -> None:
 
 @transaction.atomic
 def found_team(user: User, name: str) -> Team:
-    """A team of one's own, with a project to begin in."""
+    """A new user's team, with a first project."""
     team = Team.objects.create(name=name)
     Membership.objects.create(team=team, user=user, role=Role.OWNER)
     Project.objects.create(team=team, name=FIRST_PROJECT)

@@ -59,8 +59,8 @@ def test_a_secret_on_its_way_to_its_page_is_sealed_and_for_its_maker_alone(
         ({"name": ""}, "needs a name"),
         ({"name": "x" * 81}, "needs a name"),
         ({"scopes": []}, "Choose one thing"),
-        ({"scopes": ["quota:write"]}, "quota:write is more than"),
-        ({"scopes": ["everything"]}, "there is no scope"),
+        ({"scopes": ["quota:write"]}, "quota:write exceeds"),
+        ({"scopes": ["everything"]}, "unknown scope"),
         ({"lasts": "99999"}, "how long"),
         ({"max_devices": "0"}, "whole number"),
         ({"max_devices": "1.5"}, "whole number"),
@@ -136,9 +136,9 @@ def test_a_viewer_sees_members_and_no_button(world: World, viewer: Client) -> No
 
 def test_the_last_owner_is_told_why_they_cannot_go(world: World, owner: Client) -> None:
     page = owner.get("/members/")
-    assert "a team keeps an owner" in text_of(page)
+    assert "a team needs at least one owner" in text_of(page)
     answer = owner.post(f"/members/{world.owner.public_id}/change", {"remove": "yes"}, follow=True)
-    assert "make somebody else an owner first" in text_of(answer)
+    assert "Make another member an owner first" in text_of(answer)
 
 
 def test_who_leaves_is_shown_the_jobs(world: World, viewer: Client) -> None:

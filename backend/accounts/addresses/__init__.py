@@ -1,1 +1,1 @@
-"""A person's one address: it counts only once proved, and how it moves."""
+"""A user's one e-mail address: how it is verified, and how it changes."""

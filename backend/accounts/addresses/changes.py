@@ -1,16 +1,16 @@
-"""A person's move to another address: asked for, proved from the new one, cancellable from the old one.
+"""A user's change of address: requested, confirmed from the new address, cancellable from the old one.
 
-    ask ──letter to the new address──▶ confirm (signed in, with its link) ──▶ moved
-     └──letter to the old address────▶ cancel (with its link, no sign-in) ──▶ as before, and everybody is out
+        request ──mail to the new address──▶ confirm (signed in, with its link) ──▶ changed
+           └──────mail to the old address──▶ cancel (with its link, no sign-in) ──▶ old address, all sessions ended
 
 Invariants:
-- asking moves nothing; only who is signed in as the person and holds the new address' link moves it, in one transaction
-  with its entry in the audit log;
-- an address that somebody has is asked for like any other: same answer, same rows, as many letters. Its owner is told,
-  and gets no link;
-- the old address' link works until it was used or seven days after the wish, whatever happened meanwhile: whoever has
-  it sets the address back, ends every session and takes the password away, since it was known to whoever asked;
-- at most one wish of a person is open.
+- a request changes nothing. The change needs a signed-in user and the link sent to the new address, and happens in one
+  transaction with its entry in the audit log;
+- a request for an address in use looks like any other: same response, same rows, same number of mails. The address'
+  owner is notified and gets no link;
+- the link sent to the old address works until it is used or seven days after the request, whatever happened meanwhile:
+  it restores the address, ends every session and removes the password, which the requester knew;
+- a user has at most one open request.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ from backend.accounts.signing_in.chains import record_done
 from backend.errors import Conflict, NotFound
 
 LASTS: Final = timedelta(hours=24)
-CANCELLABLE: Final = timedelta(days=7)  # somebody is on holiday, and reads that letter late
+CANCELLABLE: Final = timedelta(days=7)  # a user on holiday reads that mail late
 _CANCEL = signing.Signer(salt="cancel an address change")
 
 
 class DeadLink(NotFound):
-    """This link was used, cancelled, or has expired, or it is for somebody else."""
+    """This link was used, cancelled or has expired, or it is for another account."""
 
 
 class SameAddress(Conflict):
-    """This is your address already."""
+    """This is already your address."""
 
     code = "same_address"
 
@@ -48,12 +48,12 @@ class Asked:
     change: AddressChange
     token: str
     is_taken: bool
-    """Told to nobody but the address' owner."""
+    """Shown only to the address' owner."""
 
 
 @transaction.atomic
 def ask_for_change(user: User, after: str, *, now: datetime, by_operator: bool = False) -> Asked:
-    """A new wish takes the place of the open one."""
+    """Replaces an open request."""
     after = after.lower()
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
     if after == user.email.lower():
@@ -78,13 +78,13 @@ def open_change(user: User, *, now: datetime) -> AddressChange | None:
 
 
 def change_to_confirm(token: str, user: User, *, now: datetime) -> AddressChange | None:
-    found = open_change(user, now=now)
-    return found if found and found.proof_sha256 == _digest(token) and found.before == user.email.lower() else None
+    change = open_change(user, now=now)
+    return change if change and change.proof_sha256 == _digest(token) and change.before == user.email.lower() else None
 
 
 @transaction.atomic
 def confirm_change(token: str, user: User, *, now: datetime) -> AddressChange:
-    """Raises `DeadLink`, also where somebody else has the address by now."""
+    """Raises `DeadLink`, also if another account uses the address by now."""
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
     change = change_to_confirm(token, user, now=now)
     if change is None or is_taken(change.after, besides=user):
@@ -105,7 +105,7 @@ def confirm_change(token: str, user: User, *, now: datetime) -> AddressChange:
 
 @transaction.atomic
 def withdraw_change(user: User, *, now: datetime) -> None:
-    """The person thought better of it. The old address' link works on: it may not have been the person."""
+    """Cancels the open request. The old address' link stays valid: an intruder may have cancelled, not the user."""
     if user.address_changes.filter(done_at=None, cancelled_at=None).update(cancelled_at=now):
         record_done(user, "address.change_withdrawn", now=now)
 
@@ -124,23 +124,23 @@ def change_to_cancel(token: str, *, now: datetime) -> AddressChange | None:
 
 @transaction.atomic
 def cancel_change(token: str, *, now: datetime) -> User:
-    """Raises `DeadLink`. Where somebody else has the old address by now, everybody is put out all the same."""
-    found = change_to_cancel(token, now=now)
-    if found is None:
+    """Raises `DeadLink`. Ends all sessions even if another account uses the old address by now."""
+    unlocked = change_to_cancel(token, now=now)
+    if unlocked is None:
         raise DeadLink
-    user = User.objects.select_for_update(no_key=True).get(pk=found.user_id)
+    user = User.objects.select_for_update(no_key=True).get(pk=unlocked.user_id)
     change = change_to_cancel(token, now=now)
     if change is None:
         raise DeadLink
-    # Whatever was moved since goes with it: its links lie in mailboxes that are not the owner's.
+    # Later requests are cancelled too: their links lie in mailboxes that are not the owner's.
     user.address_changes.filter(asked_at__gte=change.asked_at).update(cancelled_at=now, done_at=now)
     user.reset_links.filter(used_at=None).delete()
-    user.set_unusable_password()  # and with the hash go all sessions
+    user.set_unusable_password()  # a new hash ends all sessions
     user.save(update_fields=["password"])
     if user.email.lower() != change.before and not is_taken(change.before, besides=user):
         move(user, change.before)
-    told = {"asked": change.after, "is_now": user.email}
-    record_done(user, "address.change_cancelled", now=now, data=told, actor="holder of the old address")
+    data = {"asked": change.after, "is_now": user.email}
+    record_done(user, "address.change_cancelled", now=now, data=data, actor="holder of the old address")
     return user
 
 
@@ -149,7 +149,7 @@ def proof_link_of(token: str) -> str:
 
 
 def cancel_link_of(change: AddressChange) -> str:
-    """Signed, not stored: it can be written again into the letter that says that it was done."""
+    """Signed, not stored, so the mail that reports the completed change can contain the same link."""
     return f"{settings.ENVIRONMENT.public_url}/accounts/email/cancel/{_CANCEL.sign(change.pk)}/"
 
 

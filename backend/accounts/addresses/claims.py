@@ -1,10 +1,10 @@
-"""The first time that OpenID says whose an address is, to an account that rests on somebody else's word.
+"""First OpenID sign-in to an account whose address was never verified by its owner.
 
-An invitation that was not mailed is a link in its sender's hands. They may have opened it themselves, chosen a
-password, and wait for the owner of the address to come by OpenID and work in an account that both of them hold.
+An invitation that was not mailed is a link in its sender's hands. The sender may have opened it, chosen a password, and
+wait for the owner of the address to sign in by OpenID and work in an account that both control.
 
-Invariant: from that moment only the owner is in it. Password, second factors, sessions, keys and open links from before
-are gone; the memberships stay, since the owner was invited to them.
+Invariant: from then on only the owner has access. Password, second factors, sessions, keys and open links from before
+are removed; the memberships stay, since the owner was invited to them.
 """
 
 from datetime import datetime
@@ -23,7 +23,7 @@ def claim(user: User, *, now: datetime) -> None:
     if not locked.address_by_hand:
         return
     locked.address_by_hand = False
-    locked.set_unusable_password()  # and with the hash go all sessions
+    locked.set_unusable_password()  # a new hash ends all sessions
     locked.save(update_fields=["address_by_hand", "password"])
     Authenticator.objects.filter(user_id=user.pk).delete()
     locked.reset_links.all().delete()

@@ -1,10 +1,10 @@
-"""Proof of an address: who has it, and who says so.
+"""Verification of addresses: whose an address is, and on what evidence.
 
 Invariants:
-- a person has one address, `User.email`, and it counts only while allauth's `EmailAddress` of it is verified: sign-in,
-  invitations, OpenID's first sign-in, resets and letters all ask here, or ask that row;
-- no page adds an address: it is proved by a mail, by a used invitation, by OpenID, or by the operator's word;
-- an address is proved for one person at most (the database holds it).
+- a user has one address, `User.email`, and it counts only while allauth's `EmailAddress` of it is verified: sign-in,
+  invitations, the first OpenID sign-in, resets and mails all check this module or that row;
+- no page adds an address: it is verified by mail, by a used invitation, by OpenID, or by the operator;
+- an address is verified for at most one user (a database constraint).
 """
 
 from allauth.account.models import EmailAddress
@@ -15,7 +15,7 @@ from backend.errors import Conflict
 
 
 class AddressTaken(Conflict):
-    """This address has another account."""
+    """Another account uses this address."""
 
     code = "address_taken"
 
@@ -25,20 +25,20 @@ def is_proved(user: User) -> bool:
 
 
 def person_at(email: str) -> User | None:
-    """The person who has proved this address; a closed account's too."""
+    """The user with this verified address, also if the account is closed."""
     row = EmailAddress.objects.select_related("user").filter(email=email.lower(), verified=True).first()
     return row.user if row is not None and row.user.email.lower() == row.email else None
 
 
 def is_taken(email: str, *, besides: User | None = None) -> bool:
-    """By an account that has it, proved or not."""
+    """True if an account other than `besides` has the address, verified or not."""
     others = User.objects.filter(email__iexact=email)
     return others.exclude(pk=besides.pk).exists() if besides else others.exists()
 
 
 @transaction.atomic
 def vouch_for(user: User) -> None:
-    """Somebody whose word counts says that this address is this person's. Raises `AddressTaken`."""
+    """Marks the user's address as verified, on trusted evidence. Raises `AddressTaken`."""
     email = user.email.lower()
     EmailAddress.objects.filter(user_id=user.pk).exclude(email=email).delete()
     try:
@@ -52,7 +52,7 @@ def vouch_for(user: User) -> None:
 
 @transaction.atomic
 def move(user: User, email: str) -> None:
-    """The caller has seen the proof, and holds the person's row. Raises `AddressTaken`."""
+    """The caller has checked the evidence and holds the lock on the user's row. Raises `AddressTaken`."""
     user.email = email.lower()
     try:
         with transaction.atomic():

@@ -1,1 +1,1 @@
-"""Signing in with a company's own OpenID provider."""
+"""Sign-in through a company's OpenID provider."""

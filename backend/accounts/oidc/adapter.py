@@ -1,10 +1,10 @@
-"""Admission through the OpenID provider.
+"""Admission of users who sign in through the OpenID provider.
 
 Invariants:
-- an address that the provider has not verified opens nothing: no account, no connection to one;
-- where the operator named domains, other addresses are refused;
-- who comes for the first time is joined to the account that has proved the same address, and to no other: one that
-  only claims it stays what it is, and nobody comes in;
+- an address that the provider has not verified gives no access: no account, no connection to one;
+- if the operator set domains, addresses of other domains are refused;
+- a first sign-in connects to the account with the same verified address, and to no other: an account that only claims
+  the address stays unchanged, and the sign-in is refused;
 - a new account needs an invitation to the verified address, or open sign-up; it has no password;
 - the provider is configured by the environment alone, not by rows in the database.
 """
@@ -28,7 +28,7 @@ from backend.accounts.oidc.asking import note_silence, trusting
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 
-_UNPROVED = "An account here has your address and never proved it. Ask for a new password to make it yours."
+_UNPROVED = "An account with your address exists but the address is not verified. Reset its password to claim it."
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
@@ -38,18 +38,18 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
             self._refuse(request, "Your provider has not verified your e-mail address.")
         domains = settings.ENVIRONMENT.oidc_domains
         if domains and address.rpartition("@")[2] not in domains:
-            self._refuse(request, "Addresses of this domain may not sign in here.", address)
+            self._refuse(request, "Addresses of this domain cannot sign in.", address)
         if sociallogin.is_existing and not sociallogin.user.is_active:
             self._refuse(request, "This account is closed.", sociallogin.user.email)
-        if sociallogin.is_existing and sociallogin.account.pk is None:  # found by the address, for the first time
+        if sociallogin.is_existing and sociallogin.account.pk is None:  # matched by address: the first sign-in
             claim(sociallogin.user, now=datetime.now(UTC))
         if not sociallogin.is_existing and is_taken(address):
             self._refuse(request, _UNPROVED, address)
 
     def authenticate_by_email(self, sociallogin: SocialLogin) -> tuple[User, str] | None:
         address = _verified_address(sociallogin)
-        found = person_at(address) if address else None
-        return (found, found.email) if found else None
+        user = person_at(address) if address else None
+        return (user, user.email) if user else None
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         address = _verified_address(sociallogin)
@@ -69,9 +69,9 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
     def get_requests_session(self) -> Session:
         return trusting(super().get_requests_session())
 
-    def on_authentication_error(self, request: HttpRequest, provider: Any, **told: Any) -> None:
-        if isinstance(told.get("exception"), RequestException):
-            note_silence(told["exception"])
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **details: Any) -> None:
+        if isinstance(details.get("exception"), RequestException):
+            note_silence(details["exception"])
 
     def _refuse(self, request: HttpRequest, why: str, address: str = "") -> None:
         refused(address, f"OpenID: {why}")

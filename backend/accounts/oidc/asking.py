@@ -1,4 +1,4 @@
-"""Questions to the OpenID provider: over TLS that takes certificates of our own authorities too."""
+"""HTTP requests to the OpenID provider: over TLS that also accepts certificates of the configured authorities."""
 
 import logging
 from ssl import SSLContext
@@ -31,6 +31,6 @@ def _context() -> SSLContext:
 
 
 def note_silence(error: RequestException) -> None:
-    """For whoever runs the site: people are told only that it is so."""
+    """Logs the cause for the operator. Users get a message without it."""
     trouble = trouble_with_certificate(error, "LAMINAR_OIDC_ISSUER")
-    log.error("the OpenID provider cannot be asked: %s", trouble or error)
+    log.error("the OpenID provider is unreachable: %s", trouble or error)

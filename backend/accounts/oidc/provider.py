@@ -1,11 +1,11 @@
-"""Signing in with an OpenID provider: allauth's flow, with the checks that it leaves to TLS made here.
+"""Sign-in through an OpenID provider: allauth's flow, plus the checks that allauth leaves to TLS.
 
 Invariants:
 - an ID token counts only if one of the provider's published keys signed it (RS256 or ES256, never `none`, never HMAC),
-  for us, now, and for this very sign-in: it carries the nonce that this browser's session was given;
-- the provider is the one that the operator named: metadata of another issuer open nothing, wherever they came from;
-- claims come from the ID token; a missing address may come from userinfo, whose `sub` must be the token's;
-- the authorisation code is bound to this browser by PKCE and by the state, which lives in the session.
+  for this client, unexpired, and for this sign-in: it carries the nonce stored in this browser's session;
+- the provider is the one that the operator set: metadata of another issuer are refused, wherever they came from;
+- claims come from the ID token; a missing address may come from userinfo, whose `sub` must equal the token's;
+- the authorisation code is bound to this browser by PKCE and by the state, which is stored in the session.
 """
 
 import hmac
@@ -32,7 +32,7 @@ from backend.accounts.oidc.asking import note_silence
 ALGORITHMS: Final = ("RS256", "ES256")
 _LEEWAY_S = 60  # clocks differ
 _NONCE = "oidc_nonce"
-_SILENT = "Your provider cannot be asked right now. Try again; if it fails again, tell whoever runs this service."
+_SILENT = "Your provider is unreachable. Try again later; if the problem persists, contact the operator of this site."
 
 
 class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth ships no types
@@ -40,10 +40,10 @@ class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # all
         nonce = request.session.pop(_NONCE, "")
         claims = self.verified(str(kwargs["response"].get("id_token") or ""), client_id=app.client_id, nonce=nonce)
         if "email" not in claims:
-            told = self._fetch_user_info(token.token)
-            if told.get("sub") != claims["sub"]:
-                raise OAuth2Error("userinfo speaks of somebody else")
-            claims |= {key: told[key] for key in ("email", "email_verified") if key in told}
+            userinfo = self._fetch_user_info(token.token)
+            if userinfo.get("sub") != claims["sub"]:
+                raise OAuth2Error("userinfo is for another subject")
+            claims |= {key: userinfo[key] for key in ("email", "email_verified") if key in userinfo}
         return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
 
     def verified(self, id_token: str, *, client_id: str, nonce: str) -> dict[str, Any]:
@@ -67,22 +67,22 @@ class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # all
         return claims
 
     def _issuer(self) -> str:
-        """As its metadata write it, if that is whom the operator named. Raises `ValueError`."""
+        """The issuer as written in its metadata, if it is the configured one. Raises `ValueError`."""
         issuer = str(self.openid_config["issuer"])
         if issuer.rstrip("/") != settings.ENVIRONMENT.oidc_issuer:
-            raise ValueError(f"the metadata are of {issuer}")
+            raise ValueError(f"the metadata are for {issuer}")
         return issuer
 
     def _signing_key(self, id_token: str) -> Any:
         header = jwt.get_unverified_header(id_token)
         with get_adapter().get_requests_session() as session:
-            answer = session.get(self.openid_config["jwks_uri"])
-            answer.raise_for_status()
-            published = jwt.PyJWKSet.from_dict(answer.json())
-        fitting = [key for key in published.keys if key.key_id == header.get("kid") and key.public_key_use != "enc"]
-        if len(fitting) != 1:
-            raise ValueError("the provider publishes no such key")
-        return fitting[0]
+            response = session.get(self.openid_config["jwks_uri"])
+            response.raise_for_status()
+            published = jwt.PyJWKSet.from_dict(response.json())
+        matching = [key for key in published.keys if key.key_id == header.get("kid") and key.public_key_use != "enc"]
+        if len(matching) != 1:
+            raise ValueError("the provider does not publish this key")
+        return matching[0]
 
 
 class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth ships no types
@@ -93,7 +93,7 @@ class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth
         return __name__.rpartition(".")[0]
 
     def get_auth_params_from_request(self, request: HttpRequest, action: str) -> dict[str, Any]:
-        """allauth would take parameters from the address too: a link could ask for what we never ask for."""
+        """Ignores the URL's parameters, which allauth would pass on: a link could add requests of its own."""
         nonce = secrets.token_urlsafe(32)
         request.session[_NONCE] = nonce
         return {**self.get_auth_params(), "nonce": nonce}
@@ -102,7 +102,7 @@ class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth
         return list(self.get_scope())
 
     def extract_email_addresses(self, data: dict[str, Any]) -> list[Any]:
-        """`email_verified` counts if it is true, not if it is some text."""
+        """`email_verified` counts only if it is the boolean true."""
         addresses: list[Any] = super().extract_email_addresses(data)
         verified = data["id_token"].get("email_verified") is True
         for address in addresses:
@@ -112,7 +112,7 @@ class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth
 
 @login_not_required  # type: ignore[untyped-decorator]  # allauth ships no types
 def login(request: HttpRequest, provider_id: str) -> HttpResponseBase:
-    """To sign in, and for nothing else: allauth would also hang another identity on whoever is signed in."""
+    """Only for signing in: allauth would also connect another identity to the signed-in user."""
     if request.GET.get("process", AuthProcess.LOGIN) != AuthProcess.LOGIN or "process" in request.POST:
         raise Http404
     return _view(OAuth2LoginView, request, provider_id)
@@ -125,13 +125,13 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponseBase:
 
 def _view(kind: type[Any], request: HttpRequest, provider_id: str) -> HttpResponseBase:
     try:
-        answer: HttpResponseBase = kind.adapter_view(VerifyingAdapter(request, provider_id))(request)
+        response: HttpResponseBase = kind.adapter_view(VerifyingAdapter(request, provider_id))(request)
     except SocialApp.DoesNotExist:
         raise Http404 from None
     except RequestException as error:
         note_silence(error)
-        answer = render(request, "socialaccount/refused.html", {"why": _SILENT}, status=503)
-    return answer
+        response = render(request, "socialaccount/refused.html", {"why": _SILENT}, status=503)
+    return response
 
 
 provider_classes = [VerifyingProvider]

@@ -1,1 +1,1 @@
-"""Acts of operators of the platform on teams and people."""
+"""Actions of the platform's operators on teams and users."""

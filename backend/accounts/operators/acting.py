@@ -1,7 +1,7 @@
-"""The operator who acts: one of the platform's, at a page or by a key of theirs.
+"""The acting operator of the platform: a user on a page, or a key of theirs.
 
-Invariant: whoever is no operator at that moment is told that there is nothing, and every act leaves an entry: in the
-log of the team that it concerns, else in the site's.
+Invariant: a user who is not an operator at that moment gets a 404, and every action writes an entry: in the log of the
+team concerned, else in the site's.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ class Operator:
 
     @classmethod
     def acting(cls, user: User) -> "Operator":
-        """Raises `NotFound`: a page for operators does not exist for others."""
+        """Raises `NotFound`: pages for operators are hidden from other users."""
         if not (user.is_active and user.is_staff):
             raise NotFound
         return cls(user=user)
 
     @classmethod
     def speaking(cls, caller: Caller, scope: str) -> "Operator":
-        """A program of theirs. Raises `Denied`."""
+        """The operator behind an API key. Raises `Denied`."""
         if scope not in caller.scopes or not caller.user.is_staff:
-            raise Denied(f"This needs the right {scope}, which operators of the platform have.")
+            raise Denied(f"This needs the scope {scope}, which only operators of the platform have.")
         return cls(user=caller.user, key=caller.key)
 
     @property

@@ -1,7 +1,7 @@
-"""REST over teams and people of the whole site, for operators.
+"""REST over all teams and users of the site, for operators.
 
-Invariant: no key gives its bearer a way into what is there. A key makes a new team with an invitation for its owner;
-links for new passwords, and owners of teams that are there, are an operator's to give at a page.
+Invariant: no key gives its bearer access to existing data. A key can create a team with an invitation for its owner;
+password reset links, and new owners of existing teams, are available to an operator on a page only.
 """
 
 from datetime import datetime
@@ -33,19 +33,19 @@ class SiteTeamOut(BaseModel):
     id: str
     name: str
     num_people: int
-    num_owners: int = Field(description="0: the invited owner has not come yet, or the last one is gone.")
+    num_owners: int = Field(description="0: the invited owner has not joined yet, or the last owner is gone.")
 
 
 class TeamWish(Strict):
     name: Annotated[OneLine, Field(max_length=LONGEST_NAME)]
-    owner: Email = Field(description="Who is invited to own it. The operator is no member.")
+    owner: Email = Field(description="Address to invite as the owner. The operator does not become a member.")
 
 
 class TeamMade(BaseModel):
     team: str
     name: str
     owner: str
-    link: str = Field(description="To hand on, shown this once; empty: it went by mail.")
+    link: str = Field(description="Invitation link to pass on, shown only once. Empty if it was mailed.")
     expires_at: datetime
 
 
@@ -67,9 +67,9 @@ class SessionsEnded(BaseModel):
     ended: int
 
 
-@router.get("/operator/teams", auth=MAY_OPERATE, response={200: Page[SiteTeamOut]} | problems(), summary="All teams")
+@router.get("/operator/teams", auth=MAY_OPERATE, response={200: Page[SiteTeamOut]} | problems(), summary="List teams")
 def teams(request: HttpRequest) -> Page[SiteTeamOut]:
-    """For operators. By name."""
+    """For operators. Sorted by name."""
     Operator.speaking(caller_of(request), OPERATES)
     shown = [
         SiteTeamOut(id=each.team.pk, name=each.team.name, num_people=each.num_people, num_owners=each.num_owners)
@@ -82,11 +82,11 @@ def teams(request: HttpRequest) -> Page[SiteTeamOut]:
     "/operator/teams",
     auth=MAY_OPERATE,
     response={201: TeamMade} | problems(400, 409, 413, 415, 422),
-    summary="Make a team",
+    summary="Create a team",
 )
 def post_team(request: HttpRequest, body: TeamWish) -> Status[TeamMade]:
-    """For operators. With a first project, and an invitation for its owner that works once, for seven days. Give it a
-    quota with PUT /pools/{pool_id}/quotas/{team_id}."""
+    """For operators. Creates the team with a first project, and an invitation for its owner that works once, for seven
+    days. Then set its quota with PUT /pools/{pool_id}/quotas/{team_id}."""
     operator, now = Operator.speaking(caller_of(request), OPERATES), database_now()
     invitation, token = make_team(operator, name=body.name.strip(), owner=body.owner.lower(), now=now)
     mailed = mail(invitation, token)
@@ -101,18 +101,18 @@ def post_team(request: HttpRequest, body: TeamWish) -> Status[TeamMade]:
 
 
 @router.get(
-    "/operator/people", auth=MAY_OPERATE, response={200: Page[PersonOut]} | problems(404, 422), summary="All people"
+    "/operator/people", auth=MAY_OPERATE, response={200: Page[PersonOut]} | problems(404, 422), summary="List users"
 )
 def everybody(
     request: HttpRequest,
-    q: Annotated[Text | None, Query(max_length=120, description="Addresses that contain this.")] = None,
-    after: Annotated[Text | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+    q: Annotated[Text | None, Query(max_length=120, description="Only addresses that contain this text.")] = None,
+    after: Annotated[Text | None, Query(max_length=64, description="`next_cursor` of the previous page.")] = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[PersonOut]:
-    """For operators. By address; service accounts are their teams'."""
+    """For operators. Sorted by address, without service accounts."""
     Operator.speaking(caller_of(request), OPERATES)
-    found = list(people_after(people(q or ""), after)[: limit + 1])
-    shown, has_more = found[:limit], len(found) > limit
+    rows = list(people_after(people(q or ""), after)[: limit + 1])
+    shown, has_more = rows[:limit], len(rows) > limit
     return Page(
         data=[_person(each) for each in shown],
         has_more=has_more,
@@ -127,7 +127,7 @@ def everybody(
     summary="Close an account",
 )
 def close_person(request: HttpRequest, user_id: PathId) -> PersonOut:
-    """For operators. Sessions end at once and keys are refused, of every team; jobs go on."""
+    """For operators. Ends the user's sessions at once and refuses their keys, in every team. Their jobs continue."""
     operator = Operator.speaking(caller_of(request), OPERATES)
     return _person(close_account(operator, user_id, now=database_now()))
 
@@ -136,10 +136,10 @@ def close_person(request: HttpRequest, user_id: PathId) -> PersonOut:
     "/operator/people/{user_id}/open",
     auth=MAY_OPERATE,
     response={200: PersonOut} | problems(404),
-    summary="Open an account again",
+    summary="Reopen an account",
 )
 def open_person(request: HttpRequest, user_id: PathId) -> PersonOut:
-    """For operators. Its password and keys work again."""
+    """For operators. The account's password and keys work again."""
     operator = Operator.speaking(caller_of(request), OPERATES)
     return _person(open_account(operator, user_id, now=database_now()))
 
@@ -148,7 +148,7 @@ def open_person(request: HttpRequest, user_id: PathId) -> PersonOut:
     "/operator/people/{user_id}/end-sessions",
     auth=MAY_OPERATE,
     response={200: SessionsEnded} | problems(404),
-    summary="Sign somebody out everywhere",
+    summary="End a user's sessions",
 )
 def end_sessions_of(request: HttpRequest, user_id: PathId) -> SessionsEnded:
     """For operators. The account stays open."""

@@ -1,9 +1,9 @@
-"""People as operators meet them: accounts closed and opened again, and links for who is locked out.
+"""Users as operators manage them: closing and reopening accounts, and reset links for locked-out users.
 
 Invariants:
-- a closed account opens nothing: its sessions end at once, and its keys are refused as long as it is closed;
-- an operator closes no account of their own, nor the last operator's;
-- a link is shown once to the operator, who hands it to the person and to nobody else.
+- a closed account gives no access: its sessions end at once, and its keys are refused while it is closed;
+- an operator cannot close their own account, so the last operator's stays open;
+- a link is shown once, to the operator, who passes it on to that user only.
 """
 
 from datetime import datetime
@@ -20,32 +20,32 @@ from backend.errors import Conflict, NotFound
 
 
 class ClosesOneself(Conflict):
-    """You would lock yourself out: another operator closes your account."""
+    """You cannot close your own account. Another operator can."""
 
     code = "closes_oneself"
 
 
 class CannotReset(Conflict):
-    """This person gets no link here: the account is closed, signs in by OpenID, or has never proved its address
-    (`manage.py account prove`). An operator's is reset at the server (`manage.py account reset`)."""
+    """No reset link for this user: the account is closed, signs in by OpenID, or its address is not verified
+    (run `manage.py account prove`). Reset an operator's password on the server (`manage.py account reset`)."""
 
     code = "cannot_reset"
 
 
 def people(query: str = "") -> QuerySet[User]:
-    """Who signs in, by address."""
-    found = User.objects.filter(is_service=False).prefetch_related("memberships__team").order_by("email")
-    return found.filter(email__icontains=query) if query else found
+    """Users who can sign in, by address."""
+    users = User.objects.filter(is_service=False).prefetch_related("memberships__team").order_by("email")
+    return users.filter(email__icontains=query) if query else users
 
 
-def people_after(found: QuerySet[User], public_id: str | None) -> QuerySet[User]:
-    """Those who come after this one. Raises `NotFound`."""
-    return found if public_id is None else found.filter(email__gt=_found(public_id).email)
+def people_after(users: QuerySet[User], public_id: str | None) -> QuerySet[User]:
+    """The users after this one, by address. Raises `NotFound`."""
+    return users if public_id is None else users.filter(email__gt=_get(public_id).email)
 
 
 @transaction.atomic
 def close_account(operator: Operator, public_id: str, *, now: datetime) -> User:
-    """What they submitted goes on; an operator or their team cancels it."""
+    """The user's jobs continue; an operator or their team can cancel them."""
     person = _locked(public_id)
     if person.pk == operator.user.pk:
         raise ClosesOneself
@@ -68,24 +68,24 @@ def open_account(operator: Operator, public_id: str, *, now: datetime) -> User:
 
 
 def link_to_reset(operator: Operator, public_id: str, *, now: datetime) -> tuple[User, str]:
-    """A link that sets a new password, once, for a day."""
-    person = _found(public_id)
+    """A single-use link that sets a new password, valid for a day."""
+    person = _get(public_id)
     if person.is_staff or not may_reset(person, by_operator=True):
         raise CannotReset
     return person, reset_link_of(make_reset(person, now=now, by_operator=True, actor=operator.name))
 
 
 def end_sessions(operator: Operator, public_id: str, *, now: datetime) -> tuple[User, int]:
-    person = _found(public_id)
+    person = _get(public_id)
     return person, end_other_sessions(person, keep=None, now=now, actor=operator.name)
 
 
 def _locked(public_id: str) -> User:
-    return _found(public_id, User.objects.select_for_update(no_key=True))
+    return _get(public_id, User.objects.select_for_update(no_key=True))
 
 
-def _found(public_id: str, users: QuerySet[User] | None = None) -> User:
-    found = (User.objects.all() if users is None else users).filter(public_id=public_id, is_service=False).first()
-    if found is None:
-        raise NotFound("There is no such person.")
-    return found
+def _get(public_id: str, users: QuerySet[User] | None = None) -> User:
+    user = (User.objects.all() if users is None else users).filter(public_id=public_id, is_service=False).first()
+    if user is None:
+        raise NotFound("User not found.")
+    return user

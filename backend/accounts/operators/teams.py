@@ -1,6 +1,6 @@
-"""Teams that an operator makes for others.
+"""Teams that an operator creates for others.
 
-Invariant: a team that is made here has no member until the invited owner joins; the operator is none.
+Invariant: such a team has no member until the invited owner joins; the operator is not a member.
 """
 
 from collections.abc import Sequence
@@ -30,18 +30,18 @@ class TeamSeen:
 
 @transaction.atomic
 def make_team(operator: Operator, *, name: str, owner: str, now: datetime) -> tuple[Invitation, str]:
-    """With a project to begin in, and an invitation for its owner; the invitation and its token.
+    """Creates a team with a first project, and an invitation for its owner; returns the invitation and its token.
     Raises `Invalid`, `NameTaken`."""
     errors = []
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        errors.append(FieldError(pointer="/name", code="name", message=f"A name of 1 to {LONGEST_NAME} letters."))
+        errors.append(FieldError(pointer="/name", code="name", message=f"Use 1 to {LONGEST_NAME} characters."))
     if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
-        message = "The owner's e-mail address, such as ada@example.org."
+        message = "Use an e-mail address, such as ada@example.org."
         errors.append(FieldError(pointer="/owner", code="email", message=message))
     if errors:
         raise Invalid(errors=errors)
     if Team.objects.filter(name__iexact=name).exists():
-        raise NameTaken(f"There is a team called {name} already: people could not tell them apart.")
+        raise NameTaken(f"A team named {name} already exists. Choose another name.")
     team = Team.objects.create(name=name)
     Project.objects.create(team=team, name=FIRST_PROJECT)
     operator.record("team.created", team.pk, now=now, data={"name": name, "owner": owner}, team_id=team.pk)
@@ -50,18 +50,18 @@ def make_team(operator: Operator, *, name: str, owner: str, now: datetime) -> tu
 
 @transaction.atomic
 def invite_owner(operator: Operator, team_id: str, *, owner: str, now: datetime) -> tuple[Invitation, str]:
-    """Again, or another one: for a team whose owner never came, or is gone."""
+    """Invites an owner, for a team whose owner never joined or is gone."""
     if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
-        raise Invalid("The owner's e-mail address, such as ada@example.org.")
+        raise Invalid("Use an e-mail address, such as ada@example.org.")
     return _invite(operator, the_team(team_id), owner, now)
 
 
 def the_team(team_id: str) -> Team:
-    """Any but the site's own, which only keeps a log. Raises `NotFound`."""
-    found = Team.objects.filter(pk=team_id).exclude(pk=SITE).first()
-    if found is None:
-        raise NotFound("There is no team with this id.")
-    return found
+    """Any team except the site's own, which only keeps a log. Raises `NotFound`."""
+    team = Team.objects.filter(pk=team_id).exclude(pk=SITE).first()
+    if team is None:
+        raise NotFound("Team not found.")
+    return team
 
 
 def all_teams() -> Sequence[TeamSeen]:
@@ -72,6 +72,6 @@ def all_teams() -> Sequence[TeamSeen]:
 
 
 def _invite(operator: Operator, team: Team, owner: str, now: datetime) -> tuple[Invitation, str]:
-    """As an owner would: an operator may give any role."""
+    """Invites with an owner's rights: an operator may grant any role."""
     acting = Acting(user=operator.user, team=team, role=Role.OWNER)
     return invite(acting, email=owner, role=Role.OWNER, now=now)

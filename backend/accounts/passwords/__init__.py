@@ -1,1 +1,1 @@
-"""Judging a new password, without a network."""
+"""Validation of new passwords, without a network."""

@@ -1,13 +1,13 @@
-"""Passwords that are known from breaches, looked up in a file on this machine; nothing leaves it.
+"""Rejects passwords known from breaches, by a lookup in a local file; nothing leaves the machine.
 
-The file is as Have I Been Pwned publishes its Pwned Passwords: one `SHA-1 in hex:number of times` a line, ordered by
-hash (their downloader writes it; a part of it, ordered, serves as well). The file is bisected, one look for each
-doubling of its size, and never loaded.
+The file has the format of Have I Been Pwned's Pwned Passwords: one `SHA-1 in hex:count` per line, ordered by hash
+(their downloader writes it; a sorted subset works as well). Lookup is a binary search, one read per halving; the file
+is never loaded.
 
 Invariants:
-- without such a file this judges nothing, and Django's list of the 20,000 commonest stands alone;
-- a file that is not in that form is refused when a process starts; one that cannot be read later lets no password
-  through.
+- without such a file this validator accepts everything, leaving Django's list of the 20,000 commonest passwords;
+- a file of another format is refused when a process starts; one that cannot be read later makes every password
+  invalid.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from backend.missing import MissingSetting
 
 _DIGITS: Final = 40
 _LINE: Final = re.compile(rb"[0-9A-Fa-f]{40}:[0-9]+\r?\n?")
-_LOOKED_AT: Final = 64  # places of the file at which its form and order are looked at
+_LOOKED_AT: Final = 64  # offsets at which the file's format and order are checked
 
 
 class BreachedPasswordValidator:
@@ -34,12 +34,12 @@ class BreachedPasswordValidator:
         try:
             known = is_known(Path(path), password)
         except OSError:
-            raise ValidationError("No password can be judged right now: try again later.", code="unjudged") from None
+            raise ValidationError("Passwords cannot be checked right now. Try again later.", code="unjudged") from None
         if known:
-            raise ValidationError("This password is known from a breach of another site.", code="password_breached")
+            raise ValidationError("This password has appeared in a data breach.", code="password_breached")
 
     def get_help_text(self) -> str:
-        return "It is not one that is known from a breach of another site."
+        return "It has not appeared in a data breach."
 
 
 def is_known(path: Path, password: str) -> bool:
@@ -64,7 +64,7 @@ def refuse_faulty_file() -> None:
 
 
 def fault_of(path: Path) -> str:
-    """What is wrong with the file; empty if nothing is."""
+    """What is wrong with the file; empty if it is valid."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -74,13 +74,13 @@ def fault_of(path: Path) -> str:
     lines = [line for line in lines if line]
     wrong = next((line for line in lines if not _LINE.fullmatch(line)), None)
     if not lines or wrong is not None:
-        return f"must have lines such as 21BD1…:3, 40 digits of SHA-1 and a number; found {(wrong or b'')[:60]!r}"
+        return f"must have lines such as 21BD1…:3 (SHA-1 in 40 hex digits, a count); got {(wrong or b'')[:60]!r}"
     hashes = [_hash_of(line) for line in lines]
     return "" if hashes == sorted(hashes) else "must be ordered by hash"
 
 
 def _line_from(file: BinaryIO, offset: int) -> bytes:
-    """The first line that begins there or later; empty behind the last."""
+    """The first line that begins at `offset` or later; empty after the last."""
     file.seek(max(0, offset - 1))
     if offset:
         file.readline(200)

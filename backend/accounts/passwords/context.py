@@ -1,7 +1,7 @@
-"""Words that are no part of a password: what an attacker who knows the person and the site tries first.
+"""Words that an attacker who knows the user and the site tries first: they do not count towards a password's length.
 
-Invariant: such words count for nothing. What is left of a password without them must be long enough by itself, so one
-that merely contains a name is as good as it would be without it.
+Invariant: what is left of a password without these words must be long enough by itself. A password that also contains a
+name is thus as good as it would be without it.
 """
 
 import re
@@ -16,7 +16,7 @@ from django.db.models import Q
 from backend.accounts.models import Team, User
 
 _PRODUCT: Final = "laminar"
-_SHORTEST_WORD: Final = 4  # shorter ones stand in passwords by chance
+_SHORTEST_WORD: Final = 4  # shorter ones occur by chance
 _BETWEEN_WORDS: Final = re.compile(r"[^\w]+|_")
 
 
@@ -36,7 +36,7 @@ class ContextWordsValidator:
             )
 
     def get_help_text(self) -> str:
-        return "Your name, your address, and the names of your team and of this site count for nothing in it."
+        return "Your name, your address, and the names of your team and of this site do not count towards its length."
 
 
 def words_around(user: User | None) -> set[str]:
@@ -47,7 +47,7 @@ def words_around(user: User | None) -> set[str]:
 
 
 def _teams(user: User) -> Iterable[str]:
-    """Those that they are in, and those that have invited them."""
+    """Names of the user's teams, and of those that have invited them."""
     theirs = Q(invitations__email=user.email.lower())
     if user.pk is not None:
         theirs |= Q(memberships__user_id=user.pk)
@@ -56,5 +56,5 @@ def _teams(user: User) -> Iterable[str]:
 
 def _words(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
-        found = [word for word in _BETWEEN_WORDS.split(text.casefold()) if word]
-        yield from (word for word in (*found, "".join(found)) if len(word) >= _SHORTEST_WORD)
+        words = [word for word in _BETWEEN_WORDS.split(text.casefold()) if word]
+        yield from (word for word in (*words, "".join(words)) if len(word) >= _SHORTEST_WORD)

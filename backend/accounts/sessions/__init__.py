@@ -1,1 +1,1 @@
-"""The browsers in which people are signed in."""
+"""The browsers in which users are signed in."""

@@ -1,8 +1,8 @@
-"""A browser's own words, as a name that somebody recognises. They prove nothing, and are shown as text."""
+"""A readable device name from a browser's User-Agent. The header proves nothing, and is shown as plain text."""
 
 from typing import Final
 
-# The first that is found: what comes later in a row is claimed by those before it as well.
+# The first match wins: browsers further down are also named in the header of those above.
 _BROWSERS: Final = (
     ("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("FxiOS", "Firefox"), ("SamsungBrowser", "Samsung"),
     ("Chrome", "Chrome"), ("CriOS", "Chrome"), ("Safari", "Safari"),
@@ -16,4 +16,4 @@ _SYSTEMS: Final = (
 def device_of(user_agent: str) -> str:
     browser = next((name for mark, name in _BROWSERS if mark in user_agent), "")
     system = next((name for mark, name in _SYSTEMS if mark in user_agent), "")
-    return " on ".join(filter(None, (browser or user_agent.split("/")[0][:40], system))) or "something without a name"
+    return " on ".join(filter(None, (browser or user_agent.split("/")[0][:40], system))) or "unknown device"

@@ -1,6 +1,6 @@
-"""Ending sessions: one's own, by hand, and those that are over.
+"""Ending sessions: by the user, and after their limits.
 
-Invariant: a session is ended by deleting its row through the model, so that its sockets are told and its list is right.
+Invariant: a session is ended by deleting its row through the model, so that its sockets close and its list is right.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ _AT_ONCE: Final = 500
 
 
 def sessions_of(user: User, *, now: datetime) -> Sequence[SignedIn]:
-    """Those that still open something, the one used last first."""
+    """The user's live sessions, the most recently used first."""
     live = SignedIn.objects.filter(user=user, session__expire_date__gt=now).exclude(_over(now))
     return list(live.order_by("-seen_at", "pk"))
 
 
 @transaction.atomic
 def end_session(user: User, public_id: str, *, now: datetime) -> None:
-    """Raises `NotFound`, also where it is somebody else's."""
+    """Raises `NotFound`, also for another user's session."""
     row = SignedIn.objects.filter(user=user, public_id=public_id).first()
     if row is None:
         raise NotFound
     Session.objects.filter(pk=row.pk).delete()
-    told = {"device": device_of(row.user_agent), "address": row.ip}
-    record_done(user, "session.ended", now=now, data=told)
+    data = {"device": device_of(row.user_agent), "address": row.ip}
+    record_done(user, "session.ended", now=now, data=data)
 
 
 @transaction.atomic
@@ -47,11 +47,11 @@ def end_other_sessions(user: User, *, keep: str | None, now: datetime, actor: st
 
 
 def forget_sessions(*, now: datetime) -> int:
-    """Whatever opens nothing any more. How many went."""
+    """Deletes sessions that are over; returns how many."""
     over = Q(expire_date__lt=now) | Q(signed_in__in=SignedIn.objects.filter(_over(now)))
-    gone = list(Session.objects.filter(over).values_list("pk", flat=True)[:_AT_ONCE])
-    Session.objects.filter(pk__in=gone).delete()
-    return len(gone)
+    session_keys = list(Session.objects.filter(over).values_list("pk", flat=True)[:_AT_ONCE])
+    Session.objects.filter(pk__in=session_keys).delete()
+    return len(session_keys)
 
 
 def _over(now: datetime) -> Q:

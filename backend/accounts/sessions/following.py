@@ -1,10 +1,10 @@
-"""Browsers that are signed in: noted with the first request, seen with every one that a person makes, ended in time.
+"""Signed-in browsers: recorded on the first request, updated on a user's requests, ended at their limits.
 
 Invariants:
-- a session that nobody used for `idle_limit`, or that began before `whole_limit`, opens nothing: this stands before
-  every page, and sockets ask the same;
-- what a page fetches by itself is nobody's doing: it neither prolongs a session nor ends its idleness;
-- a row goes with its session, whatever ended that one, and a new key of the same session keeps its beginning.
+- a session unused for `idle_limit`, or older than `whole_limit`, gives no access: the middleware checks this before
+  every page, and sockets make the same check;
+- requests that a page's script makes by itself neither prolong a session nor end its idleness;
+- a row is deleted with its session, however that ends; a new key of the same session keeps its beginning.
 """
 
 from collections.abc import Callable
@@ -39,13 +39,13 @@ def is_over(row: SignedIn, *, now: datetime) -> bool:
 
 
 def is_live(session_key: str) -> bool:
-    """For a socket, whose session is there. One that made no request since this was written down has no row yet."""
+    """For a socket of an existing session. A session without a request since this table was introduced has no row."""
     row = _with_time().filter(pk=session_key).first()
     return row is None or not is_over(row, now=row.now)
 
 
 def follow_sessions(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Middleware. Behind authentication, before every page."""
+    """Middleware. After authentication, before every page."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         key = request.session.session_key
@@ -68,7 +68,7 @@ def _follow(request: HttpRequest, key: str) -> SignedIn | None:
         request.session.flush()
         request.user = AnonymousUser()
         return None
-    if _is_a_persons(request) and signed_in.seen_at < now - _SEEN_WRITTEN_EVERY:
+    if _is_by_user(request) and signed_in.seen_at < now - _SEEN_WRITTEN_EVERY:
         SignedIn.objects.filter(pk=key).update(seen_at=now, ip=_ip(request))
     return signed_in
 
@@ -78,12 +78,12 @@ def _note(request: HttpRequest, *, began_at: datetime | None = None) -> SignedIn
     if not isinstance(request.user, User) or not Session.objects.filter(pk=key).exists():
         return None
     words = request.headers.get("User-Agent", "")[:_LONGEST_WORDS].replace("\0", "")
-    made = {"user": request.user, "began_at": began_at or now, "seen_at": now, "ip": _ip(request), "user_agent": words}
-    return SignedIn.objects.get_or_create(pk=key, defaults=made)[0]
+    row = {"user": request.user, "began_at": began_at or now, "seen_at": now, "ip": _ip(request), "user_agent": words}
+    return SignedIn.objects.get_or_create(pk=key, defaults=row)[0]
 
 
-def _is_a_persons(request: HttpRequest) -> bool:
-    """Browsers say themselves what a script asked for; a script cannot say otherwise."""
+def _is_by_user(request: HttpRequest) -> bool:
+    """Browsers mark requests of scripts in Sec-Fetch-Dest, which a script cannot override."""
     return request.method != "GET" or request.headers.get("Sec-Fetch-Dest") != "empty"
 
 
@@ -92,5 +92,5 @@ def _ip(request: HttpRequest) -> str:
 
 
 def _with_time() -> "QuerySet[Any]":
-    """Rows with the time of the look-up beside them, as `now`."""
+    """Rows annotated with the query's time, as `now`."""
     return SignedIn.objects.annotate(now=Func(function="clock_timestamp", output_field=DateTimeField()))

@@ -1,9 +1,9 @@
-"""How often one person's browsers may ask for pages, so that a session is no way around the rates of keys.
+"""Rate limit of page requests per user, so that a session does not evade the rate limits of keys.
 
 Invariants:
-- a person is counted, however many sessions and tabs are theirs; what keys ask is counted by `backend.api.rate_limit`;
-- counting costs no trip to the database: each web process counts for itself, so that of several each lets as much pass;
-- a refused request counts nothing; the next passes after `Retry-After`.
+- the limit is per user, across sessions and tabs; `backend.api.rate_limit` counts requests of keys;
+- counting needs no database query: each web process counts by itself, and each lets the full rate through;
+- a refused request is not counted; the next one passes after `Retry-After`.
 """
 
 import math
@@ -19,12 +19,12 @@ from django.shortcuts import render
 
 from backend.borders.wall import FOR_PROGRAMS
 
-PAGES_A_MINUTE: Final = 3_000  # a key's reads; fifty tabs that pull once a second
+PAGES_A_MINUTE: Final = 3_000  # as for a key's reads; fifty tabs that poll once a second
 _WINDOW_S: Final = 60.0
 
 
 class Pace:
-    """A leaky bucket a person, in one number, as in `backend.api.counters`. As many of them as there are people."""
+    """A leaky bucket per user, as one number, as in `backend.api.counters`. At most one entry per user."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,12 +32,12 @@ class Pace:
         self._full_at: dict[object, float] = {}
 
     def wait_s(self, person: object, *, a_minute: float) -> float:
-        """Counts a request and is 0, or says in how many seconds one may pass."""
+        """Counts a request and returns 0, or returns the seconds until one may pass."""
         with self._guard:
             now = self._clock()
             full_at = max(self._full_at.get(person, now), now) + _WINDOW_S / a_minute
             late_s = full_at - now - _WINDOW_S
-            if late_s <= 1e-6:  # of adding fractions
+            if late_s <= 1e-6:  # rounding error
                 self._full_at[person] = full_at
                 return 0.0
             return late_s
@@ -47,7 +47,7 @@ pace = Pace()
 
 
 def keep_pace(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware. Behind authentication, before every page."""
+    """Middleware. After authentication, before every page."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         if request.path.startswith(FOR_PROGRAMS) or not request.user.is_authenticated:
@@ -56,9 +56,9 @@ def keep_pace(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callab
         wait_s = math.ceil(pace.wait_s(request.user.pk, a_minute=a_minute))
         if not wait_s:
             return get_response(request)
-        told = {"wait_s": wait_s, "a_minute": int(a_minute)}
-        answer = render(request, "account/too_often.html", told, status=429)
-        answer["Retry-After"] = str(wait_s)
-        return answer
+        context = {"wait_s": wait_s, "a_minute": int(a_minute)}
+        response = render(request, "account/too_often.html", context, status=429)
+        response["Retry-After"] = str(wait_s)
+        return response
 
     return middleware

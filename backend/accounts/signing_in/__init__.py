@@ -1,1 +1,1 @@
-"""Signing in and what keeps it: what is written down of it, links that set a password."""
+"""Signing in: its audit entries, and links that set a password."""

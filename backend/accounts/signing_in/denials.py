@@ -1,7 +1,7 @@
-"""Requests of known people and keys that were denied (403), written into the audit log up to a bound.
+"""Denied requests (403) of known users and keys, written to the audit log up to a limit.
 
-Invariant: what is written is the route, not the address: ids of one team's things do not reach another team's log. A
-key's denial stands in its own team's chain, a person's at a page in those of all their teams.
+Invariant: an entry has the route, not the URL, so ids of one team's resources do not reach another team's log. A key's
+denial is written to its own team's chain, a user's on a page to the chains of all their teams.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ DENIED = 403
 
 
 def note_denials(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Middleware. Behind authentication."""
+    """Middleware. After authentication."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
@@ -31,18 +31,18 @@ def note_denials(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Cal
 
 
 def mark(request: HttpRequest, refusal: Exception) -> None:
-    """A page tells of a refusal in words on the next page, so its status says nothing."""
+    """Marks a request that a page refused: the page shows the refusal on the next page, so its status is no 403."""
     if isinstance(refusal, Denied):
         request.was_denied = True  # type: ignore[attr-defined]
 
 
 def _note(request: HttpRequest) -> None:
     caller, match = getattr(request, "known_caller", None), request.resolver_match
-    told = {"method": request.method, "route": match.route if match else ""}
+    data = {"method": request.method, "route": match.route if match else ""}
     now = database_now()
     if isinstance(caller, Caller):
         record_tried(
-            caller.user, "request.denied", now=now, data=told, team_id=caller.team.pk, actor=caller.actor
+            caller.user, "request.denied", now=now, data=data, team_id=caller.team.pk, actor=caller.actor
         )  # fmt: skip
     elif isinstance(request.user, User):
-        record_tried(request.user, "request.denied", now=now, data=told, actor=f"user:{request.user.pk}")
+        record_tried(request.user, "request.denied", now=now, data=data, actor=f"user:{request.user.pk}")

@@ -1,8 +1,8 @@
-"""What happens at the door, written into the audit log as allauth and Django tell it.
+"""Writes sign-in events to the audit log, from the signals of allauth and Django.
 
 Invariants:
-- whoever signs in has an entry, or is not signed in;
-- an entry names no password, code or token, and nothing that was typed as an address which nobody has: it may be a
+- every sign-in has an entry; if the entry cannot be written, the sign-in fails;
+- an entry contains no password, code or token, and no typed address without an account, which may be a mistyped
   password.
 """
 
@@ -22,16 +22,16 @@ from backend.clock import database_now
 
 
 def refused(email: str, why: str) -> None:
-    """Somebody was not let in, for a reason that has nothing to do with what they know."""
+    """Records a sign-in that was refused for a reason other than the credentials."""
     record_tried(_person(email), "sign_in.refused", now=database_now(), data={"why": why})
 
 
 @receiver(account.user_logged_in, dispatch_uid="audit_signed_in")
 def _signed_in(request: HttpRequest, user: User, **_: Any) -> None:
     used = [str(record.get("type") or record["method"]) for record in get_authentication_records(request, user)]
-    told = {"with": used, "device": device_of(request.headers.get("User-Agent", "")[:200])}
+    data = {"with": used, "device": device_of(request.headers.get("User-Agent", "")[:200])}
     try:
-        record_done(user, "user.signed_in", now=database_now(), data=told)
+        record_done(user, "user.signed_in", now=database_now(), data=data)
     except Exception:
         request.session.flush()
         raise
@@ -56,8 +56,8 @@ def _signed_up(user: User, **_: Any) -> None:
 
 @receiver(account.email_confirmed, dispatch_uid="audit_address_proved")
 def _proved(email_address: Any, **_: Any) -> None:
-    told = {"address": email_address.email, "by": "mail"}
-    record_done(email_address.user, "address.proved", now=database_now(), data=told)
+    data = {"address": email_address.email, "by": "mail"}
+    record_done(email_address.user, "address.proved", now=database_now(), data=data)
 
 
 @receiver([account.password_changed, account.password_set], dispatch_uid="audit_password_changed")

@@ -1,12 +1,11 @@
-"""A link that sets a new password: by mail, or by the operator's hand where no mail goes out.
+"""Links that set a new password: by mail, or passed on by the operator where no mail is sent.
 
 Invariants:
-- it works once, until it expires, a newer one is made, or the address changes; what is stored is a hash;
-- it opens only an account that is not closed and signs in with a password at all: whoever comes by OpenID gets no
-  second door here;
-- a mailed one proves the address, so an account that only claimed one is from then on whose mailbox it is; one from the
-  operator's hand proves nothing, and is for a proved address;
-- using it ends every session. It signs nobody in: the second factor is asked for as ever.
+- a link works once, until it expires, a newer one is made, or the address changes; only its hash is stored;
+- it works only for an open account that signs in with a password: users of OpenID get no second way in;
+- a mailed link verifies the address, so an unverified account then belongs to the owner of the mailbox; a link passed
+  on by the operator verifies nothing, and is only for a verified address;
+- using a link ends every session and signs nobody in: the second factor is still required.
 """
 
 import hashlib
@@ -23,15 +22,15 @@ from backend.accounts.signing_in.chains import record_done
 from backend.errors import NotFound
 
 BY_MAIL_LASTS = timedelta(hours=1)
-BY_HAND_LASTS = timedelta(hours=24)  # it has to find its way to somebody
+BY_HAND_LASTS = timedelta(hours=24)  # passed on by hand
 
 
 class DeadLink(NotFound):
-    """This link was used, replaced by a newer one, or has expired."""
+    """This link was used, was replaced by a newer one, or has expired."""
 
 
 def resettable(email: str) -> User | None:
-    """Who may be sent a link."""
+    """The user who may be sent a reset link."""
     user = User.objects.filter(email=email.lower(), is_service=False).first()
     return user if user is not None and may_reset(user, by_operator=False) else None
 
@@ -43,7 +42,7 @@ def may_reset(user: User, *, by_operator: bool) -> bool:
 
 @transaction.atomic
 def make_reset(user: User, *, now: datetime, by_operator: bool = False, actor: str = "") -> str:
-    """The token of a new link; older ones are dead. `actor`: the operator, if it is known who."""
+    """The token of a new link; older links stop working. `actor`: the operator, if known."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     user.reset_links.filter(used_at=None).delete()
     token = secrets.token_urlsafe(32)
@@ -59,26 +58,26 @@ def make_reset(user: User, *, now: datetime, by_operator: bool = False, actor: s
 
 
 def open_reset(token: str, *, now: datetime) -> ResetLink | None:
-    found = ResetLink.objects.select_related("user").filter(token_sha256=_digest(token), used_at=None).first()
-    return found if found and found.expires_at > now and may_reset(found.user, by_operator=found.by_operator) else None
+    link = ResetLink.objects.select_related("user").filter(token_sha256=_digest(token), used_at=None).first()
+    return link if link and link.expires_at > now and may_reset(link.user, by_operator=link.by_operator) else None
 
 
 @transaction.atomic
 def use_reset(token: str, password: str, *, now: datetime) -> User:
     """Raises `DeadLink`."""
-    found = open_reset(token, now=now)
-    if found is None:
+    link = open_reset(token, now=now)
+    if link is None:
         raise DeadLink
-    user = User.objects.select_for_update(no_key=True).get(pk=found.user_id)
-    if ResetLink.objects.filter(pk=found.pk, used_at=None).update(used_at=now) != 1:
+    user = User.objects.select_for_update(no_key=True).get(pk=link.user_id)
+    if ResetLink.objects.filter(pk=link.pk, used_at=None).update(used_at=now) != 1:
         raise DeadLink
-    user.set_password(password)  # and with the hash go all sessions
-    if not found.by_operator:
+    user.set_password(password)  # a new hash ends all sessions
+    if not link.by_operator:
         user.address_by_hand = False
         vouch_for(user)
     user.save(update_fields=["password", "address_by_hand"])
     user.reset_links.filter(used_at=None).delete()
-    record_done(user, "password.reset", now=now, data={"by": "operator" if found.by_operator else "mail"})
+    record_done(user, "password.reset", now=now, data={"by": "operator" if link.by_operator else "mail"})
     return user
 
 

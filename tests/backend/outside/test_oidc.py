@@ -60,7 +60,7 @@ def test_a_provider_that_is_another_is_not_asked_and_the_setting_is_named(
 ) -> None:
     configure(settings, company, port, case)
     answer = client.post("/accounts/oidc/sso/login/")
-    assert answer.status_code == 503 and b"cannot be asked right now" in answer.content
+    assert answer.status_code == 503 and b"is unreachable" in answer.content
     assert advice(case) in caplog.text and "LAMINAR_OIDC_ISSUER" in caplog.text
 
 

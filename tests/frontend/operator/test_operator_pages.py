@@ -264,7 +264,7 @@ def test_a_second_team_is_made_and_its_owner_comes_by_the_link(world: World, ope
     again = operator.post("/operator/teams/", {"name": "bees", "owner": "ida@example.org"})
     assert again.status_code == 409 and "already" in text_of(again)
     wrong = operator.post("/operator/teams/", {"name": "", "owner": "nobody"})
-    assert wrong.status_code == 422 and "A name of 1 to" in text_of(wrong) and "e-mail address" in text_of(wrong)
+    assert wrong.status_code == 422 and "Use 1 to" in text_of(wrong) and "e-mail address" in text_of(wrong)
 
 
 def test_a_team_s_budget_is_set_and_taken_away(world: World, operator: Client) -> None:
@@ -287,7 +287,7 @@ def test_an_account_is_closed_and_opened_again(world: World, operator: Client, o
     told_of = [action for action in actions(world.team.pk) if action.startswith("account.")]
     assert told_of == ["account.closed", "account.opened"]
     me = User.objects.get(email="olga@example.org")
-    assert "lock yourself out" in told(operator, f"/operator/people/{me.public_id}/change", {"act": "close"})
+    assert "close your own account" in told(operator, f"/operator/people/{me.public_id}/change", {"act": "close"})
 
 
 def test_a_link_for_a_password_is_shown_once_and_never_for_an_operator(world: World, operator: Client) -> None:

@@ -1,13 +1,13 @@
-"""`manage.py account reset|move|prove|end ADDRESS …`: what an operator does for a person, where no mail does it.
+"""`manage.py account reset|move|prove|end ADDRESS …`: account recovery by an operator, without mail.
 
-    account reset ada@example.org                  a link that sets a new password, for 24 hours, once
-    account move ada@example.org ada@example.net   a link that moves her to the new address, for 24 hours, once
-    account prove ada@example.org                  the operator's word: the address is hers
-    account end ada@example.org                    every session of hers ends, with its sockets
+        account reset ada@example.org                  a single-use link that sets a new password, valid 24 hours
+        account move ada@example.org ada@example.net   a single-use link that changes her address, valid 24 hours
+        account prove ada@example.org                  marks the address as verified
+        account end ada@example.org                    ends every session of hers, with its sockets
 
 Invariants:
-- a link is printed here and kept nowhere; hand it to the person and to nobody else;
-- each leaves an entry in the audit log, with the actor `operator`.
+- a link is printed and not stored; pass it on to that person only;
+- each command writes an entry to the audit log, with the actor `operator`.
 """
 
 from argparse import ArgumentParser
@@ -28,17 +28,17 @@ from backend.errors import Refusal
 
 
 class Command(BaseCommand):
-    help = "Single-use links for a person's password and address, and the operator's word for an address."
+    help = "Print single-use links for a user's password or address, verify an address, or end a user's sessions."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        for act, told in (
+        for act, description in (
             ("reset", "print a link that sets a new password"),
-            ("move", "print a link that moves the account to another address"),
-            ("prove", "say that the address is this person's"),
-            ("end", "end every session of this person"),
+            ("move", "print a link that changes the account's address"),
+            ("prove", "mark the address as verified"),
+            ("end", "end every session of this user"),
         ):
-            for_act = acts.add_parser(act, help=told)
+            for_act = acts.add_parser(act, help=description)
             for_act.add_argument("address")
             if act == "move":
                 for_act.add_argument("to")
@@ -46,7 +46,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, act: str, address: str, to: str = "", **options: Any) -> None:
         user = User.objects.filter(email__iexact=address, is_service=False).first()
         if user is None:
-            raise CommandError(f"nobody has the address {address}")
+            raise CommandError(f"no account has the address {address}")
         try:
             done = {"reset": self._reset, "move": self._move, "prove": self._prove, "end": self._end}[act](user, to)
             self.stdout.write(done)
@@ -57,24 +57,24 @@ class Command(BaseCommand):
         if not may_reset(user, by_operator=True):
             raise CommandError(
                 f"{user.email} cannot set a password: the account is closed, signs in by OpenID, "
-                "or has never proved its address (`account prove`)"
+                "or its address is not verified (run `account prove`)"
             )
         return reset_link_of(make_reset(user, now=database_now(), by_operator=True))
 
     def _move(self, user: User, to: str) -> str:
         if not EMAIL.fullmatch(to):
-            raise CommandError(f"{to!r} is no e-mail address such as ada@example.org")
+            raise CommandError(f"{to!r} is not an e-mail address such as ada@example.org")
         if is_taken(to, besides=user):
-            raise CommandError(f"{to} has an account already; an address has one")
+            raise CommandError(f"another account uses {to}")
         asked = ask_for_change(user, to, now=database_now(), by_operator=True)
         tell_of_wish(asked)
         return proof_link_of(asked.token)
 
     def _end(self, user: User, _: str) -> str:
         number = end_other_sessions(user, keep=None, now=database_now(), actor="operator")
-        return f"{number} sessions of {user.email} have ended"
+        return f"ended {number} sessions of {user.email}"
 
     def _prove(self, user: User, _: str) -> str:
         vouch_for(user)
         record_done(user, "address.proved", now=database_now(), data={"address": user.email}, actor="operator")
-        return f"{user.email} is proved"
+        return f"{user.email} is verified"

@@ -91,9 +91,9 @@ def test_a_breached_password_is_taken_nowhere(settings: Any, tmp_path: Path, ali
     [
         (None, "cannot be read"),
         ("", "must have lines such as"),
-        ("hunter2\nsecret\n", "found b'hunter2"),
+        ("hunter2\nsecret\n", "got b'hunter2"),
         (f"{'F' * 40}:1\n{'0' * 40}:1\n", "must be ordered by hash"),
-        (f"{'A' * 32}:1\n", "40 digits of SHA-1"),
+        (f"{'A' * 32}:1\n", "SHA-1 in 40 hex digits"),
     ],
 )
 def test_a_file_that_is_none_is_refused_at_the_start(

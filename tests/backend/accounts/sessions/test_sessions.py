@@ -161,7 +161,7 @@ def test_the_sockets_of_a_session_end_with_it(how: str, watch: Callable[..., Wat
         (FIREFOX, "Firefox on Linux"),
         ("Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 Chrome/140.0 Safari/537.36 Edg/140.0", "Edge on Windows"),
         ("Mozilla/5.0 (iPhone; CPU iPhone OS 19) AppleWebKit/605 Version/19 Mobile Safari/604", "Safari on iPhone"),
-        ("", "something without a name"),
+        ("", "unknown device"),
         ("<script>alert(1)</script>", "<script>alert(1)<"),
     ],
 )

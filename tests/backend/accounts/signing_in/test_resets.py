@@ -108,7 +108,7 @@ def test_the_second_factor_is_still_asked_for(client: Client, ada: User, posts: 
 def test_a_mailbox_takes_an_account_from_who_only_claimed_its_address(client: Client, ada: User, posts: None) -> None:
     """Somebody signed up with another's address, or wrote it over their own when one still could."""
     claims_without_proof(ada, NOBODY)
-    with pytest.raises(CommandError, match="never proved"):
+    with pytest.raises(CommandError, match="not verified"):
         call_command("account", "reset", NOBODY)
     forgets(client, NOBODY)
     assert not is_proved(ada)
