@@ -1,1 +1,1 @@
-"""The control plane: who may train what, when it runs, and what became of it. Imports nothing heavy."""
+"""The control plane: who may train what, when jobs run, and their results. Imports nothing heavy."""

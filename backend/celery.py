@@ -1,9 +1,9 @@
 """The Celery application: `celery -A backend.celery worker` and `celery -A backend.celery beat`.
 
 Invariants:
-- a message carries ids only, never a state, and may be lost or doubled: Postgres is the truth, the queue a hint;
+- a message carries ids only, never state, and may be lost or duplicated: Postgres is the truth, the queue a hint;
 - no background task waits for a job; each ends within seconds, far below the visibility timeout;
-- the beat is a safety net, not a mover: a tick that comes twice, late or never does no harm.
+- beat is a safety net, not a driver: a duplicate, late or missing tick does no harm.
 """
 
 import os
@@ -15,7 +15,7 @@ from django.db import close_old_connections
 from backend.pulses import BEAT, CANARY, EVERY_S
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
-# Django's system checks import every route, for a process that answers none; the tests run them.
+# Django's system checks import every route, which this process does not serve; the tests run them.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("laminar")
@@ -56,26 +56,26 @@ FORGET_SESSIONS_EVERY_S = 600.0
 
 
 def _tick(name: str, every_s: float) -> dict[str, object]:
-    """A tick that nobody took before the next one is worthless: while no worker runs they must not pile up."""
+    """A tick expires at the next one, so that ticks do not pile up while no worker runs."""
     return {"task": name, "schedule": every_s, "options": {"expires": max(every_s, 5.0)}}
 
 
 @beat_init.connect
 def _note_ticks(**_: object) -> None:
-    """And send the first canary at once: who has just started is not to wait for the first tick."""
+    """Records ticks from now on, and sends the first canary at once instead of at the first tick."""
     before_task_publish.connect(_note_tick, sender=CANARY)
     app.send_task(CANARY, expires=EVERY_S)
 
 
 def _note_tick(**_: object) -> None:
-    from backend.api.background_times import note_background  # once Django is set up
+    from backend.api.background_times import note_background  # imported once Django is set up
 
-    close_old_connections()  # Postgres may have been restarted since the last one
+    close_old_connections()  # Postgres may have been restarted since the last tick
     note_background(BEAT, 0.0)
 
 
 app.conf.beat_schedule = {
-    "canary": _tick(CANARY, EVERY_S),  # through the one queue that there is
+    "canary": _tick(CANARY, EVERY_S),  # through the only queue
     "schedule-all-pools": _tick("jobs.schedule_all_pools", SCHEDULE_EVERY_S),
     "validate-waiting": _tick("jobs.validate_waiting", VALIDATE_EVERY_S),
     "dispatch-outbox": _tick("jobs.dispatch_outbox", DISPATCH_EVERY_S),

@@ -1,6 +1,6 @@
-"""The time, by the one clock that all processes share.
+"""The time, by the clock that all processes share.
 
-Invariant: leases, deadlines and silences are judged by Postgres' time, so a process with a wrong clock fences nobody.
+Invariant: leases, deadlines and timeouts use Postgres' time, so a process with a wrong clock fences no other.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Clock = Callable[[], datetime]
 
 
 def database_now() -> datetime:
-    """`clock_timestamp()`, not `now()`: the latter stands still inside a transaction."""
+    """`clock_timestamp()`, not `now()`: the latter is constant inside a transaction."""
     with connection.cursor() as db:
         db.execute("SELECT clock_timestamp()")
         row: tuple[datetime] = db.fetchone()

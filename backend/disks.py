@@ -1,7 +1,7 @@
-"""Room on the disk of a folder, as this process sees it, for requests that must not wait for a disk.
+"""Free space on a folder's disk, as this process sees it, for requests that must not wait for a disk.
 
-A mount whose server is gone answers nobody and heeds no deadline of ours: the kernel holds whoever asks. So a thread of
-its own asks (`aside`), and `Heard` says what it last said, how old that is, and for how long it has been silent.
+A system call on a mount whose server is gone blocks in the kernel without a deadline. A separate thread therefore makes
+the call (`aside`), and `Heard` has its last result, the result's age, and for how long a call has been pending.
 """
 
 import os
@@ -13,13 +13,13 @@ from typing import Final
 
 from backend.aside import Aside, Heard
 
-PATIENCE_S: Final = 1.0  # a disk that is there answers in microseconds, a file server far away in milliseconds
+PATIENCE_S: Final = 1.0  # a local disk answers in microseconds, a remote file server in milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     free_bytes: int
-    """For us, who are not root."""
+    """For processes that are not root."""
     num_bytes: int
     may_write: bool
 
@@ -29,7 +29,7 @@ _asides: defaultdict[Path, Aside[Room]] = defaultdict(lambda: Aside(deadline_s=P
 
 
 def room_at(folder: Path) -> Heard[Room]:
-    """Raises `OSError`: the folder is not there (`FileNotFoundError`), or its disk says what is wrong with it."""
+    """Raises `OSError`: the folder is missing (`FileNotFoundError`), or its disk reports an error."""
     with _guard:
         aside = _asides[folder]
     return aside.newest(lambda: _look(folder))

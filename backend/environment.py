@@ -1,4 +1,4 @@
-"""The environment of every control-plane process: each variable declared once, read once, failing loudly.
+"""The environment of every control-plane process: each variable is declared once, read once, and fails loudly.
 
 infra/local/ and docker-compose.yml set exactly these variables; `python -m infra.variables` documents them.
 """
@@ -31,10 +31,10 @@ from backend.variables import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Not shown where it is printed: half of it is passwords, and Django's page for developers prints it."""
+    """Its repr hides the values: half of them are passwords, and Django's debug page prints it."""
 
     database_url: str = declared(
-        "Address of Postgres (tested with 18), or of a pooler before it; on another machine with "
+        "Address of Postgres (tested with 18), or of a pooler in front of it; on another machine with "
         "`?sslmode=verify-full`."
     )
     database_direct_url: str = declared(
@@ -47,7 +47,7 @@ class Environment:
         "Signs sessions, cookies and the engine's tokens; see [Rotation of secrets](#rotation-of-secrets)."
     )
     secret_keys_of_before: tuple[str, ...] = declared(
-        "Earlier values of `LAMINAR_SECRET_KEY`, separated by spaces: what they signed and sealed is still read.",
+        "Earlier values of `LAMINAR_SECRET_KEY`, separated by spaces: still accepted for data they signed or sealed.",
         default="",
         when_unset="none",
         read=read_words,
@@ -57,8 +57,8 @@ class Environment:
         read=read_address,
     )
     control_url: str = declared(
-        "How Ray nodes reach the web server itself: no redirect is followed, and a proxy for people answers "
-        "404 there. May be http on a private network, whatever the public address is.",
+        "Address at which Ray nodes reach the web server itself: redirects are not followed, and a proxy for browsers "
+        "answers 404 there. May be http on a private network, whatever the public address is.",
         read=read_address,
     )
     ray_url: str = declared(
@@ -66,25 +66,24 @@ class Environment:
     )
     ray_token_file: Path = declared("File with that Ray's token (`RAY_AUTH_MODE=token`).", read=Path)
     ray_tokens_dir: str = declared(
-        "Folder with the tokens of further Rays, a file each, which pools name; nothing else belongs into it.",
+        "Folder with the tokens of further Ray clusters, one file each, named by pools. Keep no other files in it.",
         default="",
-        when_unset="pools with their own Ray send no token",
+        when_unset="pools with their own Ray cluster send no token",
     )
-    store_dir: Path = declared(  # Ray nodes may write it: nothing in it is believed
-        "Folder that the control plane and every Ray node share (set it there too): checkpoints, facts not "
-        "yet delivered. With `LAMINAR_STORE_URL`, the hosts of a trainer's further devices may have a folder "
-        "of their own.",
+    store_dir: Path = declared(  # Ray nodes may write it: its contents are untrusted
+        "Folder that the control plane and every Ray node share (set it there too): checkpoints, undelivered "
+        "facts. With `LAMINAR_STORE_URL`, the hosts of a trainer's further devices may have a folder of their own.",
         read=Path,
     )
     site_dir: Path = declared(
-        "Folder that web, worker and beat share and no Ray node sees: static files, the audit log's anchors "
+        "Folder shared by web, worker and beat, and not accessible to Ray nodes: static files, the audit log's anchors "
         "and key. Not within `LAMINAR_STORE_DIR`.",
         default="",
-        when_unset="`site` beside the store",
+        when_unset="`site` next to the store",
         read=Path,
     )
     allowed_hosts: tuple[str, ...] = declared(
-        "Host names that the site answers to, separated by commas; a request for another name gets 400.",
+        "Host names of the site, separated by commas; requests for another name get 400.",
         read=read_hosts,
     )
     debug: bool = declared("1 shows tracebacks in the browser; leave it at 0.", default="0", read=read_switch)
@@ -113,7 +112,7 @@ class Environment:
         "`path` (https://host/bucket/key) or `virtual` (https://bucket.host/key).", default="", when_unset="`path`"
     )
     ca_file: str = declared(
-        "File of your own certificate authorities (PEM), trusted beside the public ones.",
+        "File of your own certificate authorities (PEM), trusted in addition to the public ones.",
         default="",
         when_unset="the public ones only",
         read=read_authorities,
@@ -130,7 +129,7 @@ class Environment:
         read=whole_number(0),
     )
     audit_dir: Path = declared(
-        "Folder for the signed anchors of the audit log, best on another disk than the database's.",
+        "Folder for the signed anchors of the audit log, preferably not on the database's disk.",
         default="",
         when_unset="`audit` in the site folder",
         read=Path,
@@ -143,7 +142,7 @@ class Environment:
     )
     trusted_proxies: tuple[Network, ...] = declared(
         "Proxies whose X-Forwarded-For is trusted: addresses and networks such as `10.0.0.0/8`, separated by "
-        "spaces or commas. A proxy on the same machine has to be named too.",
+        "spaces or commas. Include a proxy on the same machine too.",
         default="",
         when_unset="none",
         read=read_proxies,
@@ -157,7 +156,7 @@ class Environment:
         "File that holds `LAMINAR_METRICS_TOKEN` instead.", default="", when_unset="none"
     )
     metrics_dir: str = declared(
-        "Folder in which several web processes on one port gather their counts.",
+        "Folder in which several web processes on one port collect their metrics.",
         default="",
         when_unset="one web process",
     )
@@ -169,7 +168,7 @@ class Environment:
         "Mail server: `smtp://user:password@host:587` (STARTTLS), `smtp+tls://host:587` (STARTTLS, no "
         "password), `smtps://user:password@host:465` or `smtp://host:25` (in the clear).",
         default="",
-        when_unset="no mail, and you hand on the links of invitations and of `manage.py account`",
+        when_unset="no mail; pass on the links of invitations and of `manage.py account` yourself",
     )
     email_from: str = declared("Sender of that mail.", default="")
     session_idle_hours: int = declared(
@@ -177,17 +176,17 @@ class Environment:
     )  # a night, not a day
     session_days: int = declared("Days after which a session ends in any case.", default="14", read=whole_number(1))
     breached_passwords_file: str = declared(
-        "File of passwords known from breaches, as Have I Been Pwned publishes them (SHA-1, ordered by hash).",
+        "File of passwords known from breaches, in Have I Been Pwned's format (SHA-1, ordered by hash).",
         default="",
-        when_unset="only the commonest are refused",
+        when_unset="only the most common ones are refused",
     )
     open_sign_up: bool = declared(
-        "1 lets anybody who proves an address create an account with a team of its own; needs mail.",
+        "1 lets anyone with a verified address create an account with its own team; needs mail.",
         default="0",
         read=read_switch,
     )
     oidc_issuer: str = declared(
-        "OpenID provider that people may sign in with.", default="", when_unset="passwords only", read=read_address
+        "OpenID provider for sign-in.", default="", when_unset="passwords only", read=read_address
     )
     oidc_client_id: str = declared("The site's client id at the provider.", default="")
     oidc_secret_file: str = declared("File with the site's client secret at the provider.", default="")
@@ -205,7 +204,7 @@ class Environment:
 
 _NAMES: Final = {field: f"LAMINAR_{field.name.upper()}" for field in fields(Environment)}
 DECLARED: Final[dict[str, Variable]] = {name: field.metadata["variable"] for field, name in _NAMES.items()}
-# Without them everything works; infra/local passes those on that somebody has set.
+# Not required; infra/local passes on those that are set.
 OPTIONAL: Final = frozenset(name for name, variable in DECLARED.items() if variable.default is not None)
 
 
@@ -216,7 +215,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
     if missing:
         raise MissingSetting(
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
-            "and infra/OPERATING.md says what each one is"
+            "and infra/OPERATING.md describes them"
         )
     given = {name: values.get(name) or variable.default or "" for name, variable in DECLARED.items()}
     _fill_folders(given)
@@ -237,8 +236,8 @@ def _completed(read: Environment) -> Environment:
     store, site = read.store_dir.resolve(), read.site_dir.resolve()
     if store in (site, *site.parents):
         raise MissingSetting(
-            f"LAMINAR_SITE_DIR: a folder outside of LAMINAR_STORE_DIR ({read.store_dir}), which Ray nodes may write, "
-            f"got {read.site_dir}"
+            f"LAMINAR_SITE_DIR: must be a folder outside of LAMINAR_STORE_DIR ({read.store_dir}), which Ray nodes may "
+            f"write, got {read.site_dir}"
         )
     try:
         broker = broker_address(read.broker_url, read.ca_file)
@@ -254,11 +253,11 @@ def _completed(read: Environment) -> Environment:
 
 
 def oidc_app(environment: Environment) -> list[dict[str, object]]:
-    """The one OpenID provider, as allauth wants it; none if it is not configured."""
+    """The one OpenID provider, in allauth's format; empty if it is not configured."""
     if not environment.oidc_issuer:
         return []
     if not environment.oidc_client_id or not environment.oidc_secret_file:
-        raise MissingSetting("LAMINAR_OIDC_ISSUER needs LAMINAR_OIDC_CLIENT_ID and LAMINAR_OIDC_SECRET_FILE beside it")
+        raise MissingSetting("LAMINAR_OIDC_ISSUER also needs LAMINAR_OIDC_CLIENT_ID and LAMINAR_OIDC_SECRET_FILE")
     return [
         {
             "provider_id": "sso",

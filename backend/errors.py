@@ -1,10 +1,10 @@
-"""Refusals of services. Pages show them in words, the REST API as problem+json.
+"""Refusals of services. Pages show their text, the REST API returns them as problem+json.
 
 Invariants:
-- the docstring of a class is the message of an error that was raised without one;
-- `pointer` is a JSON pointer (RFC 6901) into what the user wrote; `retryable` says that the very same request may
-  succeed later;
-- every error of one request is told at once.
+- a class' docstring is the default message of its errors;
+- `pointer` is a JSON pointer (RFC 6901) into the user's input; `retryable` means that the same request may succeed
+  later;
+- all errors of one request are reported together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,45 +40,45 @@ class Refusal(Exception):
 
     @property
     def sentences(self) -> list[str]:
-        """For a person: what is wrong at each place, each once; without places, the whole."""
+        """For a page: each field's message, without duplicates; the detail if there are no field errors."""
         return list(dict.fromkeys(error.message for error in self.errors)) or [self.detail]
 
 
 class Denied(Refusal):
-    """This key may not do that."""
+    """You do not have permission to do this."""
 
     status = 403
     code = "denied"
 
 
 class NotFound(Refusal):
-    """There is no such thing here, or it is not yours."""
+    """Not found, or you do not have access."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(Refusal):
-    """The request does not fit the present state."""
+    """The request conflicts with the current state."""
 
     status = 409
     code = "conflict"
 
 
 class InvalidState(Conflict):
-    """The job's state does not allow that."""
+    """The job's state does not allow this action."""
 
     code = "invalid_state"
 
 
 class Invalid(Refusal, ValueError):
-    """What was sent breaks a rule; `errors` names every place."""
+    """The request is invalid; `errors` lists every invalid field."""
 
     status = 422
     code = "invalid"
 
     def under(self, prefix: str) -> Self:
-        """The same error, its pointers moved to where the user wrote the thing."""
+        """The same error, its pointers prefixed by the location of the document in the user's input."""
         self.errors = tuple(
             FieldError(pointer=prefix + error.pointer, code=error.code, message=error.message) for error in self.errors
         )
@@ -86,7 +86,7 @@ class Invalid(Refusal, ValueError):
 
 
 def field_errors(failure: ValidationError, document: object, *, prefix: str = "") -> list[FieldError]:
-    """Every place of `document` that pydantic refused, one entry a place."""
+    """Every place of `document` that pydantic refused, one entry per place."""
     return merged(
         FieldError(
             pointer=prefix + pointer_into(document, error["loc"], missing=error["type"] == "missing"),
@@ -98,22 +98,22 @@ def field_errors(failure: ValidationError, document: object, *, prefix: str = ""
 
 
 def merged(errors: Iterable[FieldError]) -> list[FieldError]:
-    """A union reports one error for each of its members: told as one error with several ways out."""
+    """Joins errors of the same place: a union reports one error for each of its members."""
     places: dict[str, list[FieldError]] = {}
     for error in errors:
         places.setdefault(error.pointer, []).append(error)
     return [
         FieldError(
             pointer=pointer,
-            code=found[0].code,
-            message="; or: ".join(dict.fromkeys(error.message for error in found)),
+            code=alternatives[0].code,
+            message="; or: ".join(dict.fromkeys(error.message for error in alternatives)),
         )
-        for pointer, found in places.items()
+        for pointer, alternatives in places.items()
     ]
 
 
 def pointer_into(document: object, loc: Sequence[int | str], *, missing: bool = False) -> str:
-    """The JSON pointer of a pydantic location. A step that the document lacks names a union's member, not a place."""
+    """The JSON pointer of a pydantic location. A step that the document lacks names a union's member and is skipped."""
     pointer, here = "", document
     for index, step in enumerate(loc):
         known, below = _step_into(here, step)

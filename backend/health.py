@@ -1,15 +1,15 @@
-"""Health for load balancers and supervisors: /healthz (this process runs) and /readyz (what it needs answers).
+"""Health for load balancers and supervisors: /healthz (the process runs) and /readyz (its dependencies answer).
 
-    Postgres, broker                    asked; without one of them pages cannot be served as they should: 503
-    beat, worker, pools' Rays, store    as last seen (`surroundings`): told, and 200 all the same
+    Postgres, broker                    probed; without one of them pages cannot be served properly: 503
+    beat, worker, pools' Rays, store    as last seen (`surroundings`): reported, with status 200
 
 Invariants:
-- whoever reads a 503 reads in `problems` what is wrong and what to do; no address, name or password is told;
-- what pages do not need to be served is told in `warnings`, and takes no web process out of service;
-- anybody may ask: a process looks once in `FRESH_S`, whoever asks meanwhile is answered from that look, and a look that
-  found something wrong is one line in the log;
-- nobody waits for longer than `LONGEST_S`. What has not answered by then is wrong, and is not asked a second time
-  before it has.
+- the `problems` of a 503 state what is wrong and what to do, without addresses, names or passwords;
+- failures that do not stop pages are reported in `warnings`, and take no web process out of service;
+- the routes are open to anyone: a process probes once in `FRESH_S`, other requests get that probe's result, and a probe
+  that found a problem is one line in the log;
+- no request waits longer than `LONGEST_S`. A dependency that has not answered by then is reported as a problem, and is
+  not probed again before it answers.
 """
 
 import threading
@@ -27,13 +27,13 @@ from backend.outside.trust import trouble_with_certificate
 from backend.surroundings import Surrounding, surroundings
 
 FRESH_S: Final = 1.0
-LONGEST_S: Final = 8.0  # a container's health check waits 10 s, and takes silence for a reason to end this process
+LONGEST_S: Final = 8.0  # a container's health check waits 10 s, and kills a process that does not answer
 _PATIENCE_S = 2
 Found = dict[str, Any]
 
 
 class Looks:
-    """The last look, and what it found. Who comes while one is under way waits for its end."""
+    """The last probe and its result. A request during a probe waits for its end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Looks:
         self._began_at = self._stale_at = clock()
 
     def newest(self) -> tuple[Found, bool]:
-        """What was found, and whether it was found for this very caller."""
+        """The probe's result, and whether this call started the probe."""
         with self._guard:
             is_due = self._look is None or (self._look.done() and self._clock() >= self._stale_at)
             if self._look is None or is_due:
@@ -56,13 +56,13 @@ class Looks:
 
     def _run(self, look: Future[Found]) -> None:
         try:
-            found = _look()
+            document = _look()
         except BaseException as error:
             self._stale_at = self._clock() + FRESH_S
             look.set_exception(error)
             raise
         self._stale_at = self._clock() + FRESH_S
-        look.set_result(found)
+        look.set_result(document)
 
 
 looks = Looks()
@@ -73,18 +73,18 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    found, is_new = looks.newest()
-    answer = JsonResponse(found, status=503 if found["problems"] else 200)
-    answer._has_been_logged = not is_new  # type: ignore[attr-defined]  # Django's own mark: it logs every 503
-    return answer
+    document, is_new = looks.newest()
+    response = JsonResponse(document, status=503 if document["problems"] else 200)
+    response._has_been_logged = not is_new  # type: ignore[attr-defined]  # Django's own flag: it logs every 503
+    return response
 
 
 def _look() -> Found:
-    wrong = {name: problem() for name, problem in _PARTS.items()}
-    around = [] if wrong["postgres"] else _around()
+    problems = {name: problem() for name, problem in _PARTS.items()}
+    around = [] if problems["postgres"] else _around()
     return (
-        _document([f"{name}: {text}" for name, text in wrong.items() if text])
-        | {name: not text for name, text in wrong.items()}
+        _document([f"{name}: {text}" for name, text in problems.items() if text])
+        | {name: not text for name, text in problems.items()}
         | {each.name: each.is_well for each in around}
         | {f"{each.name}_age_s": each.age_s for each in around if each.age_s is not None}
         | {"warnings": [f"{each.name}: {each.trouble}" for each in around if each.trouble]}
@@ -96,13 +96,13 @@ def _document(problems: list[str]) -> Found:
 
 
 def _postgres() -> str:
-    """By a connection of its own: the pool would make a probe wait its five seconds."""
+    """Probes by its own connection: the pool would make it wait its five seconds."""
     try:
         with psycopg.connect(settings.ENVIRONMENT.database_url, connect_timeout=_PATIENCE_S) as db:
             row = db.execute("SELECT to_regclass('django_migrations') IS NOT NULL, pg_is_in_recovery()").fetchone()
     except psycopg.Error as error:
         trouble = trouble_with_certificate(error, "LAMINAR_DATABASE_URL")
-        return trouble or "does not answer; see its log, and LAMINAR_DATABASE_URL"
+        return trouble or "does not answer; check its log and LAMINAR_DATABASE_URL"
     has_tables, is_standby = row or (False, False)
     if not has_tables:
         return "has no tables yet; run `manage.py migrate`"
@@ -125,7 +125,7 @@ def _broker() -> str:
         return "" if client.ping() else "does not answer a ping"
     except redis.RedisError as error:
         trouble = trouble_with_certificate(error, "LAMINAR_BROKER_URL")
-        return trouble or "does not answer; see its log, and LAMINAR_BROKER_URL"
+        return trouble or "does not answer; check its log and LAMINAR_BROKER_URL"
     finally:
         client.close()
 

@@ -1,4 +1,4 @@
-"""Identifiers: a prefix that tells what it is, and enough chance that nobody guesses one."""
+"""Identifiers: a prefix that names the type, and enough random characters to be unguessable."""
 
 import secrets
 

@@ -1,8 +1,8 @@
-"""Whether beat or a worker gives a sign of life, asked by plain clients: a container's health check asks twice a
-minute, and to load Django for it would cost more than what it looks after.
+"""Liveness of beat and the worker, checked with plain clients: a container's health check runs twice a minute, and
+loading Django for it would cost more than the process it checks.
 
-Invariant: nobody is called silent who could not have been heard: while the database, the broker, or (of a worker) beat,
-which asks it, is away, there is no answer.
+Invariant: a component is reported silent only if its heartbeat could have arrived: while the database, the broker, or
+(for a worker) beat, which sends its canary, is away, there is no verdict.
 """
 
 from math import inf
@@ -17,21 +17,21 @@ _PATIENCE_S = 3
 
 
 class CannotHear(Exception):
-    """What a sign of life comes through is away."""
+    """The path of the heartbeats is down."""
 
 
 def silence_of(part: str, environment: Environment) -> str:
-    """What one says of who is silent; empty: it was heard of."""
+    """Describes a silent component; empty if its heartbeat is recent."""
     ages = _ages(environment.database_url)
     late = {each for each, name in PULSES.items() if ages.get(name, inf) > LATE_AFTER_S}
     if part not in late:
         return ""
     if not _answers(environment.broker_url):
-        raise CannotHear(f"{part} cannot be heard: the broker does not answer")
+        raise CannotHear(f"the heartbeat of {part} is unknown: the broker does not answer")
     if part != "beat" and "beat" in late:
-        raise CannotHear(f"{part} cannot be heard: beat, which asks it, is silent itself")
-    heard = f"{ages[PULSES[part]]:.0f} s ago" if PULSES[part] in ages else "never"
-    return f"{part} was heard of {heard}; a healthy one is within {LATE_AFTER_S:.0f} s"
+        raise CannotHear(f"the heartbeat of {part} is unknown: beat, which sends its canary, is silent")
+    age = f"{ages[PULSES[part]]:.0f} s ago" if PULSES[part] in ages else "never"
+    return f"last heartbeat of {part}: {age} (limit {LATE_AFTER_S:.0f} s)"
 
 
 def _ages(url: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is wrong with the environment that a process was started in. It knows nothing, so that everybody may say it."""
+"""The error of an invalid environment. Imports nothing, so that every module may raise it."""
 
 
 class MissingSetting(RuntimeError):

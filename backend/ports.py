@@ -1,12 +1,12 @@
-"""Ports: calls of an app into one that stands above it, which it must not import.
+"""Ports: calls of an app into one above it, which it must not import.
 
-    the lower app, at its door    last_words: Port[LastWords] = Port("the last lines of an attempt")
-    the upper app, when it loads  last_words.fill(read_last_words)      in AppConfig.ready()
-    whoever needs it              last_words()(job, attempt)
+    the lower app declares it     last_words: Port[LastWords] = Port("the last lines of an attempt")
+    the upper app fills it        last_words.fill(read_last_words)      in AppConfig.ready()
+    callers use it                last_words()(job, attempt)
 
 Invariants:
-- a port is filled once, by one app; whoever asks one that is not filled gets `UnfilledPort`, never a silent default;
-- the web process starts with every port filled, or not at all.
+- a port is filled once, by one app; calling an unfilled port raises `UnfilledPort`, never uses a silent default;
+- the web process starts only if every port is filled.
 """
 
 from typing import Any, Final, Generic, TypeVar
@@ -16,7 +16,7 @@ _declared: Final[list["Port[Any]"]] = []
 
 
 class UnfilledPort(RuntimeError):
-    """An app that this site needs is not loaded."""
+    """A required app is not loaded."""
 
 
 class Port(Generic[T]):
@@ -26,7 +26,7 @@ class Port(Generic[T]):
         _declared.append(self)
 
     def fill(self, filling: T) -> None:
-        assert self._filled_with is None, f"two apps offer {self._purpose}"
+        assert self._filled_with is None, f"two apps provide {self._purpose}"
         self._filled_with = filling
 
     @property
@@ -35,7 +35,7 @@ class Port(Generic[T]):
 
     def __call__(self) -> T:
         if self._filled_with is None:
-            raise UnfilledPort(f"no app that is loaded offers {self._purpose}")
+            raise UnfilledPort(f"no loaded app provides {self._purpose}")
         return self._filled_with
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Port(Generic[T]):
 
 
 def refuse_unfilled() -> None:
-    """Raises `UnfilledPort`. When all apps are loaded."""
+    """Raises `UnfilledPort`. Call it once all apps are loaded."""
     missing = ", ".join(str(port) for port in _declared if not port.is_filled)
     if missing:
-        raise UnfilledPort(f"no app that is loaded offers {missing}")
+        raise UnfilledPort(f"no loaded app provides {missing}")

@@ -1,8 +1,8 @@
-"""Questions that are asked all the time: planned once a connection, and not each time.
+"""Frequent queries: planned once per connection instead of on every execution.
 
-Postgres takes three times as long to plan a join of four tables as to answer it (backend/api/decisions.md).
+Postgres takes three times as long to plan a join of four tables as to execute it (backend/api/decisions.md).
 
-Invariant: the question's text is always the same, and what differs is among the values; a connection keeps each text.
+Invariant: a query's text is constant, and only its values vary; a connection keeps every text.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from django.db import connection
 from django.db.backends.postgresql.base import ServerBindingCursor
 
 
-def fetch_prepared(question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """All rows of the answer, with Django's errors and its log of queries as for any other cursor."""
+def fetch_prepared(query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """All rows, with Django's errors and its query log as for any other cursor."""
     connection.ensure_connection()
     wrapper: Any = connection  # django-stubs know neither how it wraps a cursor nor what makes one
     binding: Any = ServerBindingCursor
     with wrapper._prepare_cursor(binding(connection.connection)) as db:
-        db.execute(question, values)
+        db.execute(query, values)
         rows: list[tuple[Any, ...]] = db.fetchall()
     return rows

@@ -1,10 +1,10 @@
-"""The pulse of the work behind the pages: beat's newest tick, and the newest canary that came through every queue.
+"""Heartbeats of background work: beat's newest tick, and the newest canary that went through every queue.
 
-    beat ──tick, noted as BEAT──▶ queue ──▶ worker ──done, noted as CANARY──▶ whoever asks how they are
+    beat ──tick, recorded as BEAT──▶ queue ──▶ worker ──done, recorded as CANARY──▶ health checks
 
 Invariants:
-- a process that is there says nothing: what counts is that work was begun, or came to its end;
-- by the clock of Postgres, in the table in which every background task is noted.
+- a running process proves nothing: only started or completed work counts;
+- times are Postgres', in the table that records every background task.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 BEAT: Final = "beat.tick"
 CANARY: Final = "jobs.canary"
 EVERY_S: Final = 5.0
-LATE_AFTER_S: Final = 30.0  # six of them: a worker that has both hands full for a moment is no worker that is gone
+LATE_AFTER_S: Final = 30.0  # six beats: a worker that is busy for a moment is not gone
 PULSES: Final = {"beat": BEAT, "worker": CANARY}
 AGES: Final = (
     "SELECT name, extract(epoch FROM clock_timestamp() - last_at) FROM api_backgroundtime WHERE name = ANY(%s)"
@@ -20,10 +20,10 @@ AGES: Final = (
 
 
 def ages() -> dict[str, float]:
-    """Seconds since the newest pulse of each; without those that never had one."""
-    from django.db import connection  # whoever reads the table above needs no Django
+    """Seconds since the newest heartbeat of each; without those that never had one."""
+    from django.db import connection  # the constants above are used without Django
 
     with connection.cursor() as db:
         db.execute(AGES, [list(PULSES.values())])
-        found: dict[str, float] = {name: float(age) for name, age in db.fetchall()}
-    return {part: found[name] for part, name in PULSES.items() if name in found}
+        age_of: dict[str, float] = {name: float(age) for name, age in db.fetchall()}
+    return {part: age_of[name] for part, name in PULSES.items() if name in age_of}

@@ -1,6 +1,6 @@
 """The public REST API: every app's routes under /api/v1, one shape of errors, API keys only.
 
-Above all apps, so that they can use backend.api (errors, pages of lists, idempotency, rates) without a cycle.
+Above all apps, so that these can use backend.api (errors, paging, idempotency, rate limits) without a cycle.
 """
 
 import pkgutil
@@ -20,17 +20,17 @@ from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
 from backend.api.rate_limit import EveryRequest
 
-# `api.py` or `NOUN_api.py` of an app, and every module of a room named `rest`. The engine has an API of its own.
+# `api.py` or `NOUN_api.py` of an app, and every module of a room named `rest`. The engine's API is separate.
 _ROUTES = re.compile(r"(\.|_)api$|\.rest\.\w+$")
 
 
 class PublicApi(NinjaAPI):
     def get_openapi_operation_id(self, operation: Operation) -> str:
-        """Made of method and address, so that it stays when code moves: get_job, post_job_cancel, get_jobs."""
+        """Made of method and path, so it stays when code moves: get_job, post_job_cancel, get_jobs."""
         return operation_id(operation.methods[0], operation.path)
 
     def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
-        """ninja writes application/json beside every answer; our errors are problems."""
+        """ninja declares application/json for every response; errors are problem+json."""
         document = super().get_openapi_schema(**kwargs)
         for methods in document["paths"].values():
             for operation in methods.values():
@@ -42,7 +42,7 @@ class PublicApi(NinjaAPI):
 
 
 def _name_tuples_as_3_1_does(node: object) -> None:
-    """ninja writes a tuple's members as `items`, as older JSON Schema had it; since 2020-12 they are `prefixItems`."""
+    """ninja writes a tuple's members as `items`, as older JSON Schema did; since 2020-12 they are `prefixItems`."""
     if isinstance(node, dict):
         if isinstance(node.get("items"), list):
             node["prefixItems"] = node.pop("items")
@@ -54,7 +54,7 @@ def _name_tuples_as_3_1_does(node: object) -> None:
 
 
 def operation_id(method: str, path: str) -> str:
-    """A placeholder makes the word before it singular: GET /jobs/{job_id}/events is get_job_events."""
+    """A placeholder makes the preceding word singular: GET /jobs/{job_id}/events is get_job_events."""
     words: list[str] = []
     for part in re.split(r"[/:]", path.strip("/")):
         if part.startswith("{"):
@@ -67,22 +67,22 @@ def operation_id(method: str, path: str) -> str:
 api = PublicApi(
     title="Laminar",
     version="1",
-    description="Submit jobs that post-train language models by reinforcement learning, and watch them.\n\n"
-    "Send an API key as a bearer token. Errors are RFC 9457 problems; `errors` names every place at once.",
+    description="Submit and monitor jobs that post-train language models by reinforcement learning.\n\n"
+    "Send an API key as a bearer token. Errors are RFC 9457 problems; `errors` lists every invalid field.",
     parser=JsonParser(),
     throttle=EveryRequest(team_and_key),
-    docs_url=None,  # backend.pages has a page for it
+    docs_url=None,  # backend.pages serves the reference
     urls_namespace="api-v1",
 )
 answer_with_problems(api)
 
 
 def routers() -> Iterator[Router]:
-    """Of every app, found by the names of its modules; jobs first, as the documentation shows them in this order."""
+    """The routers of every app, found by module name; jobs first, which is their order in the documentation."""
     names = [
-        found.name
-        for found in pkgutil.walk_packages(backend.__path__, "backend.", onerror=import_module)
-        if _ROUTES.search(found.name) and not found.ispkg and not found.name.endswith(".internal_api")
+        module.name
+        for module in pkgutil.walk_packages(backend.__path__, "backend.", onerror=import_module)
+        if _ROUTES.search(module.name) and not module.ispkg and not module.name.endswith(".internal_api")
     ]
     for name in sorted(names, key=lambda name: (not name.startswith("backend.jobs."), name)):
         router = getattr(import_module(name), "router", None)
@@ -90,10 +90,10 @@ def routers() -> Iterator[Router]:
             yield router
 
 
-def mount(found: Iterable[Router]) -> None:
-    """Routers may share an address, GET in one and PATCH in another: Django would only ever ask the first of them."""
+def mount(mounted: Iterable[Router]) -> None:
+    """Routers may share a path, GET in one and PATCH in another: Django would only try the first of them."""
     views: dict[str, PathView] = {}
-    for router in found:
+    for router in mounted:
         for path, view in list(router.path_operations.items()):
             if path in views:
                 views[path].operations += router.path_operations.pop(path).operations

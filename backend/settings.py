@@ -1,4 +1,4 @@
-"""Django's settings. Those that differ between machines come from `environment.py`; the rest stands here."""
+"""Django's settings. Those that differ between machines come from `environment.py`; the rest is here."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "django.contrib.humanize",  # a page of allauth's, that of security keys, asks for its filters
+    "django.contrib.humanize",  # allauth's page of security keys uses its filters
     "django.contrib.postgres",
     "django.contrib.staticfiles",
     "backend.pages.operator.apps.ReadOnlyAdmin",
@@ -93,14 +93,14 @@ AUTH_PASSWORD_VALIDATORS = [
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
-ACCOUNT_EMAIL_VERIFICATION = "mandatory"  # whoever has not proved their address does not come in
+ACCOUNT_EMAIL_VERIFICATION = "mandatory"  # no sign-in with an unverified address
 ACCOUNT_ADAPTER = "backend.accounts.adapter.AccountAdapter"
 ACCOUNT_EMAIL_NOTIFICATIONS = True  # of a new password or a second factor; where mail goes out
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "Laminar: "
 ACCOUNT_LOGOUT_ON_GET = False
-ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False  # of this session; all others die with the hash that they carry
+ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False  # keeps this session; a new password hash ends all others
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
-# Passwords are counted by our adapter. `login_failed` is left for codes of second factors, by person.
+# The adapter counts passwords. `login_failed` remains for codes of second factors, per user.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "5/300s/key"}
 SOCIALACCOUNT_ADAPTER = "backend.accounts.oidc.adapter.SocialAdapter"
 SOCIALACCOUNT_EMAIL_VERIFICATION = "none"  # the adapter refuses an address that the provider has not verified
@@ -118,7 +118,7 @@ MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Laminar"
 CACHES = {"default": {"BACKEND": "backend.accounts.shared_cache.SharedCache", "LOCATION": ""}}
 if ENVIRONMENT.open_sign_up and not ENVIRONMENT.email_url:
-    raise MissingSetting("LAMINAR_OPEN_SIGN_UP=1 needs LAMINAR_EMAIL_URL: a stranger's address is proved by mail")
+    raise MissingSetting("LAMINAR_OPEN_SIGN_UP=1 needs LAMINAR_EMAIL_URL: new users verify their address by mail")
 LOGIN_URL = "/accounts/login/"
 LOGIN_REDIRECT_URL = "/"
 globals().update(mail_settings(ENVIRONMENT.email_url, ENVIRONMENT.email_from))
@@ -145,7 +145,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "backend.pages.hashed_files.HashedStorage"},
 }
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
-WHITENOISE_ALLOW_ALL_ORIGINS = False  # nobody else loads our fonts
+WHITENOISE_ALLOW_ALL_ORIGINS = False  # no other site loads the fonts
 STATIC_ROOT = ENVIRONMENT.site_dir / "static"
 WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; docker-compose collects when it migrates
 
@@ -155,19 +155,19 @@ USE_TZ = True
 
 _HTTPS = _PUBLIC.scheme == "https"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _HTTPS
-if _HTTPS:  # a browser takes such a name from this very host only, and over https only
+if _HTTPS:  # a browser accepts such a name only from this host, over https
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
-SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True  # forms carry the token; no script of ours reads a cookie
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True  # forms carry the token; no script reads a cookie
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # no cookie of its own
 SESSION_COOKIE_AGE = ENVIRONMENT.session_days * 86_400
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = _HTTPS
-# Whoever asks for these is inside, and comes to a port without a certificate (`backend.api.admission`).
+# Requested from inside, on a port without a certificate (`backend.api.admission`).
 SECURE_REDIRECT_EXEMPT = [r"^internal/engine/", r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _HTTPS
-SILENCED_SYSTEM_CHECKS = ["security.W021"]  # whether a name goes onto the browsers' own lists is for its owner to say
+SILENCED_SYSTEM_CHECKS = ["security.W021"]  # HSTS preloading is the domain owner's decision
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # a spec is kilobytes; a batch of facts stays under a megabyte
@@ -190,7 +190,7 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
-logging.captureWarnings(True)  # else Python writes them itself, in two lines of a form of their own
+logging.captureWarnings(True)  # else Python prints them itself, as two lines in another format
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -202,12 +202,12 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request", "refusal"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
-        # What brings handlers of its own hands its records on to ours, which lets nobody write a line into the log.
+        # Loggers with handlers of their own pass records to ours, which prevents log injection.
         **{
             name: {"handlers": [], "propagate": True}
             for name in ("django", "django.server", "uvicorn", "uvicorn.error")
         },
-        # Celery would write two lines a tick, 150 thousand a day; what a background task did, it says itself.
+        # Celery would write two lines a tick, 150 thousand a day; background tasks log their own results.
         **{
             name: {"handlers": [], "propagate": True, "level": "WARNING"}
             for name in ("httpx", "uvicorn.access", "celery.worker.strategy", "celery.app.trace")

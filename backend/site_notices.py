@@ -1,9 +1,8 @@
-"""What is wrong with the site itself, for a banner on every page: a disk that is full or does not answer, background
-work that stands still.
+"""Problems of the site itself, for a banner on every page: a full or silent disk, stalled background work.
 
 Invariants:
-- looking costs one statement in `LOOKS_EVERY_S` and process, and neither breaks a page nor holds it up;
-- who is not signed in is told nothing.
+- a check costs one statement per `LOOKS_EVERY_S` and process, and neither breaks nor delays a page;
+- signed-out visitors see no notices.
 """
 
 import threading
@@ -20,16 +19,16 @@ from backend.disks import Room, room_at
 from backend.pulses import LATE_AFTER_S, ages
 
 LOOKS_EVERY_S: Final = 5.0
-SILENT_AFTER_S: Final = 10.0  # a file server that begins anew is away for a moment, and nobody need be told
-LEAST_FREE_BYTES: Final = 64 * 1024 * 1024  # Postgres takes 16 MiB at a time, and stops for want of it
+SILENT_AFTER_S: Final = 10.0  # a restarting file server is away only for a moment
+LEAST_FREE_BYTES: Final = 64 * 1024 * 1024  # Postgres allocates 16 MiB at a time, and stops if it cannot
 _WORDS: Final = {
-    "beat": "what is done at intervals (scheduling, checks, retries)",
-    "worker": "what is done in the background (launching, scheduling, checks)",
+    "beat": "periodic work (scheduling, checks, retries)",
+    "worker": "background work (launching, scheduling, checks)",
 }
 
 
 class _Looks:
-    """The notices as of the last look."""
+    """The notices of the last check."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -63,11 +62,11 @@ def notices() -> Iterator[str]:
     except (DatabaseError, InterfaceError):
         return
     for part, age in late.items():
-        yield f"For {_span(age)} nothing has been heard of {_WORDS[part]}. Jobs that run go on; others wait."
+        yield f"No {_WORDS[part]} for {_span(age)}. Running jobs continue; others wait."
 
 
 def _store_disk() -> Heard[Room] | None:
-    """None: not there yet, or the disk says that it is broken, which the status page tells operators."""
+    """None: the folder does not exist yet, or its disk reports an error, which operators see on the status page."""
     try:
         return room_at(settings.ENVIRONMENT.store_dir)
     except OSError:
@@ -77,12 +76,12 @@ def _store_disk() -> Heard[Room] | None:
 def _of_the_disk(heard: Heard[Room] | None) -> Iterator[str]:
     if heard and heard.silent_s is not None and heard.silent_s > SILENT_AFTER_S:
         yield (
-            f"For {_span(heard.silent_s)} the disk of this site's files has not answered. What needs them (downloads, "
-            "checkpoints, a new job's start) waits until it does."
+            f"The disk of this site's files has not responded for {_span(heard.silent_s)}. Downloads, checkpoints and "
+            "starts of jobs wait until it does."
         )
     elif heard and heard.last and heard.last.free_bytes < LEAST_FREE_BYTES:
         left = heard.last.free_bytes
-        yield f"The disk of this site is full ({left / 1e6:.0f} MB left). Jobs wait until there is room again."
+        yield f"The disk of this site is full ({left / 1e6:.0f} MB left). Jobs wait until space is freed."
 
 
 def _span(seconds: float) -> str:

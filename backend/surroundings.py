@@ -1,11 +1,11 @@
-"""What stands around the web processes, and how it was last seen: beat and worker, the pools' Rays, the store.
+"""The services around the web processes, as last seen: beat and worker, the pools' Rays, the store.
 
-    worker ──looks, every 30 s──▶ Ray, store      web ──reads the rows──▶ /readyz, /metrics
+    worker ──probes, every 30 s──▶ Ray, store      web ──reads the rows──▶ /readyz, /metrics
 
 Invariants:
-- a web process asks Postgres and nobody else: neither a Ray nor a store that hangs makes it wait, however many ask;
-- what nobody has looked at of late is unknown, neither well nor away: then the worker's own silence is told;
-- no name of a pool, no address and nobody's words are told.
+- a web process queries only Postgres: a hanging Ray or store makes no request wait;
+- a service without a recent probe is unknown, neither well nor away: then the worker's own silence is reported;
+- no pool name, no address and no text of users is reported.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from backend.pulses import AGES, LATE_AFTER_S, PULSES
 
 OLD_AFTER_S: Final = 120.0
-"""Four looks; a worker that has both hands full is late for one."""
+"""Four probes; a busy worker is late for one."""
 _RAYS: Final = """
 SELECT count(*), count(*) FILTER (WHERE problem = ''), extract(epoch FROM clock_timestamp() - max(at))
 FROM pools_raylook
@@ -40,36 +40,36 @@ class Database(Protocol):
 class Surrounding:
     name: str
     is_well: bool | None
-    """None: not known."""
+    """None: unknown."""
     trouble: str = ""
     age_s: float | None = None
-    """Since beat or worker was heard of."""
+    """Since the last heartbeat of beat or worker."""
 
 
 def surroundings(db: Database) -> Iterator[Surrounding]:
     age = {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())]).fetchall()}
-    yield from (_heard_of(part, age.get(name)) for part, name in PULSES.items())
+    yield from (_judge_pulse(part, age.get(name)) for part, name in PULSES.items())
     ((num_pools, num_well, age_s),) = db.execute(_RAYS).fetchall()
     yield _ray(num_pools, num_well, age_s)
     is_away = store_is_away(db.execute(STORE).fetchall())
-    trouble = "does not keep, or does not give back, what it is given; `manage.py doctor` says more" if is_away else ""
+    trouble = "fails to write or to read back files; run `manage.py doctor` for details" if is_away else ""
     yield Surrounding(name="store", is_well=None if is_away is None else not is_away, trouble=trouble)
 
 
 def store_is_away(rows: list[tuple[Any, ...]]) -> bool | None:
-    """By what `STORE` gives. A look that begins and never ends is a store that hangs."""
+    """By the rows of `STORE`. A probe that begins and never ends means that the store hangs."""
     if not rows:
         return None
-    ((found_wrong, ended_s, began_s, is_looking),) = rows
+    ((has_failed, ended_s, began_s, is_looking),) = rows
     if ended_s is not None and ended_s < OLD_AFTER_S:
-        return bool(found_wrong)
+        return bool(has_failed)
     return True if is_looking and (ended_s is not None or began_s > OLD_AFTER_S) else None
 
 
-def _heard_of(part: str, age_s: float | None) -> Surrounding:
+def _judge_pulse(part: str, age_s: float | None) -> Surrounding:
     if age_s is None:
-        return Surrounding(name=part, is_well=None, trouble="has not been heard of yet; see its log")
-    late = f"has not been heard of for {age_s:.0f} s; see its log, and the broker's" if age_s > LATE_AFTER_S else ""
+        return Surrounding(name=part, is_well=None, trouble="has sent no heartbeat yet; check its log")
+    late = f"has sent no heartbeat for {age_s:.0f} s; check its log and the broker's" if age_s > LATE_AFTER_S else ""
     return Surrounding(name=part, is_well=not late, trouble=late, age_s=round(age_s, 1))
 
 
@@ -77,5 +77,5 @@ def _ray(num_pools: int, num_well: int, age_s: float | None) -> Surrounding:
     if age_s is None or age_s > OLD_AFTER_S:
         return Surrounding(name="ray", is_well=None)
     away = num_pools - num_well
-    trouble = f"does not answer, of {away} of {num_pools} pools; `manage.py doctor` says more" if away else ""
+    trouble = f"does not answer for {away} of {num_pools} pools; run `manage.py doctor` for details" if away else ""
     return Surrounding(name="ray", is_well=not away, trouble=trouble)

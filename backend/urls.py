@@ -1,4 +1,4 @@
-"""Every address of the control plane."""
+"""Every URL of the control plane."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,9 +1,9 @@
-"""One variable of the environment: what operators read about it, its default, and how its text becomes a value.
+"""One variable of the environment: its description for operators, its default, and its parser.
 
 `python -m infra.variables` writes the table of infra/OPERATING.md and .env.example from these declarations.
 
 Invariants:
-- a reader that refuses a text is a `ValueError` that says what would be accepted; `Variable.read` adds the variable's
+- a reader refuses a text with a `ValueError` that states what would be accepted; `Variable.read` adds the variable's
   name.
 """
 
@@ -25,11 +25,11 @@ Reader = Callable[[str], Any]
 @dataclass(frozen=True, slots=True)
 class Variable:
     text: str
-    """What the variable is, for operators: one line of Markdown that ends with a full stop."""
+    """Description for operators: one line of Markdown that ends with a full stop."""
     default: str | None = None
     """None: the variable must be set."""
     when_unset: str = ""
-    """The effect of an empty default, where `text` does not say it."""
+    """The effect of an empty default, where `text` does not describe it."""
     reader: Reader = str
 
     def read(self, name: str, text: str) -> Any:
@@ -47,7 +47,7 @@ def declared(text: str, *, default: str | None = None, when_unset: str = "", rea
 
 def read_switch(text: str) -> bool:
     if text not in ("0", "1"):
-        raise ValueError(f"0 or 1, got {text!r}")
+        raise ValueError(f"must be 0 or 1, got {text!r}")
     return text == "1"
 
 
@@ -70,7 +70,7 @@ def read_hosts(text: str) -> tuple[str, ...]:
 def whole_number(least: int) -> Reader:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= MOST_DAYS):
-            raise ValueError(f"a whole number from {least} to {MOST_DAYS}, got {text!r}")
+            raise ValueError(f"must be a whole number from {least} to {MOST_DAYS}, got {text!r}")
         return int(text)
 
     return read
@@ -82,7 +82,7 @@ def read_factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if not 0.0 < factor < float("inf"):
-        raise ValueError(f"a number above 0, got {text!r}")
+        raise ValueError(f"must be a number above 0, got {text!r}")
     return factor
 
 
@@ -99,7 +99,7 @@ def read_authorities(file: str) -> str:
     try:
         trusted(file)
     except OSError as error:
-        raise ValueError(f"a file of certificates (PEM), got {file!r}: {error.strerror or error}") from error
+        raise ValueError(f"must be a file of certificates (PEM), got {file!r}: {error.strerror or error}") from error
     return file
 
 
@@ -107,20 +107,20 @@ def read_proxies(text: str) -> tuple[Network, ...]:
     try:
         return read_networks(text)
     except ValueError as error:
-        raise ValueError(f"{error}; write addresses or networks such as 10.0.0.7 or 10.0.0.0/8, by commas") from error
+        raise ValueError(f"{error}; list addresses or networks such as 10.0.0.7, 10.0.0.0/8") from error
 
 
 def read_metrics_token(token: str, file: str) -> str:
     if not file:
         return token
     if token:
-        raise MissingSetting("LAMINAR_METRICS_TOKEN and LAMINAR_METRICS_TOKEN_FILE: set one of them, got both")
+        raise MissingSetting("LAMINAR_METRICS_TOKEN and LAMINAR_METRICS_TOKEN_FILE: set only one of them")
     try:
         token = Path(file).read_text().strip()
     except OSError as error:
         raise MissingSetting(
-            f"LAMINAR_METRICS_TOKEN_FILE: a file that this user may read, got {file} ({error.strerror})"
+            f"LAMINAR_METRICS_TOKEN_FILE: must be a file readable by this user, got {file} ({error.strerror})"
         ) from error
     if not token:
-        raise MissingSetting(f"LAMINAR_METRICS_TOKEN_FILE: a file with a token in it, got an empty one, {file}")
+        raise MissingSetting(f"LAMINAR_METRICS_TOKEN_FILE: must be a file with a token, but {file} is empty")
     return token

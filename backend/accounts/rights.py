@@ -1,14 +1,14 @@
 """Rights in a team, as one table of roles.
 
-                      owner   admin   member   viewer
-        read                x       x       x        x
-        submit, cancel      x       x       x
-        create own keys     x       x       x        x      (what such a key may do: `scopes`)
-        invite, projects,
-        service accounts    x       x
-        grant and revoke    any     all but owner
-        require a second
-        factor of admins    x
+                  owner   admin   member   viewer
+    read                x       x       x        x
+    submit, cancel      x       x       x
+    create own keys     x       x       x        x      (what such a key may do: `scopes`)
+    invite, projects,
+    service accounts    x       x
+    grant and revoke    any     all but owner
+    require a second
+    factor of admins    x
 
 Invariant: nobody grants a role that they cannot revoke, so an admin cannot grant or revoke the owner role.
 """

@@ -1,1 +1,1 @@
-"""The common part of every route of the REST API."""
+"""What all routes of the REST API share: errors, limits, idempotency, paging."""

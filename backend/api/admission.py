@@ -1,11 +1,11 @@
-"""What is refused before anybody looks at it: methods that nothing here knows, and plain http to programs where the
-site's address is https (people are led to https by a redirect).
+"""Refuses requests before any other check: unknown methods, and plain http of programs where the site's address is
+https (browsers are redirected to https).
 
 Invariants:
-- a program that was given http:// by mistake is refused every time. A redirect would do its work, and its key would go
-  over the wire in the clear with every request, for good, and nobody would notice;
-- the engine and whoever reads /metrics come to the web server itself, which has no certificate: they are refused only
-  where they came in by a proxy, which has one.
+- a program that is configured with http:// by mistake is refused every time. A redirect would serve it, and its key
+  would be sent in the clear with every request, unnoticed;
+- the engine and the reader of /metrics connect to the web server itself, which has no certificate: they are refused
+  only if they came through a proxy, which has one.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 
 
 class PlainHttp(Denied):
-    """Use https://. The key that came with this request went over the wire in the clear: revoke it."""
+    """Use https://. The API key in this request was sent in the clear: revoke it."""
 
     code = "https_only"
 

@@ -1,5 +1,4 @@
-"""The background task of the API: it removes answers for idempotency keys, after a day, and buckets that are full
-again."""
+"""The API's background task: deletes responses of idempotency keys after a day, and buckets that are full again."""
 
 from celery import shared_task
 

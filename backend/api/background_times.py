@@ -1,6 +1,6 @@
-"""Runs and durations of background tasks: added up in Postgres, as a worker serves no pages.
+"""Counts and durations of background tasks: summed in Postgres, since a worker has no /metrics of its own.
 
-Invariant: noting never harms what it notes: a database that is away is a line in the log.
+Invariant: counting never fails a task: a database error is logged.
 """
 
 import logging

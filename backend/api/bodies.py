@@ -1,9 +1,9 @@
-"""Reading a request's body: JSON, strictly, and no more of it than we asked for.
+"""Parsing of request bodies: strict JSON of bounded size.
 
 Invariants:
-- only JSON as the standard has it is taken: no NaN, no Infinity, no name twice in one object;
-- no text in it has a NUL or half of a character, whatever its schema: Postgres stores neither;
-- a body is refused for its size before it is parsed (and before it is read, by `body_limit`, under ASGI).
+- only standard JSON is accepted: no NaN, no Infinity, no duplicate name in an object;
+- no string in it has a NUL or half a surrogate pair, whatever its schema: Postgres can store neither;
+- a body is checked for its size before it is parsed (and before it is read, by `body_limit`, under ASGI).
 """
 
 import json
@@ -32,11 +32,11 @@ class JsonParser(Parser):
             raise TooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
         document = parse_json(request.body)
         request.META[_PARSED] = document
-        return cast(dict[str, Any], document)  # ninja's type; the route's model refuses what is not an object
+        return cast(dict[str, Any], document)  # ninja's type; the route's model refuses anything but an object
 
 
 def parsed_body(request: HttpRequest) -> object:
-    """The document as it was sent, to point into."""
+    """The document as sent, to resolve JSON pointers in."""
     return request.META.get(_PARSED)
 
 
@@ -48,7 +48,7 @@ def parse_json(body: bytes) -> object:
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both
         raise Malformed(f"The body is not JSON: {error}.") from error
     _refuse_depth(document)
-    if b"\\u" in body:  # the only way in which JSON spells them
+    if b"\\u" in body:  # the only way to write them in JSON
         _refuse_unstorable(document)
     return document
 
@@ -58,10 +58,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name appears twice in one object")
-    return found
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("an object has a duplicate name")
+    return members
 
 
 def _refuse_depth(document: object) -> None:
@@ -84,7 +84,7 @@ def _refuse_unstorable(document: object) -> None:
 
 
 def _texts(node: object, pointer: str) -> Iterator[tuple[str, str]]:
-    """Every string with its place; a name of an object's stands where the object does."""
+    """Every string with its pointer; a member's name has the pointer of its object."""
     if isinstance(node, str):
         yield pointer, node
     elif isinstance(node, dict):

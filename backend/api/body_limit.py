@@ -1,9 +1,9 @@
-"""An ASGI wall in front of Django, which would otherwise write a whole body to disk before anyone looks at it.
+"""ASGI middleware in front of Django, which would write a whole body to disk before any check.
 
 Invariants:
-- of a body that is too large nothing is read (its length was announced) or at most the limit (it was not: chunked), and
-  the answer is a problem+json 413;
-- a body that its view reads itself (`streamed_body`) is not read here, and has that one's limit.
+- of a body that is too large nothing is read (if its length was announced) or at most the limit (if chunked), and the
+  response is a problem+json 413;
+- a body that its view reads itself (`streamed_body`) is not read here, and has the limit of that module.
 """
 
 import json
@@ -65,7 +65,7 @@ async def _read(receive: Receive, max_bytes: int) -> list[Message] | None:
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
-    """First what was read already, then whatever else comes (a disconnect)."""
+    """First the messages already read, then those to come (a disconnect)."""
     waiting = iter(messages)
 
     async def next_message() -> Message:
@@ -82,7 +82,7 @@ async def _refuse(scope: Message, send: Send, max_bytes: int) -> None:
         (b"content-type", CONTENT_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"x-request-id", request_id.encode()),
-        (b"connection", b"close"),  # the rest of the body is still on its way and nobody will read it
+        (b"connection", b"close"),  # the unread rest of the body is still being sent
     ]
     await send({"type": "http.response.start", "status": 413, "headers": headers})
     await send({"type": "http.response.body", "body": body})

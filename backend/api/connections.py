@@ -1,14 +1,14 @@
 """Connections of the web process: `uvicorn --http backend.api.connections:BoundedHttp`.
 
-uvicorn itself waits for a request for ever and takes any number of headers, so that a stranger holds all connections of
-the process, or its memory, by sending nothing, or too much, and never a whole request.
+uvicorn itself waits for a request forever and accepts any number of headers, so a stranger could use up the process'
+connections or memory by sending nothing, or too much, and never a complete request.
 
-    made ──head_within_s──▶ head whole ──body_within_s for each piece──▶ body whole ──▶ answered ──uvicorn──▶ closed
+    opened ──head_within_s──▶ head read ──body_within_s for each piece──▶ body read ──▶ answered ──uvicorn──▶ closed
 
 Invariants:
-- a head comes within its time and its size, or the connection is closed; a body may be long, but it goes on;
-- time in which we ourselves do not read (whoever takes the body is slow) is not the sender's;
-- an answer, a stream or a socket that goes on is left alone.
+- a head arrives within its time and its size, or the connection is closed; a body may be long, but must keep arriving;
+- time in which the process itself does not read (its consumer is slow) is not counted;
+- a running response, stream or socket is left alone.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ PIECE_BYTES: Final = 64 * 1024
 class BoundedHttp(HttpToolsProtocol):
     head_within_s = 10.0
     body_within_s = 30.0
-    """For each piece: 2 kB a second, which a telephone in a train manages."""
+    """For each piece: 2 kB a second, which a phone on a train reaches."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

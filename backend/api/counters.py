@@ -1,21 +1,20 @@
-"""Limits on how often one may do one thing: exact over all processes, in one statement, on the database's clock.
+"""Rate limits: exact across processes, in one statement, by the database's clock.
 
     take("sign-in", "alice@example.org", limit=5, window_s=300) ──▶ Allowance(allowed=True, remaining=4, …)
     take_in_turn([Use("write", …), Use("submit", …)])           ──▶ the same of both, in one statement
 
-A bucket is a GCRA, a leaky bucket in one timestamp: `full_at` moves one interval (window / limit) ahead with each use
-and may be at most a whole window ahead of now. What counts as several uses moves it by as many; as more than the
-limit, by the whole window.
+A bucket is a GCRA, a leaky bucket in one timestamp: each use moves `full_at` one interval (window / limit) ahead, to at
+most a whole window ahead of now. A use that counts as several moves it by as many intervals, and by the whole window if
+it counts as more than the limit.
 
 Invariants:
-- the row lock of the upsert makes racing callers take turns: at most `limit` pass at once, and over any time t at most
+- the row lock of the upsert serializes concurrent callers: at most `limit` pass at once, and over any time t at most
   limit * (1 + t / window);
-- a refused use counts nothing, so hammering does not prolong the wait; of several buckets, those after the one that
-  refuses are not taken from;
-- without Postgres there is no answer but an exception, never an "allowed": limits fail closed. Valkey plays no part
-  (decisions.md says why);
-- what is counted is a hash where it is not a plain word, so no address or mail stands in the table and no hostile text
-  reaches it.
+- a refused use is not counted, so retrying does not prolong the wait; of several buckets, those after the refusing one
+  are left unchanged;
+- without Postgres the result is an exception, never an "allowed": limits fail closed. Valkey is not involved
+  (decisions.md gives the reasons);
+- a key that is not a plain word is hashed, so the table holds no e-mail address and no hostile text.
 """
 
 import hashlib
@@ -52,11 +51,11 @@ class Use:
     limit: int
     window_s: int
     num: int = 1
-    """Uses that this one counts as."""
+    """How many uses this one counts as."""
 
     def __post_init__(self) -> None:
-        assert self.limit > 0 and self.window_s > 0, "a bucket without room lets nobody through"
-        assert self.num > 0, "what uses nothing need not ask"
+        assert self.limit > 0 and self.window_s > 0, "a bucket without room refuses everything"
+        assert self.num > 0, "a use counts at least once"
 
     @property
     def interval(self) -> float:
@@ -64,7 +63,7 @@ class Use:
 
     @property
     def ahead_s(self) -> float:
-        """That `full_at` moves."""
+        """Seconds that `full_at` moves."""
         return self.interval * min(self.num, self.limit)
 
     @property
@@ -77,7 +76,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """The rest of a bucket, in the words of draft-ietf-httpapi-ratelimit-headers.
+    """The state of a bucket after a use, in the terms of draft-ietf-httpapi-ratelimit-headers.
 
     `wait_s`: of an allowed use, seconds until the bucket is full again; of a refused one, until the next may pass.
     """
@@ -89,26 +88,26 @@ class Allowance:
     remaining: int
     wait_s: int
     at: datetime
-    """The moment of counting, by the database's clock."""
+    """When the use was counted, by the database's clock."""
 
     @property
     def headers(self) -> dict[str, str]:
-        told = {
+        headers = {
             "RateLimit-Policy": f'"{self.bucket}";q={self.limit};w={self.window_s}',
             "RateLimit": f'"{self.bucket}";r={self.remaining};t={self.wait_s}',
         }
-        return told if self.allowed else told | {"Retry-After": str(self.wait_s)}
+        return headers if self.allowed else headers | {"Retry-After": str(self.wait_s)}
 
 
 def take(bucket: str, key: str, limit: int, window_s: int) -> Allowance:
-    """Counts one use by `key`. Outside a transaction that may roll back, or the use is forgotten with it."""
+    """Counts one use by `key`. Call it outside a transaction that may roll back, or the use is not counted."""
     return take_in_turn([Use(bucket, key, limit, window_s)])[-1]
 
 
 def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
-    """Counts one use in each bucket, as long as they let it pass: the last allowance is the refusal, if there is one.
+    """Counts one use in each bucket until one refuses: the last allowance is the refusal, if there is one.
 
-    Whoever takes from several names them in the same order, so that no two callers wait for each other.
+    Callers that take from several buckets list them in the same order, so that they cannot deadlock.
     """
     parameters: list[str | float] = []
     for use in uses:
@@ -121,9 +120,9 @@ def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
         if num_passed < len(uses):
             refusing = uses[num_passed]
             db.execute(_LOOK, [refusing.name])
-            found: tuple[datetime, datetime] | None = db.fetchone()
-            # None: forgotten between the two statements
-            wait_s = _seconds(*found) + refusing.ahead_s - refusing.window_s if found else 0.0
+            row: tuple[datetime, datetime] | None = db.fetchone()
+            # None: the row was deleted between the two statements
+            wait_s = _seconds(*row) + refusing.ahead_s - refusing.window_s if row else 0.0
             allowances.append(_allowance(refusing, allowed=False, remaining=0, wait_s=max(1.0, wait_s), at=at))
     return allowances
 
@@ -131,8 +130,8 @@ def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
 @cache
 def _statement(num_uses: int) -> str:
     parts = [_TAKE.format(at=at, only_if=f"FROM taken_{at - 1}" if at else "") for at in range(num_uses)]
-    told = ", ".join(f"(SELECT full_at FROM taken_{at})" for at in range(num_uses))  # noqa: S608  # numbers of ours
-    return f"WITH {', '.join(parts)} SELECT {told}, clock_timestamp()"
+    columns = ", ".join(f"(SELECT full_at FROM taken_{at})" for at in range(num_uses))  # noqa: S608  # integers only
+    return f"WITH {', '.join(parts)} SELECT {columns}, clock_timestamp()"
 
 
 atake = sync_to_async(take)
@@ -140,7 +139,7 @@ atake = sync_to_async(take)
 
 
 def forget_full_buckets(*, now: datetime) -> int:
-    """A bucket that is full again says no more than none at all."""
+    """Deletes buckets that are full again, which is equal to having none."""
     return RateBucket.objects.filter(full_at__lt=now - timedelta(minutes=1)).delete()[0]
 
 

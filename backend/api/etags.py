@@ -1,14 +1,14 @@
-"""ETag and If-Match: nobody overwrites a change that they have not seen.
+"""ETag and If-Match: no caller overwrites a change that they have not seen.
 
-    GET  ──▶ ETag: "7"              a thing's version when it was read
-    PATCH If-Match: "7"  ──▶ 200    nobody changed it since
-    PATCH If-Match: "7"  ──▶ 412    somebody did: read it again (the answer's ETag says which version there is)
+    GET  ──▶ ETag: "7"              the resource's version when it was read
+    PATCH If-Match: "7"  ──▶ 200    unchanged since
+    PATCH If-Match: "7"  ──▶ 412    changed since: read it again (the response's ETag is the current version)
 
 Invariants:
-- a request without If-Match is allowed: who does not care writes last;
-- the version is compared under the lock of the row that is about to change, so between the comparison and the write
-  nothing comes in;
-- tags are strong: `W/"7"` never matches, `*` matches whatever exists.
+- a request without If-Match is allowed: the last write wins;
+- the version is compared under the lock of the row to be changed, so no other write comes between comparison and
+  write;
+- tags are strong: `W/"7"` never matches, `*` matches every existing resource.
 """
 
 import re
@@ -27,14 +27,14 @@ IfMatch = Annotated[
     Header(
         alias="If-Match",
         max_length=1_000,
-        description="The ETag of what you read: refused with 412 if it has changed since.",
+        description="ETag of the version you read. The request fails with 412 if the resource has changed since.",
     ),
 ]
-"""The parameter of a route that changes something: `if_match: IfMatch = None`."""
+"""The parameter of a route that changes a resource: `if_match: IfMatch = None`."""
 
 
 class PreconditionFailed(Refusal):
-    """It has changed since you read it: read it again, and send the new ETag as If-Match."""
+    """This has changed since you read it. Read it again and send the new ETag as If-Match."""
 
     status = 412
     code = "changed_meanwhile"
@@ -45,14 +45,14 @@ class PreconditionFailed(Refusal):
 
 
 def etag_of(*versions: int | str) -> str:
-    """The tag of a thing, made of whatever changes when it does: `etag_of(job.version)` is `"7"`."""
+    """A resource's tag, made of its versions: `etag_of(job.version)` is `"7"`."""
     tag = f'"{"-".join(str(version) for version in versions)}"'
     assert _TAG.fullmatch(tag), f"{tag} cannot be sent as an ETag"
     return tag
 
 
 def refuse_if_changed(if_match: str | None, current: str) -> None:
-    """Call it with the row locked. Raises `PreconditionFailed`, which a route names as `problems(412)`."""
+    """Call it with the row locked. Raises `PreconditionFailed`, which a route declares as `problems(412)`."""
     if if_match is None or if_match.strip() == "*":
         return
     strong = {f'"{tag}"' for weak, tag in _TAG.findall(if_match) if not weak}

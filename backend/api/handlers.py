@@ -1,10 +1,10 @@
-"""Problems for whatever was raised.
+"""Maps exceptions to problem responses.
 
 Invariants:
-- nothing of the inside (a traceback, an SQL text) leaves the process; what was not foreseen is logged with the
-  request's id and answered 500;
-- a database that does not answer, or takes no writes, is 503 with Retry-After: the caller may simply try again;
-- all validation errors of a request are told at once, each with a pointer: into the body (/spec/training/steps),
+- no internals (tracebacks, SQL) leave the process; an unexpected exception is logged with the request's id and
+  answered with 500;
+- a database that does not answer, or accepts no writes, is 503 with Retry-After: the caller may retry;
+- all validation errors of a request are reported together, each with a pointer: into the body (/spec/training/steps),
   or to /query/…, /header/… and /path/….
 """
 
@@ -35,11 +35,11 @@ from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain
 
 log = logging.getLogger(__name__)
 
-DATABASE_IS_AWAY = (OperationalError, InterfaceError, InternalError)  # the last: it is read-only
+DATABASE_IS_AWAY = (OperationalError, InterfaceError, InternalError)  # the last one: read-only
 
 
 def answer_with_problems(api: NinjaAPI) -> None:
-    """Every exception that a route of `api` may raise becomes a problem."""
+    """Turns every exception of a route of `api` into a problem response."""
     for kind in (ValidationError, HttpError, Http404, Exception):  # the first three replace ninja's own handlers
         api.add_exception_handler(kind, _answer)
 
@@ -65,7 +65,7 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
         case Throttled():
             allowance = allowance_of(request)
             return RateExceeded(allowance) if allowance else TooManyRequests()
-        case HttpError(__cause__=Refusal() as cause):  # ninja wraps whatever the body's parser raises
+        case HttpError(__cause__=Refusal() as cause):  # ninja wraps exceptions of the body's parser
             return cause
         case ValidationError(errors=errors):
             return Invalid(errors=_field_errors(errors, parsed_body(request)))
@@ -78,7 +78,7 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
         case HttpError(status_code=400) | SuspiciousOperation() | UnreadablePostError():
             return Malformed()
         case OperationalError() | InterfaceError() | InternalError():
-            return Unavailable("The database does not answer right now; try again in a moment.")
+            return Unavailable("The database is not responding. Try again in a moment.")
         case _:
             return Unexpected()
 
@@ -91,7 +91,7 @@ def _field_errors(errors: Sequence[dict[str, Any]], document: object) -> list[Fi
 
 
 def _pointer(error: dict[str, Any], document: object) -> str:
-    """ninja's location is (source, parameter, …); of a body the parameter's name is ours and not the caller's."""
+    """ninja's location is (source, parameter, …); for a body, the parameter's name is unknown to the caller."""
     source, *loc = error["loc"]
     if source == "body":
         return pointer_into(document, loc[1:], missing=error["type"] == "missing")
@@ -99,17 +99,17 @@ def _pointer(error: dict[str, Any], document: object) -> str:
 
 
 _BY_STATUS: dict[int, tuple[type[Refusal], str]] = {
-    404: (NotFound, "There is no such address in this API."),
-    405: (Refusal, "This address does not know that method; the Allow header lists those it knows."),
+    404: (NotFound, "This API has no such URL."),
+    405: (Refusal, "Method not allowed for this URL. The Allow header lists the allowed methods."),
     413: (TooLarge, ""),
 }
 
 
 def refusal_for_status(status: int) -> Refusal:
-    """An answer of Django's own, outside every route, in our words."""
+    """The refusal for a response that Django made itself, outside every route."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Unexpected()
-    kind, detail = _BY_STATUS.get(status, (Refusal, "The request could not be understood."))
+    kind, detail = _BY_STATUS.get(status, (Refusal, "The request is malformed."))
     refusal = kind(detail, code="method_not_allowed" if status == HTTPStatus.METHOD_NOT_ALLOWED else "")
     if kind is Refusal:
         refusal.status = status

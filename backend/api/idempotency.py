@@ -1,12 +1,12 @@
-"""Idempotency-Key: the same request twice is one effect and two equal answers.
+"""Idempotency-Key: a repeated request has one effect and gets the same response.
 
 Invariants:
-- the key's row, the effect and the stored answer are one transaction; a refused request stores nothing;
-- of any number of racing requests with one key, one has the effect; the others wait a moment for its answer
-  and are sent away with 409 `in_flight` if it takes longer;
-- an answer is given again to those only who may see all that it tells: an API key that is limited to a project has
+- the key's row, the effect and the stored response are one transaction; a refused request stores nothing;
+- of concurrent requests with one key, one has the effect; the others wait a moment for its response, and get 409
+  `in_flight` if it takes longer;
+- a stored response is repeated only to callers who may see all of it: an API key limited to a project has
   Idempotency-Keys of its own;
-- a key that comes with another request (method, path or body) is refused, for as long as the key lives.
+- a key sent with a different request (method, path or body) is refused while the key lives.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from backend.api.models import IdempotencyKey
 from backend.errors import Conflict, FieldError, Invalid
 
 KEPT_FOR = timedelta(hours=24)
-# One trip. An answer whose day is over counts for nothing, and its row becomes ours.
-# A twin that is answered within 300 ms gets the answer; longer, and waiting requests would use up the connections.
+# One round trip. An expired row counts as none and is reused.
+# Concurrent requests wait 300 ms for the response; longer waits would use up the connections.
 _CLAIM = """
 SET LOCAL lock_timeout = '300ms';
 INSERT INTO api_idempotencykey AS known (team_id, key, method, path, body_sha256, location, created_at, expires_at)
@@ -45,13 +45,13 @@ Key = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=r"^[\x21-\x7e]{1,255}$",
-        description="Any text of your own; send it again to ask again safely.",
+        description="Any unique text. A retry with the same key returns the first response.",
     ),
 ]
 
 
 class InFlight(Conflict):
-    """The first request with this Idempotency-Key is still being worked on."""
+    """The first request with this Idempotency-Key is still in progress. Try again in a moment."""
 
     code = "in_flight"
     retryable = True
@@ -63,7 +63,7 @@ class InFlight(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that can be stored and given again. `text` is `body` as JSON, written as every route writes it."""
+    """A response that can be stored and repeated. `text` is `body` as JSON, encoded as every route does."""
 
     status: int
     body: dict[str, Any]
@@ -80,7 +80,7 @@ def once(
     key: str | None,
     now: datetime,
 ) -> tuple[Answer, bool]:
-    """The answer, and whether it is a replay. `project_id`: the one that the caller's API key is limited to."""
+    """The response, and whether it is a replay. `project_id`: the project that the caller's API key is limited to."""
     with transaction.atomic():
         if key is None:
             return _written(effect()), False
@@ -99,26 +99,24 @@ def _written(answer: Answer) -> Answer:
 
 
 def _claim(request: HttpRequest, *, team_id: str, key: str, now: datetime) -> IdempotencyKey:
-    """Our own new row (without a status), or the finished one of an equal request."""
+    """A new row of this request (without a status), or the finished one of an equal request."""
     body_sha256 = hashlib.sha256(request.body).hexdigest()
-    told: list[str | datetime] = [team_id, key, request.method or "", request.path, body_sha256, now, now + KEPT_FOR]
+    values: list[str | datetime] = [team_id, key, request.method or "", request.path, body_sha256, now, now + KEPT_FOR]
     try:
         with connection.cursor() as db:
-            db.execute(_CLAIM, told)
-            db.nextset()  # the first statement's result is nothing
-            made = db.fetchone()
-    except OperationalError as error:  # the transaction is over, with all that it set
+            db.execute(_CLAIM, values)
+            db.nextset()  # skips SET, which has no result
+            row_id = db.fetchone()
+    except OperationalError as error:  # this also ends the transaction, with its settings
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             raise InFlight from error
         raise
-    if made is not None:
-        return IdempotencyKey(pk=made[0])
+    if row_id is not None:
+        return IdempotencyKey(pk=row_id[0])
     row = IdempotencyKey.objects.get(team_id=team_id, key=key)
     if (row.method, row.path, row.body_sha256) != (request.method, request.path, body_sha256):
-        place = FieldError(
-            pointer="/header/Idempotency-Key", code="reused", message="a new request needs a new Idempotency-Key"
-        )
-        raise Invalid("This Idempotency-Key was used for another request.", code="key_reused", errors=[place])
+        place = FieldError(pointer="/header/Idempotency-Key", code="reused", message="must be new for a new request")
+        raise Invalid("This Idempotency-Key was used for a different request.", code="key_reused", errors=[place])
     return row
 
 

@@ -1,9 +1,9 @@
-"""How the log tells of what was refused: a page that is not this person's, a form that nobody can read.
+"""Log lines of refused requests, such as a page without permission or an invalid form.
 
 Invariants:
-- a refusal is one line with its address and its reason: nothing is to be mended, so no traceback leads there, and
-  strangers do not fill the log with them;
-- what nobody foresaw (500 and above, or no answer at all) keeps its traceback.
+- a refusal is one line with its path and its reason, without a traceback: there is nothing to fix, and strangers must
+  not fill the log;
+- an unexpected error (500 and above, or no response at all) keeps its traceback.
 """
 
 import logging
@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 class TellInOneLine(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        status = getattr(record, "status_code", None)  # Django hands it along with whatever it answered itself
+        status = getattr(record, "status_code", None)  # set by Django on responses that it made itself
         if record.exc_info and isinstance(status, int) and status < HTTPStatus.INTERNAL_SERVER_ERROR:
             why = str(record.exc_info[1] or "")
             if why and why not in record.getMessage() and isinstance(record.args, tuple) and record.args:

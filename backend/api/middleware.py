@@ -1,10 +1,10 @@
-"""Middleware around every request: its id, the rest of its caller's rate, and the one shape of errors under /api/
-and /internal/.
+"""Middleware around every request: its id, its caller's remaining rate, and problem responses under /api/ and
+/internal/.
 
 Invariants:
-- every answer, of a page too, carries X-Request-Id; a caller's own id is kept if it is a plain word;
-- while a request is worked on, and no longer, `current_request` names it;
-- no HTML error page ever leaves /api/ or /internal/, not even one that Django made before a route was found.
+- every response, of a page too, carries X-Request-Id; a caller's own id is kept if it is a plain word;
+- `current_request` is set exactly while a request is handled;
+- no HTML error page leaves /api/ or /internal/, not even one that Django made before a route was found.
 """
 
 import re
@@ -53,10 +53,10 @@ class RequestIdMiddleware:
         return response
 
     def process_exception(self, request: HttpRequest, failure: Exception) -> HttpResponse | None:
-        """A page whose database is away says so; routes of the API never come here."""
+        """Answers a page with 503 if the database fails; routes of the API never get here."""
         if not isinstance(failure, DATABASE_IS_AWAY):
             return None
-        text = "The database does not answer right now. Please try again in a moment."
+        text = "The database is not responding. Please try again in a moment."
         return HttpResponse(
             text, status=503, content_type="text/plain; charset=utf-8", headers={"Retry-After": str(RETRY_AFTER_S)}
         )
@@ -66,7 +66,7 @@ def _as_problem(request: HttpRequest, response: HttpResponseBase) -> HttpRespons
     if response.get("Content-Type", "").startswith((CONTENT_TYPE, "application/json")):
         return response
     problem = problem_response(request, refusal_for_status(response.status_code))
-    for name, value in response.items():  # Allow, and what guards every answer
+    for name, value in response.items():  # Allow, and security headers
         if not name.startswith("Content-T") and not name.startswith("Content-L"):
             problem.headers.setdefault(name, value)
     return problem

@@ -1,7 +1,6 @@
-"""The API's own memory: answers that may be asked for again, and the rate of each caller.
+"""Tables of the API: stored responses of idempotent requests, and rate limits.
 
-Invariant: an answer is stored in the transaction of the effect that it tells of, so one is never there without
-the other.
+Invariant: a response is stored in the transaction of its effect, so neither exists without the other.
 """
 
 from typing import ClassVar
@@ -27,14 +26,14 @@ class IdempotencyKey(models.Model):
 
 
 class RateBucket(models.Model):
-    """A bucket of a caller. `full_at`: when it would be full again if nobody took from it (GCRA's arrival time)."""
+    """A caller's bucket. `full_at`: when it is full again if unused until then (GCRA's arrival time)."""
 
     name = models.CharField(primary_key=True, max_length=120)
     full_at = models.DateTimeField()
 
 
 class BackgroundTime(models.Model):
-    """Runs and seconds of one background task since the table was made."""
+    """Number of runs and total seconds of one background task since the table was created."""
 
     name = models.CharField(primary_key=True, max_length=80)
     runs = models.PositiveBigIntegerField()

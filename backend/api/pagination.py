@@ -1,7 +1,7 @@
 """Pages of a list, newest first: {data, has_more, next_cursor}.
 
-Invariant: the cursor names the last row seen, so rows that come or go meanwhile are neither shown twice nor skipped.
-It is opaque to callers; one that we did not make is refused.
+Invariant: the cursor names the last row seen, so rows added or removed meanwhile are neither repeated nor skipped.
+It is opaque to callers; an invalid one is refused.
 """
 
 import base64
@@ -21,8 +21,8 @@ from engine.spec.strict import Text
 
 MAX_LIMIT = 200
 DEFAULT_LIMIT = 50
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
-Cursor = Annotated[Text | None, Query(max_length=300, description="`next_cursor` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of entries.")]
+Cursor = Annotated[Text | None, Query(max_length=300, description="`next_cursor` of the previous page.")]
 T = TypeVar("T")
 Row = TypeVar("Row", bound=Model)
 
@@ -43,10 +43,10 @@ def page_after(rows: QuerySet[Row], *, cursor: str | None, limit: int) -> tuple[
     if cursor is not None:
         at, last_id = _read_cursor(cursor)
         rows = rows.filter(Q(created_at__lt=at) | Q(created_at=at, pk__lt=last_id))
-    found = list(rows[: limit + 1])
-    if len(found) <= limit:
-        return found, None
-    return found[:limit], _cursor_of(found[limit - 1])  # type: ignore[arg-type]  # every paged model is Dated
+    seen = list(rows[: limit + 1])
+    if len(seen) <= limit:
+        return seen, None
+    return seen[:limit], _cursor_of(seen[limit - 1])  # type: ignore[arg-type]  # every paged model is Dated
 
 
 def _cursor_of(row: Dated) -> str:
@@ -60,6 +60,6 @@ def _read_cursor(text: str) -> tuple[datetime, str]:
         if not is_id(last_id):
             raise ValueError("not a cursor")
     except (ValueError, TypeError, binascii.Error, RecursionError):
-        error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the page before")
-        raise Invalid("This is not a cursor of ours.", errors=[error]) from None
+        error = FieldError(pointer="/query/cursor", code="cursor", message="must be `next_cursor` of the previous page")
+        raise Invalid("The cursor is invalid.", errors=[error]) from None
     return moment, last_id

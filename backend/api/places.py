@@ -1,8 +1,8 @@
-"""Places for what stays open, a stream or a socket: so many a team, so many a process.
+"""Limits of open connections (streams, sockets), per team and per process.
 
 Invariants:
-- of any number that ask at once no more than the limit get a place;
-- a place is given back once, however and however often its holder ends.
+- concurrent callers never hold more than the limit;
+- a place is released exactly once, however often and in whatever way its holder ends.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from backend.api.problems import TooManyRequests, Unavailable
 
 
 class NoPlaceForTeam(TooManyRequests):
-    """Your team has as many of these open as it may; close one first."""
+    """Your team has the maximum number of these open. Close one first."""
 
     code = "too_many_open"
 
@@ -35,22 +35,21 @@ class Places:
         self._lock = Lock()
 
     def take(self, teams: Collection[str], *, refusal: type[TooManyRequests] = NoPlaceForTeam) -> Callable[[], None]:
-        """A place of every team that its holder is in; what is returned gives it back. Raises `refusal` or
-        `Unavailable`."""
+        """Takes a place in every team of the holder and returns its release. Raises `refusal` or `Unavailable`."""
         limits, scale = self._limits(), settings.ENVIRONMENT.rate_scale
         with self._lock:
             if any(self._by_team[team] >= limits.of_a_team * scale for team in teams):
                 raise refusal
             if self._num_taken >= limits.of_a_process * scale:
-                raise Unavailable("This server holds as many of these as it can; try again in a moment.")
+                raise Unavailable("This server has reached its limit of open connections. Try again in a moment.")
             self._by_team.update(teams)
             self._num_taken += 1
-        waiting = [tuple(teams)]
+        held = [tuple(teams)]
 
-        def give_back() -> None:
+        def release() -> None:
             with self._lock:
-                if waiting:
+                if held:
                     self._num_taken -= 1
-                    self._by_team -= Counter(waiting.pop())
+                    self._by_team -= Counter(held.pop())
 
-        return give_back
+        return release

@@ -1,8 +1,8 @@
-"""Every error of the REST API as application/problem+json (RFC 9457).
+"""Errors of the REST API as application/problem+json (RFC 9457).
 
 Invariants:
-- whatever goes wrong, the answer has this one shape and names its request;
-- an error that may pass by itself says when to try again (Retry-After).
+- every error response has this one shape and carries its request's id;
+- an error that may pass has a Retry-After header.
 """
 
 import json
@@ -28,14 +28,14 @@ class Unauthenticated(Refusal):
 
 
 class Malformed(Refusal):
-    """The body is not the JSON text that was announced."""
+    """The body is not valid JSON."""
 
     status = 400
     code = "malformed"
 
 
 class TooLarge(Refusal):
-    """The body is larger than this API takes."""
+    """The request body is too large."""
 
     status = 413
     code = "too_large"
@@ -49,7 +49,7 @@ class UnsupportedMediaType(Refusal):
 
 
 class TooManyRequests(Refusal):
-    """This key asks too often; Retry-After says when to go on."""
+    """Too many requests with this key. Retry after the time in Retry-After."""
 
     status = 429
     code = "too_many_requests"
@@ -57,7 +57,7 @@ class TooManyRequests(Refusal):
 
 
 class Unavailable(Refusal):
-    """The service cannot answer right now; the same request will work again in a moment."""
+    """The service is unavailable. Retry the request in a moment."""
 
     status = 503
     code = "unavailable"
@@ -65,7 +65,7 @@ class Unavailable(Refusal):
 
 
 class Unexpected(Refusal):
-    """Something went wrong on our side; the request's id finds it in our logs."""
+    """Internal error. Report the request id to the operator if it persists."""
 
     status = 500
     code = "internal_error"
@@ -73,7 +73,7 @@ class Unexpected(Refusal):
 
 
 class Problem(BaseModel):
-    """A problem of RFC 9457. `errors` names every place; `retryable`: the same request may succeed later."""
+    """A problem of RFC 9457. `errors` lists every invalid field. `retryable`: the same request may succeed later."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -88,7 +88,7 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int, type[Problem]]:
-    """For a route's `response=`: its answers beside success, with those that every route may give."""
+    """For a route's `response=`: its error statuses, plus those that every route may return."""
     return dict.fromkeys(sorted({401, 403, 429, 500, 503, *statuses}), Problem)
 
 

@@ -1,14 +1,14 @@
-"""Rates of the REST API: how often a team, and a key of it, may do one thing.
+"""Rate limits of the REST API, per team and per key.
 
     a request      the team's bucket of requests, then its key's bucket of reads or of writes
-    what it sends  the team's bucket of kibibytes, from a page too: specs, and answers kept for those who ask again
-    a submission   the team's bucket of submissions as well, from a page too
-    a stream       the team's bucket of streams as well
-    a look-up      on a socket: the team's bucket of those
-    no such key    the bucket of the address that it came from
+    bytes sent     the team's bucket of kibibytes, also from a page: specs, and stored responses
+    a submission   also the team's bucket of submissions, also from a page
+    a stream       also the team's bucket of streams
+    a query        on a socket: the team's bucket of those
+    unknown key    the bucket of the client's address
 
-Counted by `counters`, so exact however many web processes there are. A key has a bucket of its own only so that one
-program of a team leaves something to the others: what a team may do does not grow with the number of its keys.
+Counted by `counters`, so exact with any number of web processes. A key has its own bucket only so that one program of a
+team leaves capacity to the others: a team's limits do not grow with the number of its keys.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,23 +34,23 @@ class Rate:
     window_s: int
 
 
-# Far above what a person or a sweep does, far below what would hurt: a submit is one transaction of milliseconds.
+# Far above a user's or a sweep's rate, far below a harmful one: a submit is one transaction of milliseconds.
 SUBMITS = Rate(name="submit", limit=300, window_s=60)
 READS = Rate(name="read", limit=3_000, window_s=60)
 WRITES = Rate(name="write", limit=1_200, window_s=60)
-REQUESTS = Rate(name="team", limit=9_000, window_s=60)  # three programs that read as fast as they may
+REQUESTS = Rate(name="team", limit=9_000, window_s=60)  # three programs that read at their limit
 STREAMS = Rate(name="stream", limit=300, window_s=60)  # opened, not open: a client that reconnects in a loop is slowed
-# A sweep of a thousand specs with 100 kB of code each is a fifth of it; so a team fills no disk in a night.
+# A sweep of a thousand specs with 100 kB of code each takes a fifth. Keeps a team from filling a disk overnight.
 SENT = Rate(name="sent-kib", limit=512 * 1024, window_s=86_400)
-LOOK_UPS = Rate(name="look-up", limit=3_000, window_s=60)  # as reads: each is one
-# Somebody pastes a wrong key a few times, a program that was not told of the new one goes on with the old.
+LOOK_UPS = Rate(name="look-up", limit=3_000, window_s=60)  # as reads
+# A user pastes a wrong key a few times; a program keeps using a key that was replaced.
 UNKNOWN_KEYS = Rate(name="unknown-key", limit=300, window_s=60)
 _ALLOWANCE = "laminar.allowance"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class RateExceeded(TooManyRequests):
-    """Your team, this key or your address asks too often; Retry-After says when to go on."""
+    """Rate limit of your team, key or address exceeded. Retry after the time in Retry-After."""
 
     def __init__(self, allowance: Allowance) -> None:
         super().__init__()
@@ -59,22 +59,22 @@ class RateExceeded(TooManyRequests):
 
 
 def take(rate: Rate, *, of: str) -> Allowance:
-    """Counts one use of a team's, or of an address'. Raises `RateExceeded` if it is one too many."""
+    """Counts one use of a team or an address. Raises `RateExceeded`."""
     return _passed(_taken([(rate, of)]))
 
 
 def take_sent(num_bytes: int, *, of: str) -> Allowance:
-    """Counts what a team's page sent. Raises `RateExceeded`."""
+    """Counts the bytes that a team sent through a page. Raises `RateExceeded`."""
     return _passed(_taken([(SENT, of)], kibibytes=_kibibytes(num_bytes)))
 
 
 def may_look_up(teams: Iterable[str]) -> bool:
-    """Counts a look-up of somebody who is in these teams."""
+    """Counts a query of a user of these teams; whether it is allowed."""
     return all(_taken([(LOOK_UPS, team)]).allowed for team in sorted(teams))
 
 
 def _taken(rates: Sequence[tuple[Rate, str]], *, kibibytes: int = 1) -> Allowance:
-    """Of the last rate that was asked: the first that refuses, or the last of all."""
+    """The allowance of the first rate that refuses, else of the last."""
     scale = settings.ENVIRONMENT.rate_scale
     uses = [
         counters.Use(
@@ -96,7 +96,7 @@ def _passed(allowance: Allowance) -> Allowance:
 
 
 def _kibibytes(num_bytes: int) -> int:
-    """Begun ones count: a row has a size of its own."""
+    """Rounded up: every row has some size."""
     return num_bytes // 1024 + 1
 
 
@@ -106,9 +106,9 @@ class TeamAndKey(NamedTuple):
 
 
 class EveryRequest(BaseThrottle):
-    """The throttle of every route: ninja asks it once the caller is known, before anything else is looked at.
+    """The throttle of every route: ninja calls it once the caller is known, before any other check.
 
-    `also`: a rate that the team's requests to this route take from as well, and whose allowance they are told.
+    `also`: one more rate that the team's requests to this route count against, whose allowance is in the headers.
     """
 
     def __init__(self, names: Callable[[HttpRequest], TeamAndKey], *, also: Callable[[], Rate] | None = None) -> None:
@@ -116,31 +116,31 @@ class EveryRequest(BaseThrottle):
         self._also = also
 
     def allow_request(self, request: HttpRequest) -> bool:
-        asking = self._names(request)
+        caller = self._names(request)
         if request.method in _SAFE:
-            rates, kibibytes = [(REQUESTS, asking.team), (READS, asking.key)], 1
+            rates, kibibytes = [(REQUESTS, caller.team), (READS, caller.key)], 1
         else:
-            rates, kibibytes = [(REQUESTS, asking.team), (SENT, asking.team), (WRITES, asking.key)], _sent_by(request)
-        allowance = _taken(rates + ([(self._also(), asking.team)] if self._also else []), kibibytes=kibibytes)
+            rates, kibibytes = [(REQUESTS, caller.team), (SENT, caller.team), (WRITES, caller.key)], _sent_by(request)
+        allowance = _taken(rates + ([(self._also(), caller.team)] if self._also else []), kibibytes=kibibytes)
         request.META[_ALLOWANCE] = allowance
         return allowance.allowed
 
 
 def _sent_by(request: HttpRequest) -> int:
-    """A part of an upload is not read yet, and counted in the team's storage; what is too large will be refused."""
+    """1 KiB for a part of an upload, which is unread and counts as storage, and for a body that will be refused."""
     is_part = request.content_type == MEDIA_TYPE.decode()
     is_refused = int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES
     return 1 if is_part or is_refused else _kibibytes(len(request.body))
 
 
 def allowance_of(request: HttpRequest) -> Allowance | None:
-    """The rest of the caller's rate, once it was taken from."""
-    found = request.META.get(_ALLOWANCE)
-    return found if isinstance(found, Allowance) else None
+    """The caller's remaining rate, once the request was counted."""
+    allowance = request.META.get(_ALLOWANCE)
+    return allowance if isinstance(allowance, Allowance) else None
 
 
 def counted_at(request: HttpRequest) -> datetime:
-    """The moment at which the request was counted: the database's time, without asking for it once more."""
+    """When the request was counted: the database's time, without another query."""
     allowance = allowance_of(request)
     assert allowance is not None, "every route of the API counts its requests"
     return allowance.at

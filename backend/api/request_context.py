@@ -1,5 +1,4 @@
-"""The request that is being worked on, for whatever writes it down or counts it: the audit log, a limit by address, a
-line of the log.
+"""The current request's id and client address, for the audit log, rate limits by address, and log lines.
 
 Invariant: outside a request (a background task, a command) both are empty.
 """
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from backend.borders.proxies import neighbourhood
 
-REQUEST_ID = "laminar.request_id"  # where `middleware` leaves it in request.META
+REQUEST_ID = "laminar.request_id"  # its key in request.META
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +23,14 @@ current_request: ContextVar[RequestContext] = ContextVar("laminar_request", defa
 
 
 def stranger() -> str:
-    """Whom every limit by address counts. Who has an IPv6 network has 2**64 addresses, and is one stranger."""
+    """The client's address for rate limits. An IPv6 network counts as one: it has 2**64 addresses."""
     return neighbourhood(current_request.get().ip)
 
 
 class NameRequest(logging.Filter):
-    """Gives each record the id of its request. Django logs a refusal once the request is over, and hands it along."""
+    """Sets each record's request id. Django logs a refusal after the request, and passes the request along."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        handed = getattr(getattr(record, "request", None), "META", {})
-        record.request_id = current_request.get().request_id or handed.get(REQUEST_ID, "")
+        meta = getattr(getattr(record, "request", None), "META", {})
+        record.request_id = current_request.get().request_id or meta.get(REQUEST_ID, "")
         return True

@@ -1,11 +1,11 @@
-"""A request's body that is read by whoever wants it, piece by piece, while it comes.
+"""A request body that the view reads piece by piece as it arrives.
 
-A part of an upload is megabytes: read before anybody knows who sends it, a stranger would fill the memory of the web
-process. So a body of application/octet-stream is not read at all until a view asks for it.
+A part of an upload is megabytes: reading it before authentication would let a stranger fill the web process' memory. A
+body of application/octet-stream is therefore not read until a view reads it.
 
 Invariants:
-- of a body no more is taken than the view reads, and never more than the limit;
-- whoever sends nothing for a while, or leaves, has come to the body's end: the view sees that it is too short.
+- no more of a body is received than the view reads, and never more than the limit;
+- a sender that pauses too long or disconnects ends the body: the view sees that it is too short.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 MOST_BYTES: Final = PART_BYTES
 MEDIA_TYPE: Final = b"application/octet-stream"
 SILENT_S: Final = 30.0
-"""Whoever sends holds one of the web process's threads meanwhile."""
+"""The sender occupies one of the web process' threads meanwhile."""
 
 
 def is_streamed(scope: Mapping[str, Any]) -> bool:
@@ -28,7 +28,7 @@ def is_streamed(scope: Mapping[str, Any]) -> bool:
 
 
 class StreamedBody:
-    """As Django reads a body, from a thread. `loop` is the one that `receive` belongs to."""
+    """The file interface that Django reads a body by, from a thread. `loop` is the event loop of `receive`."""
 
     def __init__(self, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
         self._receive, self._loop = receive, loop
@@ -37,14 +37,14 @@ class StreamedBody:
         self.is_read = False
 
     def read(self, size: int = -1) -> bytes:
-        wanted = MOST_BYTES if size < 0 else size
-        while len(self._held) < wanted and not self.is_read:
+        num_bytes = MOST_BYTES if size < 0 else size
+        while len(self._held) < num_bytes and not self.is_read:
             self._held += self._next()
-        taken, self._held = self._held[:wanted], self._held[wanted:]
+        taken, self._held = self._held[:num_bytes], self._held[num_bytes:]
         return taken
 
     def close(self) -> None:
-        """What was not read is nobody's."""
+        """No-op: the unread rest is dropped with the connection."""
 
     def _next(self) -> bytes:
         coming = asyncio.run_coroutine_threadsafe(_received(self._receive), self._loop)

@@ -1,16 +1,16 @@
 """Django under ASGI, each request in one thread from its first middleware to its last.
 
-    loop: read the body ──▶ thread: middleware, view, connection back to its pool ──▶ loop: send the answer
+    loop: read the body ──▶ thread: middleware, view, connection returned to its pool ──▶ loop: send the answer
 
-Django's own handler makes a thread for each request and goes to it and back once for every middleware that is not
-asynchronous, sixteen times for ours; that was a third of what a submission cost (decisions.md). No view of ours is
-asynchronous. Streams are: their view runs like any other, and what they tell is sent by the loop.
+Django's own handler starts a thread for each request and switches to it and back for every middleware that is not
+asynchronous, sixteen times here; that was a third of a submission's cost (decisions.md). No view is asynchronous.
+Streams are: their view runs like any other, and the event loop sends their chunks.
 
 Invariants:
-- nothing that blocks runs in the event loop;
-- a body is read before the view runs, unless it is one that the view reads itself (`streamed_body`);
-- a thread that has answered holds no connection of the pool, even if the answer is a stream that goes on for an hour;
-- a stream ends when its reader leaves.
+- no blocking call runs in the event loop;
+- a body is read before the view runs, unless the view reads it itself (`streamed_body`);
+- a thread that has answered holds no connection of the pool, even if the response is a stream that lasts an hour;
+- a stream ends when its reader disconnects.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# Far more than the pool has connections: who waits for one keeps nobody from an answer that needs none (/healthz).
+# Far more than the pool has connections: requests that wait for one do not block those without one (/healthz).
 MOST_THREADS: Final = 40
 
 
 def threaded_django() -> "ThreadedHandler":
-    """In the place of `get_asgi_application()`."""
+    """Replaces `get_asgi_application()`."""
     django.setup(set_prefix=False)
-    _ = get_resolver().url_patterns  # now: loading all routes takes seconds, which the first request would wait for
+    _ = get_resolver().url_patterns  # loads all routes, which takes seconds, before the first request
     return ThreadedHandler()
 
 
@@ -63,7 +63,7 @@ class ThreadedHandler(ASGIHandler):
                 body = await _body(receive)
             except RequestAborted:
                 return
-        # A copy of the context: what Django keeps for a request must not be there for the thread's next one.
+        # A copy of the context: Django's values of one request must not leak into the thread's next one.
         answering = asyncio.get_running_loop().run_in_executor(
             self._threads, copy_context().run, self._answer, scope, body
         )
@@ -76,16 +76,16 @@ class ThreadedHandler(ASGIHandler):
     def _answer(self, scope: Message, body: io.BytesIO | StreamedBody) -> HttpResponseBase:
         set_script_prefix(get_script_prefix(scope))
         request_started.send(sender=self.__class__, scope=scope)
-        # Django reads and closes it, and does nothing else with it.
+        # Django only reads and closes it.
         request, refusal = self.create_request(scope, body)  # type: ignore[arg-type]
         response = refusal if request is None else self.get_response(request)
-        assert response is not None, "Django gives a request or what is wrong with it"
+        assert response is not None, "Django returns a request or an error response"
         if isinstance(body, StreamedBody) and not body.is_read:
-            response["Connection"] = "close"  # the rest of it is still on its way and nobody will read it
+            response["Connection"] = "close"  # the unread rest of the body is still being sent
         if response.streaming:
-            close_old_connections()  # or they would be this thread's until it has its next request
+            close_old_connections()  # else the thread would hold them until its next request
         else:
-            response.close()  # its content stays; the connections go back
+            response.close()  # its content stays; connections are returned
         return response
 
     async def _stream(self, response: HttpResponseBase, receive: Receive, send: Send) -> None:
@@ -105,7 +105,7 @@ class ThreadedHandler(ASGIHandler):
 
 
 async def _body(receive: Receive) -> io.BytesIO:
-    """All of it: `body_limit` has seen to it that it is small. Raises `RequestAborted`."""
+    """The whole body: `body_limit` has ensured that it is small. Raises `RequestAborted`."""
     body = io.BytesIO()
     while True:
         message = await receive()

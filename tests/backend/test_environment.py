@@ -18,10 +18,10 @@ def test_what_is_not_set_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "wanted"),
     [
-        ("LAMINAR_DEBUG", "true", "0 or 1, got 'true'"),
-        ("LAMINAR_KEEP_LOGS_DAYS", "a week", "a whole number from 0 to 10000, got 'a week'"),
-        ("LAMINAR_SESSION_DAYS", "0", "a whole number from 1 to 10000, got '0'"),
-        ("LAMINAR_RATE_SCALE", "nan", "a number above 0, got 'nan'"),
+        ("LAMINAR_DEBUG", "true", "must be 0 or 1, got 'true'"),
+        ("LAMINAR_KEEP_LOGS_DAYS", "a week", "must be a whole number from 0 to 10000, got 'a week'"),
+        ("LAMINAR_SESSION_DAYS", "0", "must be a whole number from 1 to 10000, got '0'"),
+        ("LAMINAR_RATE_SCALE", "nan", "must be a number above 0, got 'nan'"),
         ("LAMINAR_LOG_FORMAT", "xml", "text or json, got 'xml'"),
         ("LAMINAR_CA_FILE", "/nowhere.pem", "a file of certificates"),
     ],

@@ -67,14 +67,14 @@ def ours(settings: Any, transactional_db: None) -> Environment:
 
 
 def test_a_containers_health_check_goes_by_the_pulse(ours: Environment) -> None:
-    assert silence_of("beat", ours).startswith("beat was heard of never")
+    assert silence_of("beat", ours).startswith("last heartbeat of beat: never")
     beaten(BEAT, ago_s=LATE_AFTER_S + 1)
-    assert re.match(r"beat was heard of \d+ s ago", silence_of("beat", ours))
+    assert re.match(r"last heartbeat of beat: \d+ s ago", silence_of("beat", ours))
     for name in (BEAT, CANARY):
         beaten(name, ago_s=1)
     assert silence_of("beat", ours) == silence_of("worker", ours) == ""
     beaten(CANARY, ago_s=LATE_AFTER_S + 1)
-    assert re.match(r"worker was heard of \d+ s ago", silence_of("worker", ours))
+    assert re.match(r"last heartbeat of worker: \d+ s ago", silence_of("worker", ours))
 
 
 def test_who_was_heard_of_is_not_silent_whatever_letters_the_database_is_in(ours: Environment) -> None:
@@ -111,17 +111,17 @@ class TestBanner:
     def test_work_that_stands_still_is_said_on_every_page(self, db: None, client: Client, alice: Any) -> None:
         beaten(BEAT, ago_s=1)
         beaten(CANARY, ago_s=LATE_AFTER_S + 200)
-        assert "nothing has been heard of" not in client.get("/accounts/login/").content.decode()
+        assert "No background work" not in client.get("/accounts/login/").content.decode()
         client.force_login(alice)
         page = client.get("/jobs/").content.decode()
-        assert "For 4 minutes nothing has been heard of what is done in the background" in page
-        assert "what is done at intervals" not in page
+        assert "No background work (launching, scheduling, checks) for 4 minutes" in page
+        assert "periodic work" not in page
 
     def test_a_full_disk_is_said(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         full = Heard(last=Room(free_bytes=3_000_000, num_bytes=10**9, may_write=True))
         monkeypatch.setattr(site_notices, "room_at", lambda _: full)
         assert [*site_notices.notices()] == [
-            "The disk of this site is full (3 MB left). Jobs wait until there is room again."
+            "The disk of this site is full (3 MB left). Jobs wait until space is freed."
         ]
 
     def test_while_all_is_well_nothing_is_said(self, db: None) -> None:

@@ -1,7 +1,7 @@
 """A user's change of address: requested, confirmed from the new address, cancellable from the old one.
 
-        request ──mail to the new address──▶ confirm (signed in, with its link) ──▶ changed
-           └──────mail to the old address──▶ cancel (with its link, no sign-in) ──▶ old address, all sessions ended
+    request ──mail to the new address──▶ confirm (signed in, with its link) ──▶ changed
+       └──────mail to the old address──▶ cancel (with its link, no sign-in) ──▶ old address, all sessions ended
 
 Invariants:
 - a request changes nothing. The change needs a signed-in user and the link sent to the new address, and happens in one

@@ -154,7 +154,7 @@ def test_operators_set_it_on_their_page_and_the_team_sees_it_on_its_own(
     assert "EUR this month" not in operator.get("/operator/teams/").text
     priced(pool, now, "1")
     assert "2,500.50 EUR a month" in told(amount="2500.50", version='"0"')
-    assert "It has changed" in told(amount="7", version='"0"')
+    assert "This has changed" in told(amount="7", version='"0"')
     assert "can be read as" in told(amount="1,500", version='"1"')
     page = operator.get(f"/usage/?team={team.pk}").text
     assert f"team {team.name}" in page and "of 2,500.50 EUR spent" in page

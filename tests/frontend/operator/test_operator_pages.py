@@ -143,12 +143,12 @@ def test_of_two_operators_who_save_at_once_the_second_is_told(
     form = {"name": pool.name, "flavor": pool.flavor, "is_open": "yes", "version": seen}
     told(operator, f"/operator/pools/{pool.pk}/change", form | {"capacity": str(pool.capacity + 1)})
     said = told(operator, f"/operator/pools/{pool.pk}/change", form | {"capacity": str(pool.capacity + 2)})
-    assert "It has changed since you read it" in said
-    assert "It has changed since you read it" in told(
+    assert "This has changed since you read it" in said
+    assert "This has changed since you read it" in told(
         operator, f"/operator/pools/{pool.pk}/quota", {"team": world.team.pk, "nominal": "1", "version": seen}
     )
     without = told(operator, f"/operator/pools/{pool.pk}/change", form | {"capacity": "99", "version": ""})
-    assert "It has changed since you read it" in without, "a form that saw nothing overwrites nothing"
+    assert "This has changed since you read it" in without, "a form that saw nothing overwrites nothing"
     assert ResourcePool.objects.get(pk=pool.pk).capacity == pool.capacity + 1
 
 
@@ -201,7 +201,7 @@ def test_prices_are_set_for_an_hour_shown_for_a_second_and_withdrawn(
     assert "costs 0.000555555556 EUR" in told(operator, path, form)
     price = PoolPrice.objects.get()
     assert price.per_device_second == Decimal("0.000555555556")
-    assert "It has changed since you read it" in told(operator, path, form), "the second operator is told"
+    assert "This has changed since you read it" in told(operator, path, form), "the second operator is told"
     ahead = form | {"version": f'"1-{price.pk}"', "price": "3", "valid_from": f"{next_year}-01-01T00:00"}
     told(operator, path, ahead)
     later = PoolPrice.objects.exclude(pk=price.pk).get()
@@ -230,7 +230,7 @@ def test_maintenance_is_announced_changed_and_ended(world: World, operator: Clie
     assert notice.begins_at == datetime(year, 2, 1, 14, tzinfo=UTC)
     change = f"{path}{notice.pk}/change"
     assert "a day and a time in UTC" in told(operator, path + "new", form | {"ends_at": "soon"})
-    assert "It has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
+    assert "This has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
     longer = form | {"act": "change", "ends_at": f"{year}-02-01T18:00"}
     assert "Changed" in told(operator, change, longer | {"version": '"1"'})
     assert "It is over" in told(operator, change, {"act": "end", "version": '"2"'})
@@ -271,7 +271,7 @@ def test_a_team_s_budget_is_set_and_taken_away(world: World, operator: Client) -
     path = f"/operator/teams/{world.team.pk}/budget"
     assert "100 GPU-hours a month" in told(operator, path, {"hours": "100", "version": '"0"'})
     assert Budget.objects.get(team=world.team).gpu_seconds == 360_000
-    assert "It has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
+    assert "This has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
     assert "write a whole number" in told(operator, path, {"hours": "1.5", "version": '"1"'})
     assert "no budget" in told(operator, path, {"hours": "", "version": '"1"'})
     assert not Budget.objects.filter(team=world.team).exists()

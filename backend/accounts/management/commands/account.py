@@ -1,9 +1,9 @@
 """`manage.py account reset|move|prove|end ADDRESS …`: account recovery by an operator, without mail.
 
-        account reset ada@example.org                  a single-use link that sets a new password, valid 24 hours
-        account move ada@example.org ada@example.net   a single-use link that changes her address, valid 24 hours
-        account prove ada@example.org                  marks the address as verified
-        account end ada@example.org                    ends every session of hers, with its sockets
+    account reset ada@example.org                  a single-use link that sets a new password, valid 24 hours
+    account move ada@example.org ada@example.net   a single-use link that changes her address, valid 24 hours
+    account prove ada@example.org                  marks the address as verified
+    account end ada@example.org                    ends every session of hers, with its sockets
 
 Invariants:
 - a link is printed and not stored; pass it on to that person only;
