@@ -1,5 +1,5 @@
-"""REST: budgets of a team's projects and people, and of its own money. Everybody of the team sees them; who rules it
-sets those of projects and people, an operator of the platform the team's."""
+"""REST: budgets of a team's projects and members, and its own money. All members see them; owners and admins set those
+of projects and members, an operator of the platform sets the team's."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -33,44 +33,44 @@ UnitName = Literal["device_seconds", "money"]
 
 
 class LimitOut(BaseModel):
-    """A budget of this calendar month (UTC), in exact decimals; of neither a project nor a person: of the team."""
+    """A budget for the current calendar month (UTC), in exact decimals. Without project and user, it is the team's."""
 
     project_id: str | None
     user_id: str | None
     name: str
     unit: UnitName
-    currency: str | None = Field(description="Of money; ISO 4217.")
+    currency: str | None = Field(description="ISO 4217 code of a budget in money.")
     amount: str
-    spent: str = Field(description="As billed, up to now.")
-    committed: str = Field(description="What everything that runs would still use if it took its longest.")
-    left: str = Field(description="A job starts only if its longest run fits.")
+    spent: str = Field(description="As billed so far.")
+    committed: str = Field(description="The most that running jobs can still use.")
+    left: str = Field(description="A job starts only if its maximum runtime fits.")
 
 
 class LimitIn(Strict):
-    amount: Amount | None = Field(description="A decimal as text; null takes the limit away.")
+    amount: Amount | None = Field(description="A decimal as text; null removes the limit.")
     unit: UnitName = "device_seconds"
 
 
 class MoneyIn(Strict):
-    amount: Amount | None = Field(description="A decimal as text, in the site's currency; null takes the limit away.")
+    amount: Amount | None = Field(description="A decimal as text, in the site's currency; null removes the limit.")
 
 
 class MoneyOut(BaseModel):
-    """What a team may spend in a calendar month (UTC), in exact decimals of money."""
+    """A team's money for the current calendar month (UTC), in exact decimals."""
 
     team_id: str
     currency: str
     amount: str | None = Field(description="Null: no limit.")
-    spent: str = Field(description="As billed, up to now.")
-    committed: str = Field(description="What everything that runs would still use if it took its longest.")
-    left: str | None = Field(description="A job starts only if its longest run fits.")
+    spent: str = Field(description="As billed so far.")
+    committed: str = Field(description="The most that running jobs can still use.")
+    left: str | None = Field(description="A job starts only if its maximum runtime fits.")
 
 
 @router.get(
     "/budgets/limits",
     auth=MAY_SEE_USE,
     response={200: Page[LimitOut]} | problems(),
-    summary="Budgets of the team's projects and people, and of its money",
+    summary="List budgets of the team, its projects and members",
 )
 def limits(request: HttpRequest) -> Page[LimitOut]:
     currency = site_currency()
@@ -86,7 +86,7 @@ def limits(request: HttpRequest) -> Page[LimitOut]:
 def put_project(
     request: HttpRequest, response: HttpResponse, project_id: PathId, body: LimitIn, if_match: IfMatch = None
 ) -> HttpResponse:
-    """What runs goes on to its end; the next start is judged by the new limit."""
+    """Running jobs continue to their end. The new limit applies to the next start."""
     return _set(request, body, if_match, project=project_id)
 
 
@@ -99,7 +99,7 @@ def put_project(
 def put_person(
     request: HttpRequest, response: HttpResponse, user_id: PathId, body: LimitIn, if_match: IfMatch = None
 ) -> HttpResponse:
-    """Of what they submit in this team."""
+    """Limits what the member may spend in this team."""
     return _set(request, body, if_match, person=user_id)
 
 
@@ -112,8 +112,8 @@ def put_person(
 def put_money(
     request: HttpRequest, response: HttpResponse, team_id: PathId, body: MoneyIn, if_match: IfMatch = None
 ) -> MoneyOut:
-    """For operators. It counts beside the team's GPU-seconds: whichever is used up first lets new work wait. What runs
-    goes on to its end; the next start is judged by the new limit."""
+    """For operators. Applies in addition to the team's GPU-seconds: new jobs wait once either is used up. Running jobs
+    continue to their end; the new limit applies to the next start."""
     team, now = the_team(team_id), database_now()
     amount = None if body.amount is None else Decimal(body.amount)
     set_team_money(team, amount, if_match=if_match, actor=caller_of(request).actor, now=now)
@@ -142,9 +142,9 @@ def _set(
         if_match=if_match,
         now=now,
     )
-    answer = HttpResponse(status=204)
-    tagged(answer, etag_of(limit.version if limit else 0))
-    return answer
+    response = HttpResponse(status=204)
+    tagged(response, etag_of(limit.version if limit else 0))
+    return response
 
 
 def _out(seen: LimitSeen, currency: str) -> LimitOut:

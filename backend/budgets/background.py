@@ -1,4 +1,4 @@
-"""The background task of budgets: a look at all of them. A lost tick costs nothing but a later warning."""
+"""The background task of budgets: checks all of them. A lost tick only delays a warning."""
 
 from celery import shared_task
 

@@ -1,7 +1,7 @@
-"""Limits of projects and people, set by who rules the team, and of a team's money, set by operators; seen by all of it.
+"""Limits of projects and members, set by owners and admins, and of a team's money, set by operators; visible to all.
 
-Invariant: a limit changes under its lock and the version that was seen; every change is in the team's log, and the
-scheduler looks again at once.
+Invariant: a limit changes under its lock and only from the version that the caller saw; every change is in the team's
+log, and triggers a round of the scheduler.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,7 +42,7 @@ class LimitSeen:
 
     @property
     def name(self) -> str:
-        """Of the project or team, or the address of the person."""
+        """Name of the project or team, or the user's address."""
         limit = self.limit
         return limit.team.name if limit.is_of_team else limit.project.name if limit.project else self.label
 
@@ -52,13 +52,13 @@ class LimitSeen:
 
     @property
     def percent(self) -> Decimal:
-        """Spent, of the limit. A limit of nothing is used up."""
+        """Percentage spent. A limit of 0 counts as fully spent."""
         return 100 * self.spent / self.limit.amount if self.limit.amount else Decimal(100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneySeen:
-    """A team's own, in the site's currency. Without a limit there is nothing left to compare."""
+    """A team's money, in the site's currency. Without a limit, `left` is None."""
 
     amount: Decimal | None
     spent: Decimal
@@ -80,7 +80,7 @@ def set_limit(
     if_match: str | None,
     now: datetime,
 ) -> SpendingLimit | None:
-    """Of the project, or else of the person. No amount takes the limit away. Raises `NotFound`, `Invalid`."""
+    """Sets the project's, or else the user's, limit; None removes it. Raises `NotFound`, `Invalid`."""
     acting.refuse_unless_ruling()
     _refuse_nonsense(unit, amount)
     with transaction.atomic():
@@ -96,7 +96,7 @@ def set_limit(
 def set_team_money(
     team: Team, amount: Decimal | None, *, if_match: str | None, actor: str, now: datetime
 ) -> SpendingLimit | None:
-    """In the site's currency, by an operator. No amount takes the limit away. Raises `Invalid`."""
+    """Sets an operator's limit in the site's currency; None removes it. Raises `Invalid`."""
     _refuse_nonsense(Unit.MONEY, amount)
     with transaction.atomic():
         limit, data = _change(team, _Whose(project=None, person=None), Unit.MONEY, amount, if_match=if_match, now=now)
@@ -105,21 +105,21 @@ def set_team_money(
 
 
 def team_money(teams: Collection[str], *, now: datetime) -> dict[str, MoneySeen]:
-    """Of every team that is asked for."""
+    """For each of the teams."""
     limits = {limit.team_id: limit for limit in SpendingLimit.objects.filter(_OF_TEAM, team_id__in=teams)}
     spending = spending_of(teams, now=now)
     seen = {}
     for team in teams:
         limit = limits.get(team)
-        asked = limit or SpendingLimit(team_id=team, unit=Unit.MONEY, version=0)
-        spent, committed = spent_under(asked, spending)
+        limit_or_none = limit or SpendingLimit(team_id=team, unit=Unit.MONEY, version=0)
+        spent, committed = spent_under(limit_or_none, spending)
         amount = limit.amount if limit else None
-        seen[team] = MoneySeen(amount=amount, spent=spent, committed=committed, version=asked.version)
+        seen[team] = MoneySeen(amount=amount, spent=spent, committed=committed, version=limit_or_none.version)
     return seen
 
 
 def limit_of(team: Team, *, project: str = "", person: str = "") -> SpendingLimit | None:
-    """Of the project, or else of the person, or else the team's own."""
+    """The limit of the project, or else of the user, or else of the team."""
     rows = SpendingLimit.objects.filter(team=team)
     if project:
         return rows.filter(project_id=project).first()
@@ -127,7 +127,7 @@ def limit_of(team: Team, *, project: str = "", person: str = "") -> SpendingLimi
 
 
 def limits_of(team: Team, *, now: datetime) -> Sequence[LimitSeen]:
-    """The team's own first, then projects, then people, by name."""
+    """The team's own first, then projects', then users', by name."""
     rows = list(SpendingLimit.objects.filter(team=team).select_related("team", "project", "person"))
     spending = spending_of([team.pk], now=now) if rows else {}
     seen = []
@@ -145,8 +145,8 @@ class _Whose(TypedDict):
 def _change(
     team: Team, whose: _Whose, unit: str, amount: Decimal | None, *, if_match: str | None, now: datetime
 ) -> tuple[SpendingLimit | None, dict[str, str | None]]:
-    """What is left of it, and what the log says of the change. In the caller's transaction."""
-    Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # there may be no row of the limit to lock
+    """Returns the new limit and the data of its log entry. Runs in the caller's transaction."""
+    Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # the limit may have no row to lock
     limit = SpendingLimit.objects.select_for_update(no_key=True).filter(team=team, **whose).first()
     refuse_if_changed(if_match, etag_of(limit.version if limit else 0))
     before = f"{limit.amount:f} {limit.unit}" if limit else None
@@ -165,12 +165,14 @@ def _change(
 def _refuse_nonsense(unit: str, amount: Decimal | None) -> None:
     errors = []
     if unit not in Unit.values:
-        errors.append(FieldError(pointer="/unit", code="unit", message=f"One of {', '.join(Unit.values)}; got {unit}."))
+        errors.append(
+            FieldError(pointer="/unit", code="unit", message=f"Must be one of {', '.join(Unit.values)}; got {unit}.")
+        )
     if unit == Unit.MONEY and amount is not None and not site_currency():
-        message = "This site has no prices, so nothing costs money: set the limit in device_seconds."
+        message = "This site has no prices. Set the limit in device_seconds."
         errors.append(FieldError(pointer="/unit", code="no_prices", message=message))
     if amount is not None and not (amount.is_finite() and 0 <= amount < MOST and amount == round(amount, PLACES)):
-        message = f"0 or more, below {MOST:,f}, with at most {PLACES} decimals; got {amount}."
+        message = f"Must be 0 or more, below {MOST:,f}, with at most {PLACES} decimals; got {amount}."
         errors.append(FieldError(pointer="/amount", code="amount", message=message))
     if errors:
         raise Invalid(errors=errors)

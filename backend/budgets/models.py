@@ -1,9 +1,9 @@
-"""Limits of what a team, a project, or a person in a team may spend in a calendar month (UTC), and the warnings given.
+"""Monthly (UTC) spending limits of teams, projects and members, and the warnings sent.
 
-Invariants, held by the database too:
-- a limit is of one project, of one person in the team, or of the team itself, and each has at most one;
-- a team's own is of money, and its operators set it: what it has of GPU-seconds is a `pools.Budget`;
-- a warning is given once for each limit, month and level, however many look at once.
+Invariants, also enforced by the database:
+- a limit is for one project, one member of the team, or the team itself, and each has at most one;
+- a team's own limit is in money, and operators set it: its GPU-seconds are a `pools.Budget`;
+- a warning is sent once per limit, month and level, however many processes check at once.
 """
 
 from typing import ClassVar
@@ -50,7 +50,7 @@ class SpendingLimit(models.Model):
 
 
 class BudgetWarning(models.Model):
-    """Of a limit, or without one of the team's GPU-seconds."""
+    """A warning about a limit, or, without one, about the team's GPU-seconds."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     limit = models.ForeignKey(SpendingLimit, null=True, on_delete=models.CASCADE, related_name="+")

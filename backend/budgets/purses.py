@@ -1,7 +1,7 @@
-"""What limits leave for jobs of a pool, as the scheduler draws from it.
+"""What limits leave for jobs of a pool, in the scheduler's unit.
 
-Invariant: everything is in device-seconds of that pool: money is divided by the pool's price of now, and a free pool
-leaves a purse of money as it is.
+Invariant: amounts are device-seconds of that pool: money is divided by the pool's current price, and jobs of a
+free pool use no purse of money.
 """
 
 from collections.abc import Collection
@@ -39,7 +39,7 @@ def purses_of_limits(pool: ResourcePool, teams: Collection[str], now: datetime, 
 
 
 def label_of(limit: SpendingLimit) -> str:
-    """As it stands in a sentence: the budget of …"""
+    """The label in the phrase "the budget of …"."""
     if limit.project:
         return f"project {limit.project.name}"
     return limit.person.email if limit.person else f"team {limit.team.name}"

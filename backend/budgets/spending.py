@@ -1,6 +1,6 @@
-"""The spending of a month, by team, project and person: from reservations and prices alone, less what was credited.
+"""Spending of the month, by team, project and user: from reservations and prices alone, minus credits.
 
-Invariant: exact decimals; what is counted here is what usage bills.
+Invariant: decimals are exact, and the totals equal what usage bills.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from backend.budgets.models import SpendingLimit, Unit
 from backend.pools.budgets import month_of
 from backend.pools.models import Reservation, ReservationRole
 
-# A reservation is priced stretch by stretch, as `usage.split` does it.
+# A reservation is priced per interval of constant price, as in `usage.split`.
 _HELD = """
 WITH price AS (
     SELECT pool_id, per_device_second, valid_from,
@@ -42,7 +42,7 @@ SELECT team_id, project_id, user_id, sum(credited_us) / 1e6, sum(cost_credited)
 FROM usage_usageslice WHERE team_id = ANY(%(teams)s) AND day >= %(day)s AND credited_us > 0
 GROUP BY team_id, project_id, user_id
 """
-# Prices that begin later do not count: a job that started is not stopped for a dearer month.
+# Prices that begin later do not count: a started job is not stopped because of a later price.
 _PRICES = """
 SELECT DISTINCT ON (pool_id) pool_id, per_device_second FROM usage_poolprice
 WHERE valid_from <= %(now)s ORDER BY pool_id, valid_from DESC
@@ -57,7 +57,7 @@ class Spender(NamedTuple):
 
 @dataclass(slots=True)
 class Spent:
-    """In device-seconds and in money; `committed` is what everything that runs would still use at its longest."""
+    """In device-seconds and in money; `committed` is the most that running jobs can still use."""
 
     seconds: Decimal = Decimal(0)
     money: Decimal = Decimal(0)
@@ -74,25 +74,25 @@ Spending = dict[Spender, Spent]
 
 
 def spending_of(teams: Collection[str], *, now: datetime) -> Spending:
-    """Since the month began."""
-    found: Spending = defaultdict(Spent)
+    """Since the beginning of the month."""
+    spending: Spending = defaultdict(Spent)
     since = month_of(now)
     values: dict[str, Any] = {"teams": list(teams), "now": now, "since": since, "day": since.date()}
     with connection.cursor() as db:
         db.execute(_HELD, values)
         for team, project, person, seconds, money in db.fetchall():
-            row = found[Spender(team, project, person)]
+            row = spending[Spender(team, project, person)]
             row.seconds, row.money = Decimal(seconds), Decimal(money)
         db.execute(_CREDITED, values)
         for team, project, person, seconds, money in db.fetchall():
-            row = found[Spender(team, project, person)]
+            row = spending[Spender(team, project, person)]
             row.seconds, row.money = row.seconds - Decimal(seconds), row.money - Decimal(money)
-    _add_committed(found, teams, now=now)
-    return found
+    _add_committed(spending, teams, now=now)
+    return spending
 
 
 def prices_now(now: datetime) -> dict[str, Decimal]:
-    """Of a device-second, by pool; a pool that is not in it is free."""
+    """Per device-second, by pool; a pool without a price is free."""
     with connection.cursor() as db:
         db.execute(_PRICES, {"now": now})
         return {pool: Decimal(price) for pool, price in db.fetchall()}
@@ -110,8 +110,8 @@ def spent_under(limit: SpendingLimit, spending: Spending) -> tuple[Decimal, Deci
     return max(Decimal(0), spent), committed
 
 
-def _add_committed(found: Spending, teams: Collection[str], *, now: datetime) -> None:
-    """A replica that joined later ends with its job."""
+def _add_committed(spending: Spending, teams: Collection[str], *, now: datetime) -> None:
+    """An elastic replica ends with its job."""
     live = Reservation.objects.filter(team_id__in=teams, released_at__isnull=True)
     columns = ("job_id", "role", "devices", "created_at", "pool_id", "team_id")
     of_job = ("job__max_runtime_s", "job__project_id", "job__created_by_id")
@@ -121,6 +121,6 @@ def _add_committed(found: Spending, teams: Collection[str], *, now: datetime) ->
     for job, _, devices, created, pool, team, longest, project, person in rows:
         rest = max(0.0, longest - (now - began.get(job, created)).total_seconds())
         seconds = devices * Decimal(rest)
-        row = found[Spender(team, project, person)]
+        row = spending[Spender(team, project, person)]
         row.committed_seconds += seconds
         row.committed_money += seconds * prices.get(pool, Decimal(0))

@@ -1,10 +1,9 @@
-"""Words of warning: at 50, 80 and 100 per cent of a budget, once each a month.
+"""Warnings at 50, 80 and 100 per cent of a budget, once each a month.
 
 Invariants:
-- a row is written before anybody is told, and the database has it once, so of two that look at once one tells;
-- who jumps over several levels hears of the highest alone;
-- the entry in the team's log and the webhooks are in the transaction of the row; mail goes out after it, and is no
-  reason to fail.
+- a row is written before the warning is sent, and is unique in the database, so concurrent checks send one warning;
+- a budget that passes several levels at once gets the warning of the highest only;
+- the entry in the team's log and the webhooks are in the row's transaction; mail is sent after it, and may fail.
 """
 
 import logging
@@ -44,19 +43,19 @@ class _Budget:
     unit: str
 
     @property
-    def told(self) -> str:
-        """As people read it: a team may have a budget in GPU-hours, and one in money."""
+    def summary(self) -> str:
+        """Spent and amount in readable units: a team may have a budget in GPU-hours and one in money."""
         scale, unit = (1, site_currency()) if self.unit == Unit.MONEY else (SECONDS_AN_HOUR, "GPU-hours")
         return f"{shown(self.spent / scale)} of {shown(self.amount / scale)} {unit}"
 
     @property
     def level(self) -> int:
-        """The highest that is reached; 0: none. A budget of nothing is used up."""
+        """The highest level reached, 0 if none. A budget of 0 counts as used up."""
         return max((level for level in LEVELS if self.spent * 100 >= self.amount * level), default=0)
 
 
 def warn(*, now: datetime) -> int:
-    """The number of warnings that were given."""
+    """Sends due warnings; returns their number."""
     month = month_of(now).date()
     return sum(_warn_of(budget, month, now=now) for budget in _budgets(now))
 
@@ -96,10 +95,10 @@ def _warn_of(budget: _Budget, month: date, *, now: datetime) -> int:
         before = BudgetWarning.objects.filter(team=budget.team, limit=budget.limit, month=month).count()
         if before >= len(rows):
             return 0
-        Team.objects.select_for_update(no_key=True).get(pk=budget.team.pk)  # two that look at once take turns
+        Team.objects.select_for_update(no_key=True).get(pk=budget.team.pk)  # serializes concurrent checks
         known = BudgetWarning.objects.filter(team=budget.team, limit=budget.limit, month=month)
-        told = set(known.values_list("percent", flat=True))
-        new = [row for row in rows if row.percent not in told]
+        sent = set(known.values_list("percent", flat=True))
+        new = [row for row in rows if row.percent not in sent]
         if not new:
             return 0
         BudgetWarning.objects.bulk_create(new)
@@ -127,16 +126,16 @@ def _data(budget: _Budget, month: date) -> dict[str, object]:
 
 
 def _mail(budget: _Budget) -> None:
-    """To who rules the team, and to the person whose budget it is."""
+    """To the team's owners and admins, and to the user whose budget it is."""
     rulers = Membership.objects.filter(team=budget.team, role__in=RULES, user__is_service=False, user__is_active=True)
     people = set(rulers.values_list("user__email", flat=True))
     if budget.limit and budget.limit.person:
         people.add(budget.limit.person.email)
     rest = (
-        "New jobs wait until next month or a larger budget; what runs goes on."
+        "New jobs wait until next month or a larger budget. Running jobs continue."
         if budget.level == LEVELS[-1]
-        else "Nothing waits yet. A job starts only if its longest run fits into what is left."
+        else "No job waits yet. A job starts only if its maximum runtime fits what is left."
     )
-    text = f"{budget.level} per cent of this month's budget of {budget.label} are spent: {budget.told}.\n\n{rest}\n"
+    text = f"{budget.level}% of this month's budget of {budget.label} is spent: {budget.summary}.\n\n{rest}\n"
     for address in sorted(people):
-        send_letter(address, f"{budget.level} % of the budget of {budget.label} are spent", text)
+        send_letter(address, f"{budget.level}% of the budget of {budget.label} is spent", text)

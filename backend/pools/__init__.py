@@ -1,1 +1,1 @@
-"""Pools of devices: capacity, quotas, and the pure decision who starts now."""
+"""Pools of devices: capacity, quotas, and the pure scheduling decision."""

@@ -1,4 +1,4 @@
-"""Pools, quotas and budgets, for operators to look at."""
+"""Django admin for pools, quotas and budgets, for operators."""
 
 from typing import ClassVar
 

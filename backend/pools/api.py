@@ -1,4 +1,4 @@
-"""REST: pools, quotas and budgets. Only an operator of the platform may change quotas and budgets."""
+"""REST: pools, quotas and budgets. Only operators of the platform may change quotas and budgets."""
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -32,7 +32,7 @@ MAY_SEE_USE = ApiKeyAuth("usage:read")
 MAY_OPERATE = ApiKeyAuth("quota:write")
 
 
-@router.get("/pools", auth=MAY_READ, response={200: Page[PoolOut]} | problems(), summary="Pools the team may use")
+@router.get("/pools", auth=MAY_READ, response={200: Page[PoolOut]} | problems(), summary="List the team's pools")
 def pools(request: HttpRequest) -> Page[PoolOut]:
     team, now = caller_of(request).team, database_now()
     mine = {quota.pool_id: quota for quota in quotas_of(team)}
@@ -48,7 +48,7 @@ def pools(request: HttpRequest) -> Page[PoolOut]:
     "/quota",
     auth=MAY_SEE_USE,
     response={200: Page[PoolQuotaOut]} | problems(),
-    summary="What the team may use, by pool",
+    summary="List the team's quotas",
 )
 def quota(request: HttpRequest) -> Page[PoolQuotaOut]:
     team = caller_of(request).team
@@ -60,10 +60,10 @@ def quota(request: HttpRequest) -> Page[PoolQuotaOut]:
     "/pools/{pool_id}/quotas",
     auth=MAY_OPERATE,
     response={200: Page[TeamQuotaOut]} | problems(404),
-    summary="Every team's quota in a pool",
+    summary="List a pool's quotas",
 )
 def pool_quotas(request: HttpRequest, response: HttpResponse, pool_id: PathId) -> Page[TeamQuotaOut]:
-    """For operators. The ETag is of all quotas of the pool: send it as If-Match to change one of them."""
+    """For operators. The ETag covers all quotas of the pool. Send it as If-Match to change one of them."""
     pool = the_pool(pool_id)
     use = use_by_team(pool)
     tagged(response, etag_of(pool.version))
@@ -84,8 +84,8 @@ def put_quota(
     body: QuotaIn,
     if_match: IfMatch = None,
 ) -> TeamQuotaOut:
-    """For operators. What runs stays. 409 `quota_exceeds_pool`: the teams' nominal quotas must fit into the pool
-    together, so that each can be given back."""
+    """For operators. Running jobs continue. 409 `quota_exceeds_pool`: the teams' nominal quotas must fit into the pool
+    together, so that each can be returned to its team."""
     pool, team = the_pool(pool_id), the_team(team_id)
     caller = caller_of(request)
     terms = QuotaTerms(**body.model_dump())
@@ -94,7 +94,7 @@ def put_quota(
     return represent_team_quota(row, used=use_by_team(pool).get(team.pk, 0))
 
 
-@router.get("/budgets", auth=MAY_SEE_USE, response={200: BudgetOut} | problems(), summary="The team's budget")
+@router.get("/budgets", auth=MAY_SEE_USE, response={200: BudgetOut} | problems(), summary="Get the team's budget")
 def budget(request: HttpRequest, response: HttpResponse) -> BudgetOut:
     return _budget(caller_of(request).team.pk, response)
 
@@ -108,7 +108,7 @@ def budget(request: HttpRequest, response: HttpResponse) -> BudgetOut:
 def put_budget(
     request: HttpRequest, response: HttpResponse, team_id: PathId, body: BudgetIn, if_match: IfMatch = None
 ) -> BudgetOut:
-    """For operators. What runs goes on to its end; the next start is judged by the new limit."""
+    """For operators. Running jobs continue to their end. The new limit applies to the next start."""
     team = the_team(team_id)
     set_budget(team, body.gpu_seconds, if_match=if_match, actor=caller_of(request).actor, now=database_now())
     return _budget(team.pk, response)

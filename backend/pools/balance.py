@@ -1,14 +1,14 @@
-"""The books of one round: devices held, devices promised, and whether one more fits. Pure; changed as the round goes.
+"""The accounts of one scheduling round: devices held, devices promised, and whether more fit. Pure, updated in place.
 
-Two pictures are kept, because a preemption frees devices only later:
-- now:   `used` counts everything that is held, also by jobs that are leaving. What starts now must fit it;
-- soon:  what is leaving is gone, and every claim is taken. What preemption plans for must fit it.
+Two views are kept, because a preemption frees devices only later:
+- now:   `used` counts all held devices, including those of leaving jobs. Starts must fit it;
+- soon:  leaving jobs are gone, and every claim is taken. Preemption plans must fit it.
 
-    fenced(s)  = max(0, unlendable(s) - used(s))             what s does not lend and does not use
+    fenced(s)  = max(0, unlendable(s) - used(s))             unused devices that s does not lend
     fits(j, t) = used(t) + g <= nominal(t) + borrow_limit(t)
                  and used + g <= capacity - sum of fenced(s) over the other teams
                  and (j is preemptible or firm(t) + g <= nominal(t))   nothing firm runs on borrowed devices
-    share(t)   = max(0, used(t) - nominal(t)) / all that is lent / weight(t)
+    share(t)   = max(0, used(t) - nominal(t)) / all lent devices / weight(t)
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ NOBODY = TeamView(borrow_limit=0)
 
 @dataclass(slots=True)
 class TeamBalance:
-    """A team's books. `used` and `firm` (not preemptible) count devices held now, `pledged` what waiting jobs claim."""
+    """A team's accounts. `used` and `firm` (not preemptible): devices held now; `pledged`: claims of waiting jobs."""
 
     view: TeamView
     used: int = 0
@@ -39,7 +39,7 @@ class TeamBalance:
 
     @property
     def level(self) -> int:
-        """The count against its quota: now and soon must both fit."""
+        """Devices counted against its quota: both views must fit."""
         return max(self.used, self.soon)
 
     @property
@@ -58,17 +58,17 @@ class TeamBalance:
 @dataclass(slots=True)
 class Balance:
     capacity: int
-    """Without what is being taken out."""
+    """Without drained devices."""
     drained: int
     lent: int
-    """All that teams lend when they use nothing; the unit of shares."""
+    """All devices that teams lend when they use none; the unit of shares."""
     unlendable: int
     teams: dict[str, TeamBalance]
     used: int = 0
     leaving: int = 0
     pledged: int = 0
     fenced: int = 0
-    """Sums over all teams, kept as the teams change."""
+    """Sums over all teams, updated with them."""
     fenced_soon: int = 0
     purses: dict[str, float] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class Balance:
         return other
 
     def hold(self, holder: HolderView) -> None:
-        """While the books are opened, before the sums are made."""
+        """Adds a holder while the accounts are built, before the sums are computed."""
         team = self.teams[holder.team]
         team.used += holder.held
         team.leaving += holder.leaving
@@ -111,7 +111,7 @@ class Balance:
             team.firm_leaving += holder.devices if holder.is_leaving else 0
 
     def short_purse(self, draws_on: Sequence[str], device_seconds: float) -> str | None:
-        """The first that has less than that."""
+        """The first purse with less than that."""
         return next((name for name in draws_on if self.purses[name] < device_seconds), None)
 
     def pay(self, draws_on: Sequence[str], device_seconds: float) -> None:
@@ -120,11 +120,11 @@ class Balance:
 
     @property
     def free(self) -> int:
-        """Held by nobody, and not needed to fulfil a claim: what is leaving fulfils claims first."""
+        """Devices that are not held and not needed for a claim: leaving devices fulfil claims first."""
         return self.capacity - self.used - max(0, self.pledged - self.leaving)
 
     def most(self, job: QueuedJobView) -> float:
-        """The most that the job's team may ever hold for it, if everybody else went home."""
+        """The most that the job's team may ever hold for it, in an otherwise empty pool."""
         view = self.teams[job.team].view
         most = min(view.ceiling, self.capacity + self.drained - (self.unlendable - view.unlendable))
         return most if job.preemptible else min(most, view.nominal)
@@ -134,7 +134,7 @@ class Balance:
         return team.level + job.devices <= team.view.nominal
 
     def has_quota(self, job: QueuedJobView) -> bool:
-        """Counts what other jobs of the team have claimed, so that they find it when it is free."""
+        """Counts claims of the team's other jobs, so that their devices stay reserved."""
         team = self.teams[job.team]
         if team.level + job.devices > team.view.ceiling:
             return False
@@ -147,7 +147,7 @@ class Balance:
         return devices <= self.free - self.others_fence(team)
 
     def fits_soon(self, job: QueuedJobView) -> bool:
-        """Quota and room, once what is leaving is gone."""
+        """Whether quota and free devices suffice once leaving jobs are gone."""
         team = self.teams[job.team]
         if team.soon + job.devices > team.view.ceiling:
             return False
@@ -157,7 +157,7 @@ class Balance:
         return held + job.devices <= self.capacity - (self.fenced_soon - team.fenced_soon)
 
     def share(self, name: str) -> float:
-        """Of what all teams lend, how much this one borrows; 0 while it stays within its nominal quota."""
+        """The team's borrowed part of all lent devices; 0 within its nominal quota."""
         team = self.teams[name]
         return max(0, team.level - team.view.nominal) / self.lent / team.view.weight
 
@@ -170,7 +170,7 @@ class Balance:
         return team.soon > team.view.nominal
 
     def take(self, name: str, devices: int, *, firm: bool) -> int:
-        """The number of them that are borrowed."""
+        """Returns how many of the devices are borrowed."""
         team = self.teams[name]
         before = self._forget(team)
         team.used += devices

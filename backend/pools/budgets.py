@@ -1,9 +1,9 @@
-"""Budgets: the time that a team may spend in a month, has spent, and has promised to running jobs.
+"""Budgets: the device time that a team may spend in a month, has spent, and has committed to running jobs.
 
-    left = limit - spent since the month began - longest rest of everything that runs
+    left = limit - spent since the month began - longest remaining time of running jobs
 
-Invariant: all of it is counted from reservations. A job starts only if its longest run fits what is left, so nothing
-that was started is ever stopped for money.
+Invariant: all amounts are derived from reservations. A job starts only if its maximum runtime fits what is left, so no
+started job is ever stopped because of a budget.
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ GROUP BY team_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """A team's GPU-seconds. Without a limit there is nothing left to compare: `left` is None."""
+    """A team's GPU-seconds. `left` is None without a limit."""
 
     limit: int | None
     spent: float
@@ -38,12 +38,12 @@ class BudgetState:
 
 
 def month_of(now: datetime) -> datetime:
-    """The moment at which it began."""
+    """The beginning of the month."""
     return now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
 def budget_states(teams: Collection[str], *, now: datetime, lock: bool = False) -> dict[str, BudgetState]:
-    """Of every team that is asked for. Two pools that schedule jobs of one team take turns: each locks its budget."""
+    """For each of the teams. `lock` serializes pools that schedule jobs of the same team."""
     rows = Budget.objects.filter(team_id__in=teams).order_by("team_id")
     limits = {row.team_id: row for row in (rows.select_for_update(no_key=True) if lock else rows)}
     spent = _spent(list(teams), now)
@@ -70,12 +70,12 @@ def _spent(teams: list[str], now: datetime) -> dict[str, float]:
 
 
 def _committed(teams: Collection[str], now: datetime) -> dict[str, float]:
-    """A replica that joined later ends with its job, which began with what it may not start without."""
+    """An elastic replica ends with its job, which began with its required devices."""
     live = Reservation.objects.filter(team_id__in=teams, released_at__isnull=True)
     rows = list(live.values_list("team_id", "job_id", "role", "devices", "created_at", "job__max_runtime_s"))
     began = {job: created for _, job, role, _, created, _ in rows if role != ReservationRole.ELASTIC}
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     for team, job, _, devices, created, max_runtime_s in rows:
         rest = max_runtime_s - (now - began.get(job, created)).total_seconds()
-        found[team] = found.get(team, 0.0) + devices * max(0.0, rest)
-    return found
+        seconds_of[team] = seconds_of.get(team, 0.0) + devices * max(0.0, rest)
+    return seconds_of

@@ -1,6 +1,6 @@
-"""Notices to the scheduler that a pool has more to give, or gives it otherwise.
+"""The notification to the scheduler that a pool's capacity or terms have changed.
 
-Pools stand below jobs and do not know the scheduler; it fills this port.
+Pools are below jobs and do not know the scheduler, which fills this port.
 """
 
 from datetime import datetime
@@ -11,7 +11,7 @@ from backend.ports import Port
 
 class PoolChanged(Protocol):
     def __call__(self, pool_id: str, now: datetime) -> None:
-        """Inside the transaction of the change."""
+        """Called inside the change's transaction."""
 
 
 pool_changed: Port[PoolChanged] = Port("rounds of a pool's scheduler")

@@ -1,21 +1,21 @@
-"""The scheduler's decision: who starts now, and why the others wait. Pure: snapshot in, verdict out.
+"""The scheduling decision: which jobs start now, and why the others wait. Pure: snapshot in, verdict out.
 
 Invariants (tests/backend/test_decide*.py):
-- what starts never exceeds the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
-  and least number of replicas) or not at all;
+- admitted jobs never exceed the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
+  and minimum number of replicas) or not at all;
 - every job is either admitted or has exactly one reason;
 - **the guarantee**: a job that fits its team's unused nominal quota starts after at most one round of reclaiming, since
-  devices that others hold above their nominal may always be taken back (once used for `MIN_RUNTIME`);
-- nobody starves. Within a team priority rises with age past any other; across teams those that borrow least go first.
-  Younger jobs may overtake only while the one that they overtake has waited less than BACKFILL_PATIENCE; then the line
-  is held for it: in its team, and among all who borrow;
-- elastic replicas are granted only when nobody waits who could start on those devices.
+  devices that others hold above their nominal quota can always be taken back (once used for `MIN_RUNTIME`);
+- no job starves. Within a team, priority rises with age past any other; across teams, those that borrow least go first.
+  Younger jobs may overtake an older one only until it has waited for BACKFILL_PATIENCE; then the line is held for it:
+  within its team, and for all borrowers;
+- elastic replicas are granted only when no waiting job could start on those devices.
 
     across teams: within nominal first, then lowest share, then least history, then oldest
     in a team:    priority + age, then oldest
 
-Shares are compared as they are, not as they would be after the start: else teams with small jobs would forever go
-before the team with a big one.
+Shares are compared as they are, not as they would be after the start: else teams with small jobs would always go before
+the team with a big one.
 """
 
 import heapq
@@ -42,15 +42,15 @@ __all__ = ["BACKFILL_PATIENCE", "HolderView", "PoolView", "QueuedJobView", "Team
 
 R = WaitingReason
 
-# Long enough that small jobs fill the gaps while a big one gathers its devices, short enough that a stream of small
-# jobs costs the big one minutes and not days.
+# Long enough that small jobs fill the gaps while a big one collects its devices, short enough that a stream of small
+# jobs delays the big one by minutes and not days.
 BACKFILL_PATIENCE = timedelta(minutes=10)
-# Points of priority an hour, up to the whole span of priorities (-100..100): a day's wait outdoes any priority.
+# Points of priority an hour, up to the whole span of priorities (-100..100): a day's wait outranks any priority.
 AGEING_PER_HOUR, AGEING_CAP = 10.0, 200.0
-# Added to a team's history at once when it starts something, per device: a hundred quick submissions do not all pass
-# before the first of them has used anything.
+# Added to a team's history, per device, when it starts a job: else a hundred quick submissions would all start before
+# the first of them counts as used.
 ENTRY_PENALTY_S = 600.0
-# Reasons of those who could use a free device.
+# Reasons of jobs that could use a free device.
 _COULD_START = {R.POOL_FULL, R.BACKFILL_HOLD, R.WAITING_LENDER_FENCE, R.PREEMPTION_IN_PROGRESS}
 _TEAM_COULD_START = {R.TEAM_CEILING, R.BEHIND_PRIORITY}
 
@@ -86,7 +86,7 @@ def _aged(job: QueuedJobView, now: datetime) -> float:
 
 @dataclass(slots=True)
 class _Line:
-    """The line while it is walked: what is left, and for whom it is being kept."""
+    """The line during a round: what is left, and for which jobs it is held."""
 
     pool: PoolView
     claims: dict[str, int] = field(init=False)
@@ -100,7 +100,7 @@ class _Line:
     holds_borrowers: bool = False
     budgets_of: dict[str, str] = field(default_factory=dict)
     hopeless: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """By team: (devices, priority) for which no victims were found; bigger or less urgent ones find none either."""
+    """By team: (devices, priority) without possible victims; bigger or less urgent jobs have none either."""
 
     def __post_init__(self) -> None:
         self.waiting = {job.id: job for job in self.pool.queued}
@@ -109,7 +109,7 @@ class _Line:
         self.victims = Victims(self.pool)
 
     def serve_claims(self) -> None:
-        """Whom devices were freed for comes first; a claim that nothing will fulfil any more is given up."""
+        """Serves jobs with freed devices first; drops claims that can no longer be fulfilled."""
         for job in in_line((self.waiting[name] for name in self.claims), self.pool.now):
             devices = self.claims.pop(job.id)
             self.balance.pledge(job.team, -devices)
@@ -163,7 +163,7 @@ class _Line:
         self.reasons[job.id] = reason
 
     def _why_not_at_all(self, job: QueuedJobView) -> WaitingReason | None:
-        """Reasons for which nobody else has to wait."""
+        """Reasons that hold back no other job."""
         team = self.balance.teams[job.team]
         if job.devices > self.balance.most(job):
             return R.EXCEEDS_MAX
@@ -212,7 +212,7 @@ class _Line:
         self.reasons[job.id] = R.PREEMPTION_IN_PROGRESS
 
     def _make_room(self, job: QueuedJobView) -> bool:
-        """Takes devices back for the job, if that lets it start soon."""
+        """Plans a preemption for the job, if one lets it start soon."""
         failed = self.hopeless.setdefault(job.team, [])
         if job.team in self.held_teams or any(job.devices >= size and job.priority <= rank for size, rank in failed):
             return False
@@ -229,8 +229,8 @@ class _Line:
         self._claim(job)
 
     def _hold_the_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
-        """A team's own line is held only where its own use is in the way: it must not go without what it is
-        guaranteed because one of its jobs waits for devices that others use by right."""
+        """A team's line is held only if the team's own use is in the way: it keeps its guarantee while a job of its own
+        waits for devices that others use rightfully."""
         if reason is R.TEAM_CEILING:
             self.held_teams.add(job.team)
             return
@@ -246,7 +246,7 @@ def _nobody_could_start(pool: PoolView, line: _Line) -> bool:
 
 
 def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
-    """The jobs that may get more replicas: those that run undisturbed, and those that start in this very round."""
+    """Jobs that may get more replicas: undisturbed running jobs, and those that start in this round."""
     touched = line.victims.touched
     stuck = {line.waiting[job].team for job, reason in line.reasons.items() if reason in _TEAM_COULD_START}
     running = [one for one in pool.holders if one.may_grow and not one.is_leaving and one.id not in touched]

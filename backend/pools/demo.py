@@ -1,7 +1,7 @@
-"""The demo tenant: somebody to sign in as, a team, a project, a key, and a pool to run in.
+"""The demo tenant: a user, a team, a project, an API key, and a pool.
 
-Invariant: made once, repaired after that. Running it again changes nothing that is already right, so it may run at
-every start; what an operator added beside it is left alone.
+Invariant: idempotent. It creates what is missing and repairs what is wrong, so it may run at every start; an operator's
+additions stay unchanged.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from backend.pools.models import Device, ResourcePool, TeamQuota
 
 EMAIL = "demo@laminar.local"
 TEAM, PROJECT, POOL = "Demo", "First steps", "demo"
-CAPACITY = 8  # slots on a CPU pool: the demo job takes three, so a second one fits beside it
+CAPACITY = 8  # slots on a CPU pool: the demo job takes three, so a second one fits too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Demo:
     project: Project
     pool: ResourcePool
     api_key: str
-    """The one that was wanted, or a new one if that was never ours, is revoked or has expired."""
+    """The requested key, or a new one if that is unknown, revoked or expired."""
 
 
 @transaction.atomic
 def ensure_demo(*, password: str, wanted_api_key: str | None, now: datetime) -> Demo:
-    # Two starts at once would both find nothing and make two teams: the first statement makes them take turns.
+    # Serializes concurrent starts, which would otherwise create two teams.
     pool, _ = ResourcePool.objects.get_or_create(
         name=POOL, defaults={"flavor": "cpu", "capacity": CAPACITY, "device": Device.CPU}
     )
@@ -67,11 +67,11 @@ def _api_key(user: User, team: Team, wanted: str | None, *, now: datetime) -> st
     caller = recognise_api_key(wanted, now=now)
     if caller is not None and caller.team == team:
         return wanted
-    return _taken_in(user, team, wanted) or create_api_key(team=team, created_by=user, name="demo")[1]
+    return _import_key(user, team, wanted) or create_api_key(team=team, created_by=user, name="demo")[1]
 
 
-def _taken_in(user: User, team: Team, wanted: str) -> str | None:
-    """A key that outlived its database (the file was kept, the data was not) is entered again."""
+def _import_key(user: User, team: Team, wanted: str) -> str | None:
+    """Imports a key that outlived its database (its file was kept, the data was not)."""
     if not is_well_formed(wanted) or ApiKey.objects.filter(prefix=prefix_of(wanted)).exists():
         return None
     return create_api_key(team=team, created_by=user, name="demo", text=wanted)[1]

@@ -1,8 +1,8 @@
-"""Elastic replicas: devices that nobody waits for become further replicas of running jobs. Pure.
+"""Elastic replicas: idle devices become further replicas of running jobs. Pure.
 
 Invariants:
-- one replica at a time to whoever's team borrows least, so that idle devices are spread and not grabbed;
-- a replica is taken within ceiling, fence and budget like a job; it may always be taken back.
+- replicas are granted one at a time, to the team that borrows least, so idle devices are spread;
+- a replica needs room within ceiling, fence and budget like a job, and can always be taken back.
 """
 
 import heapq
@@ -12,14 +12,14 @@ from datetime import datetime
 from backend.pools.balance import Balance
 from backend.pools.views import HolderView, Resize
 
-# A round writes two rows for each; the next round goes on.
+# A round writes two rows for each; the next round continues.
 MOST_GRANTS = 200
 
 _Key = tuple[float, float, int, str]
 
 
 def grant_replicas(balance: Balance, growing: Sequence[HolderView], *, now: datetime) -> tuple[Resize, ...]:
-    """One entry for every job that gains any, with all its elastic replicas."""
+    """One entry per job that gains replicas, with its new total of elastic replicas."""
     gained: dict[str, int] = {}
     borrowed: dict[str, int] = {}
     jobs = {one.id: one for one in growing}

@@ -1,7 +1,7 @@
-"""Forecasts: the decision on changed inputs. Pure, because `decide` is.
+"""Forecasts of start times: `decide` on changed inputs. Pure, like `decide`.
 
-A forecast lets everything that runs take its longest time and nobody else come. Jobs usually end sooner, so it is
-rather too late than too early; a newcomer that goes before can make it later all the same.
+A forecast assumes that every running job takes its maximum runtime and no new job is submitted. Jobs usually end
+sooner, so it is rather too late than too early; a new job of higher rank can still delay a start.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from backend.pools.decide import decide
 from backend.pools.victims import MIN_RUNTIME
 from backend.pools.views import HolderView, PoolView, QueuedJobView, Verdict
 
-# Rounds that one forecast may take, and jobs that it may look at in all of them together: a page waits for it.
+# Most rounds of one forecast, and most jobs in all its rounds together: a page waits for it.
 MOST_ROUNDS, MOST_LOOKS = 60, 60_000
 DRAINED_AFTER = timedelta(minutes=1)
-"""The time after which devices asked back are free, about."""
+"""Approximate time until reclaimed devices are free."""
 
 
 def only_ahead_of(view: PoolView, job_id: str, verdict: Verdict) -> PoolView:
-    """Whoever comes later in the line changes nothing for this job."""
+    """Drops jobs further back in the line, which do not affect this job."""
     ahead = set(verdict.admitted)
     for name in verdict.line:
         ahead.add(name)
@@ -29,13 +29,13 @@ def only_ahead_of(view: PoolView, job_id: str, verdict: Verdict) -> PoolView:
 
 
 def would_start(view: PoolView, job: QueuedJobView) -> bool:
-    """This one in the place of the job with the same id."""
+    """Whether `job`, in place of the queued job with its id, would start now."""
     queued = [job if other.id == job.id else other for other in view.queued]
     return job.id in decide(replace(view, queued=queued)).admitted
 
 
 def largest_that_starts(view: PoolView, job: QueuedJobView, sizes: Sequence[int]) -> int | None:
-    """Of the sizes, which rise, the largest with which the job would start now."""
+    """The largest of the ascending sizes with which the job would start now."""
     low, high, best = 0, len(sizes) - 1, None
     while low <= high:
         middle = (low + high) // 2
@@ -47,7 +47,7 @@ def largest_that_starts(view: PoolView, job: QueuedJobView, sizes: Sequence[int]
 
 
 def starts_at(view: PoolView, job_id: str) -> datetime | None:
-    """None: not within as many rounds as are looked ahead."""
+    """None: not within the rounds that are simulated."""
     for _ in range(max(5, min(MOST_ROUNDS, MOST_LOOKS // max(1, len(view.queued))))):
         verdict = decide(view)
         if job_id in verdict.admitted:
@@ -95,7 +95,7 @@ def _holding(job: QueuedJobView, now: datetime) -> HolderView:
 
 
 def _next_moment(view: PoolView) -> datetime | None:
-    """The next moment at which an input of the decision changes by itself."""
+    """The next moment at which an input of the decision changes without an event."""
     moments = [one.ends_by for one in view.holders if one.ends_by is not None]
     moments += [one.since + MIN_RUNTIME for one in view.holders if one.preemptible]
     moments += [job.not_before for job in view.queued if job.not_before is not None]
@@ -105,7 +105,7 @@ def _next_moment(view: PoolView) -> datetime | None:
 
 
 def _at(view: PoolView, moment: datetime) -> PoolView:
-    """The view at a later moment: leaving jobs have left, those that ran as long as they may are over."""
+    """The view at a later moment: leaving jobs and those at their maximum runtime are gone."""
     holders = [
         replace(one, replicas_leaving=0)
         for one in view.holders

@@ -1,10 +1,10 @@
-"""The history of a team in a pool, older use counting less: the tie-breaker of fair share.
+"""A team's decayed use of a pool: the tie-breaker of fair share.
 
-    U(now) = U(then) * 2^(-(now - then) / half-life) + the same of every device-second held since
+    U(now) = U(then) * 2^(-(now - then) / half-life) + the decayed device-seconds held since
 
 Invariants:
-- it follows from the reservations, so a round that is late or comes twice changes nothing;
-- it decides who goes first, never what is paid.
+- it is derived from reservations, so a late or repeated round changes nothing;
+- it affects the order only, never bills.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from backend.pools.models import ResourcePool, UsageDecay
 HALF_LIFE = timedelta(days=1)
 WRITTEN_EVERY = timedelta(seconds=10)
 
-# The integral of a decaying second is (2^-x(end) - 2^-x(start)) * half-life / ln 2. Postgres calls a power that is
-# too small an error, hence the 500.
+# The integral of a decaying second is (2^-x(end) - 2^-x(start)) * half-life / ln 2. Postgres raises an error for a
+# power that is too small, hence the 500.
 _HELD_SINCE = """
 WITH held AS (
     SELECT r.team_id, r.devices,
@@ -31,20 +31,20 @@ SELECT team_id, SUM(devices * %(half)s / ln(2)
     * (power(2, -LEAST(500, ended_ago / %(half)s)) - power(2, -LEAST(500, began_ago / %(half)s))))
 FROM held WHERE began_ago > ended_ago GROUP BY team_id
 """
-_OLDEST = timedelta(days=30)  # of which a billionth is left
+_OLDEST = timedelta(days=30)  # after which a billionth is left
 
 
 def histories_of(pool: ResourcePool, *, now: datetime) -> dict[str, float]:
-    """By team id; who never had anything is not in it."""
-    found = {row.team_id: _decayed(row, now) for row in UsageDecay.objects.filter(pool=pool)}
+    """By team id, without teams that never held devices."""
+    histories = {row.team_id: _decayed(row, now) for row in UsageDecay.objects.filter(pool=pool)}
     oldest = UsageDecay.objects.filter(pool=pool).order_by("as_of").values_list("as_of", flat=True).first()
     since = max(oldest or now - _OLDEST, now - _OLDEST)
     with connection.cursor() as db:
         half = HALF_LIFE.total_seconds()
         db.execute(_HELD_SINCE, {"pool": pool.pk, "now": now, "since": since, "half": half})
         for team_id, more in db.fetchall():
-            found[team_id] = found.get(team_id, 0.0) + max(0.0, float(more))
-    return found
+            histories[team_id] = histories.get(team_id, 0.0) + max(0.0, float(more))
+    return histories
 
 
 def are_stale(pool: ResourcePool, *, now: datetime) -> bool:

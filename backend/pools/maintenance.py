@@ -1,10 +1,10 @@
-"""Maintenance of the site: announced by an operator with a date, told on every page and by REST, over by itself.
+"""Maintenance of the site: announced by an operator, shown on every page and by REST, ends by itself.
 
     announced ──▶ (stops_from: nothing starts) ──▶ begins ──▶ ends: by itself, or earlier by an operator
 
 Invariants:
-- what runs goes on; that nothing starts begins and ends with the clock, so nobody has to be there;
-- whoever changes a notice says which version they saw; every act is in the site's log.
+- running jobs continue; starts stop and resume by the clock, without an operator;
+- a change of a notice needs the version that the operator saw; every action is in the site's log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from backend.pools.models import Maintenance, ResourcePool
 
 LONGEST_TEXT: Final = 300
 LONGEST: Final = timedelta(days=31)
-"""A notice that is forgotten is not to keep a site closed for ever."""
+"""Bounds how long a forgotten notice can stop the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +32,16 @@ class MaintenanceTerms:
     begins_at: datetime
     ends_at: datetime
     stops_from: datetime | None = None
-    """From then until the end no job starts; None: they do."""
+    """No job starts from then until the end; None: jobs start."""
 
 
 def announce(operator: Operator, terms: MaintenanceTerms, *, now: datetime) -> Maintenance:
     """Raises `Invalid`."""
     _refuse_nonsense(terms, now)
     with transaction.atomic():
-        made = Maintenance.objects.create(**asdict(terms), created_at=now)
-        _tell(operator, made, "maintenance.announced", now=now, data=_told(terms))
-    return made
+        notice = Maintenance.objects.create(**asdict(terms), created_at=now)
+        _note_change(operator, notice, "maintenance.announced", now=now, data=_describe(terms))
+    return notice
 
 
 def change_maintenance(
@@ -58,23 +58,23 @@ def change_maintenance(
             setattr(notice, name, value)
         notice.version += 1
         notice.save()
-        data = {"before": _told(before), "after": _told(terms)}
-        _tell(operator, notice, "maintenance.changed", now=now, data=data)
+        data = {"before": _describe(before), "after": _describe(terms)}
+        _note_change(operator, notice, "maintenance.changed", now=now, data=data)
     return notice
 
 
 def end_maintenance(operator: Operator, notice_id: str, *, if_match: str | None, now: datetime) -> Maintenance:
-    """Now, whatever was announced: it is told no more, and jobs start. Raises `NotFound`, `PreconditionFailed`."""
+    """Ends it now: the notice disappears, and jobs start. Raises `NotFound`, `PreconditionFailed`."""
     with transaction.atomic():
         notice = _locked(notice_id, if_match, now)
         notice.ended_at, notice.version = now, notice.version + 1
         notice.save()
-        _tell(operator, notice, "maintenance.ended", now=now, data={})
+        _note_change(operator, notice, "maintenance.ended", now=now, data={})
     return notice
 
 
 def announced(now: datetime) -> QuerySet[Maintenance]:
-    """What is to come or under way, the next one first."""
+    """Upcoming and current maintenance, the next one first."""
     return Maintenance.objects.filter(ended_at__isnull=True, ends_at__gt=now).order_by("begins_at", "pk")
 
 
@@ -83,11 +83,11 @@ def stops_starts(now: datetime) -> bool:
 
 
 def the_notice(notice_id: str, now: datetime) -> Maintenance:
-    """Raises `NotFound`: one that is over is there no more."""
-    found = announced(now).filter(pk=notice_id).first()
-    if found is None:
-        raise NotFound("There is no such maintenance, or it is over.")
-    return found
+    """Raises `NotFound`, also if it is over."""
+    notice = announced(now).filter(pk=notice_id).first()
+    if notice is None:
+        raise NotFound("Maintenance not found, or it is over.")
+    return notice
 
 
 def _locked(notice_id: str, if_match: str | None, now: datetime) -> Maintenance:
@@ -100,22 +100,26 @@ def _locked(notice_id: str, if_match: str | None, now: datetime) -> Maintenance:
 def _refuse_nonsense(terms: MaintenanceTerms, now: datetime) -> None:
     errors: list[FieldError] = []
 
-    def wrong(field: str, message: str) -> None:
+    def add_error(field: str, message: str) -> None:
         errors.append(FieldError(pointer=f"/{field}", code=field, message=message))
 
     if not 1 <= len(terms.text) <= LONGEST_TEXT or not terms.text.isprintable():
-        wrong("text", f"What is done, in one line of 1 to {LONGEST_TEXT} letters; got {len(terms.text)}.")
+        add_error(
+            "text", f"Describe the maintenance in one line of 1 to {LONGEST_TEXT} characters; got {len(terms.text)}."
+        )
     if terms.ends_at <= max(terms.begins_at, now):
-        wrong("ends_at", f"The end is after the beginning and has not passed; got {terms.ends_at:%Y-%m-%d %H:%M} UTC.")
+        add_error("ends_at", f"Must be in the future and after the beginning; got {terms.ends_at:%Y-%m-%d %H:%M} UTC.")
     elif terms.ends_at - min(terms.begins_at, terms.stops_from or terms.begins_at) > LONGEST:
-        wrong("ends_at", f"A maintenance lasts for at most {LONGEST.days} days; it can be made longer later.")
+        add_error("ends_at", f"Maintenance lasts at most {LONGEST.days} days. You can extend it later.")
     if terms.stops_from is not None and terms.stops_from >= terms.ends_at:
-        wrong("stops_from", "Jobs are held back from before the end.")
+        add_error("stops_from", "Must be before the end.")
     if errors:
         raise Invalid(errors=errors)
 
 
-def _tell(operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]) -> None:
+def _note_change(
+    operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]
+) -> None:
     for pool_id in _pools():
         pool_changed()(pool_id, now)
     operator.record(action, notice.pk, now=now, data=data)
@@ -125,5 +129,5 @@ def _pools() -> Sequence[str]:
     return list(ResourcePool.objects.order_by("pk").values_list("pk", flat=True))
 
 
-def _told(terms: MaintenanceTerms) -> dict[str, object]:
+def _describe(terms: MaintenanceTerms) -> dict[str, object]:
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(terms).items()}

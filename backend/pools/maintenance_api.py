@@ -1,4 +1,4 @@
-"""REST over maintenance: everybody with a key reads what is announced, operators announce, change and end it."""
+"""REST over maintenance: every key reads announcements; operators announce, change and end maintenance."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -31,28 +31,28 @@ MAY_OPERATE: Final = ApiKeyAuth(OPERATES)
 
 
 class MaintenanceOut(BaseModel):
-    """To come or under way; what is over is not told."""
+    """Upcoming or current maintenance."""
 
     id: str
     text: str
     begins_at: datetime
     ends_at: datetime
-    stops_from: datetime | None = Field(description="From then until the end no job starts; null: they do.")
+    stops_from: datetime | None = Field(description="No job starts from then until the end. Null: jobs start.")
     is_under_way: bool
 
 
 class MaintenanceIn(Strict):
-    text: Annotated[OneLine, Field(max_length=LONGEST_TEXT, description="What is done, for everybody.")]
+    text: Annotated[OneLine, Field(max_length=LONGEST_TEXT, description="Description, shown to all users.")]
     begins_at: ZonedMoment
-    ends_at: ZonedMoment = Field(description="It is over then, by itself; at most 31 days after it begins.")
-    stops_from: ZonedMoment | None = Field(None, description="From then on no job starts; what runs goes on.")
+    ends_at: ZonedMoment = Field(description="When it ends by itself; at most 31 days after it begins.")
+    stops_from: ZonedMoment | None = Field(
+        None, description="No job starts from then until the end. Running jobs continue."
+    )
 
 
-@router.get(
-    "/maintenance", auth=ANY_KEY, response={200: Page[MaintenanceOut]} | problems(), summary="Maintenance to come"
-)
+@router.get("/maintenance", auth=ANY_KEY, response={200: Page[MaintenanceOut]} | problems(), summary="List maintenance")
 def maintenance(request: HttpRequest) -> Page[MaintenanceOut]:
-    """The next one first."""
+    """Upcoming and current maintenance, the next one first."""
     now = database_now()
     return Page(data=[_out(each, now) for each in announced(now)])
 
@@ -73,7 +73,7 @@ def post_maintenance(request: HttpRequest, response: HttpResponse, body: Mainten
     "/maintenance/{notice_id}",
     auth=MAY_OPERATE,
     response={200: MaintenanceOut} | problems(400, 404, 412, 413, 415, 422),
-    summary="Change announced maintenance",
+    summary="Update maintenance",
 )
 def put_maintenance(
     request: HttpRequest, response: HttpResponse, notice_id: PathId, body: MaintenanceIn, if_match: IfMatch = None
@@ -91,7 +91,7 @@ def put_maintenance(
     summary="End maintenance",
 )
 def delete_maintenance(request: HttpRequest, notice_id: PathId, if_match: IfMatch = None) -> Status[None]:
-    """For operators. Now, whatever was announced; waiting jobs start."""
+    """For operators. Ends it now, whatever was announced. Waiting jobs start."""
     operator = Operator.speaking(caller_of(request), OPERATES)
     end_maintenance(operator, notice_id, if_match=if_match, now=database_now())
     return Status(204, None)

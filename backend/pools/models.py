@@ -1,11 +1,11 @@
 """Pools of devices, quotas and budgets of teams, reservations and claims.
 
-Invariants, held by the database too (constraints here, triggers in the migrations, checked at commit):
-- the live reservations of a pool never exceed its capacity, nor a team's its nominal quota and borrow limit; what may
-  not be preempted stays within the nominal quota. They are written only by the scheduler, under the pool row's lock;
-- the nominal quotas of a pool never add up to more than its capacity, so each can be given back to its team;
-- there is no elastic reservation without its job's trainer reservation; of a job that trains nothing, its replicas';
-- use is derived from reservations, never counted beside them, so it cannot drift.
+Invariants, also enforced by the database (constraints here, triggers in the migrations, checked at commit):
+- live reservations never exceed the pool's capacity, nor a team's its nominal quota plus borrow limit; those of jobs
+  that are not preemptible stay within the nominal quota. Only the scheduler writes them, under the pool row's lock;
+- the nominal quotas of a pool never exceed its capacity together, so each can be returned to its team;
+- an elastic reservation needs its job's trainer reservation; for a job that trains nothing, that of its replicas;
+- use is derived from reservations, never counted separately, so it cannot drift.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ def _pool_id() -> str:
 
 
 class Device(models.TextChoices):
-    """What a pool's devices are. Empty: GPUs wherever its hosts have some, as it was before anybody said."""
+    """A pool's type of device. Empty: GPUs if its hosts have some."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -35,15 +35,15 @@ class ResourcePool(models.Model):
     name = models.CharField(max_length=80, unique=True)
     flavor = models.CharField(max_length=40)
     capacity = models.PositiveIntegerField()
-    device_gb = models.PositiveIntegerField(null=True, blank=True)  # memory of a device, 10^9 bytes; empty: not judged
-    is_open = models.BooleanField(default=True)  # closed: what runs may end, nothing starts
+    device_gb = models.PositiveIntegerField(null=True, blank=True)  # memory of a device, 10^9 bytes; empty: not checked
+    is_open = models.BooleanField(default=True)  # closed: running jobs may end, none starts
     version = models.PositiveIntegerField(default=1, editable=False)  # of settings and quotas, for If-Match
-    # Where its jobs run: the site's own Ray unless it says otherwise. Changed by `clusters.settings` and nothing else.
+    # The Ray that runs its jobs; empty: the site's. Only `clusters.settings` changes these fields.
     ray_url = models.CharField(max_length=300, blank=True, default="", db_default="")
-    ray_token = models.CharField(max_length=64, blank=True, default="", db_default="")  # name of a file, no token
+    ray_token = models.CharField(max_length=64, blank=True, default="", db_default="")  # name of a file, not the token
     labels = models.JSONField(blank=True, default=dict, db_default=Value({}, models.JSONField()))  # of hosts, by Ray
     device = models.CharField(max_length=3, choices=Device.choices, blank=True, default="", db_default="")
-    autoscales = models.BooleanField(default=False, db_default=False)  # fewer devices than `capacity` are no gap
+    autoscales = models.BooleanField(default=False, db_default=False)  # fewer devices than `capacity` are normal
 
     class Meta:
         constraints: ClassVar = [
@@ -56,15 +56,15 @@ class ResourcePool(models.Model):
 
 
 class RayLook(models.Model):
-    """What a pool's Ray was last seen to have. Written by the look alone; it changes nothing that runs."""
+    """The devices that a pool's Ray was last seen to have. Written by probes only; affects no running job."""
 
     pool = models.OneToOneField(ResourcePool, on_delete=models.CASCADE, primary_key=True, related_name="look")
     at = models.DateTimeField()
-    problem = models.CharField(max_length=300, blank=True, default="")  # it did not answer; the rest is of before
-    seen_at = models.DateTimeField(null=True)  # when it answered last
+    problem = models.CharField(max_length=300, blank=True, default="")  # why it did not answer; the rest is older
+    seen_at = models.DateTimeField(null=True)  # when it last answered
     hosts = models.JSONField(default=list)  # of the pool: name, labels, cpus, gpus
-    devices = models.PositiveIntegerField(null=True)  # of theirs, as the pool counts them
-    promised = models.PositiveIntegerField(null=True)  # of these, to this pool and to others on the same hosts
+    devices = models.PositiveIntegerField(null=True)  # of these hosts, in the pool's unit
+    promised = models.PositiveIntegerField(null=True)  # to this pool and to others on the same hosts
     amiss_since = models.DateTimeField(null=True)  # fewer devices than promised, or no answer
 
     @property
@@ -77,7 +77,7 @@ def _maintenance_id() -> str:
 
 
 class Maintenance(models.Model):
-    """Announced to everybody. Over at `ends_at` by itself, or at `ended_at` by an operator."""
+    """Announced to all users. Ends at `ends_at` by itself, or at `ended_at` by an operator."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_maintenance_id, editable=False)
     text = models.CharField(max_length=300)
@@ -95,10 +95,10 @@ class Maintenance(models.Model):
 
 
 class DrainedHost(models.Model):
-    """A host of a Ray that is being taken out: nothing new is placed on it. What it had is kept for when it is away."""
+    """A drained host of a Ray: nothing new is placed on it. Its resources are kept for when it is away."""
 
     ray_url = models.CharField(max_length=300, blank=True, default="")  # as of pools; empty: the site's own
-    name = models.CharField(max_length=255)  # its ids change whenever Ray begins again there
+    name = models.CharField(max_length=255)  # its ids change whenever Ray restarts there
     at = models.DateTimeField()
     by = models.CharField(max_length=64)  # as in the audit log
     reason = models.CharField(max_length=200, blank=True, default="")
@@ -114,9 +114,9 @@ class TeamQuota(models.Model):
     pool = models.ForeignKey(ResourcePool, on_delete=models.CASCADE, related_name="quotas")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="quotas")
     nominal = models.PositiveIntegerField()
-    borrow_limit = models.PositiveIntegerField(null=True, blank=True)  # above nominal; empty: whatever is free
+    borrow_limit = models.PositiveIntegerField(null=True, blank=True)  # above nominal; empty: no limit
     lend_limit = models.PositiveIntegerField(null=True, blank=True)  # of nominal, while unused; empty: all of it
-    weight = models.FloatField(default=1.0)  # a team of weight 2 has the same share while it borrows twice as much
+    weight = models.FloatField(default=1.0)  # a team of weight 2 may borrow twice as much for the same share
 
     class Meta:
         constraints: ClassVar = [
@@ -128,9 +128,9 @@ class TeamQuota(models.Model):
 class ReservationRole(models.TextChoices):
     TRAINER = "trainer"
     ROLLOUT = "rollout"
-    """The replicas without which the job does not start."""
+    """The replicas required for the job's start."""
     ELASTIC = "elastic"
-    """One further replica; the first to be taken back."""
+    """One further replica; the first to be reclaimed."""
 
 
 class Reservation(models.Model):
@@ -139,9 +139,9 @@ class Reservation(models.Model):
     pool = models.ForeignKey(ResourcePool, on_delete=models.PROTECT, related_name="reservations")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="reservations")
     role = models.CharField(max_length=10, choices=ReservationRole.choices)
-    slot = models.PositiveIntegerField(default=0)  # tells a job's elastic replicas apart
+    slot = models.PositiveIntegerField(default=0)  # distinguishes a job's elastic replicas
     devices = models.PositiveIntegerField()
-    borrowed = models.PositiveIntegerField(default=0)  # how many of them were above nominal when it was made
+    borrowed = models.PositiveIntegerField(default=0)  # devices above nominal when it was created
     created_at = models.DateTimeField()
     reclaimed_at = models.DateTimeField(null=True)  # elastic: when the engine was asked to give it back
     released_at = models.DateTimeField(null=True)
@@ -164,17 +164,17 @@ class Reservation(models.Model):
                 name="reservation_ends_after_it_begins",
             ),
         ]
-        # What a pool and a team hold right now is summed at every scheduling decision.
+        # Every scheduling decision sums what a pool and a team hold right now.
         indexes: ClassVar = [
             models.Index(fields=["pool", "team"], condition=Q(released_at__isnull=True), name="live_reservations"),
             models.Index(
                 fields=["released_at"], name="reservations_by_end"
-            ),  # what was held since then: budget, history
+            ),  # devices held since then: budget, history
         ]
 
 
 class Claim(models.Model):
-    """Devices that a preemption is freeing, kept for the job that it was made for."""
+    """Devices that a preemption frees, held for the job it serves."""
 
     job = models.OneToOneField("jobs.Job", on_delete=models.CASCADE, primary_key=True, related_name="claim")
     pool = models.ForeignKey(ResourcePool, on_delete=models.CASCADE, related_name="claims")
@@ -190,7 +190,7 @@ class BudgetPeriod(models.TextChoices):
 
 
 class Budget(models.Model):
-    """The GPU-time of a team in a calendar month (UTC), over all pools. A team without a row has no limit."""
+    """A team's GPU-time per calendar month (UTC), over all pools. A team without a row has no limit."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, primary_key=True, related_name="budget")
     period = models.CharField(max_length=10, choices=BudgetPeriod.choices, default=BudgetPeriod.MONTH)
@@ -199,7 +199,7 @@ class Budget(models.Model):
 
 
 class UsageDecay(models.Model):
-    """The use of a pool by a team, older use counting less: the history that fair share looks at. Not for bills."""
+    """A team's decayed use of a pool: the history for fair share. Not for bills."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey(ResourcePool, on_delete=models.CASCADE, related_name="+")

@@ -1,6 +1,6 @@
-"""Purses: what budgets beyond a team's GPU-seconds leave for jobs of a pool, for the scheduler to draw from.
+"""Purses: what further budgets, beyond a team's GPU-seconds, leave for jobs of a pool.
 
-Pools know neither projects' nor people's budgets, nor prices, so no money either; who does fills this port.
+Pools know no budgets of projects and users, and no prices; `backend.budgets` fills this port.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,13 +18,13 @@ class Purses:
     of_team: Mapping[str, str] = field(default_factory=dict)
     of_project: Mapping[str, str] = field(default_factory=dict)
     of_person: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """By team and person: a budget of somebody in one team says nothing of another."""
+    """By team and user: a user's budget is per team."""
 
     def drawn_on(self, team: str, project: str, person: int) -> tuple[str, ...]:
-        found = (self.of_team.get(team), self.of_project.get(project), self.of_person.get((team, person)))
-        return tuple(name for name in found if name is not None)
+        names = (self.of_team.get(team), self.of_project.get(project), self.of_person.get((team, person)))
+        return tuple(name for name in names if name is not None)
 
 
 PursesOf = Callable[[ResourcePool, Collection[str], datetime, bool], Purses]
-"""Of the teams; with True, locked until the end of the transaction, so that pools take turns."""
+"""For the teams; with True, locked until the end of the transaction, which serializes pools."""
 purses_of: Port[PursesOf] = Port("budgets of money, projects and people")

@@ -1,4 +1,4 @@
-"""Pools, quotas and budgets, as programs see them. Adding a field is fine, changing one is not."""
+"""REST representations of pools, quotas and budgets. Fields may be added, but not changed."""
 
 from datetime import datetime
 from typing import Literal
@@ -12,30 +12,32 @@ from engine.spec.strict import Strict
 
 MOST_DEVICES = 1_000_000  # far more than any pool has, far less than the column holds
 MOST_WEIGHT = 1_000
-MOST_GPU_SECONDS = 2**53  # what every JSON reader keeps exactly
+MOST_GPU_SECONDS = 2**53  # exact in every JSON parser
 
 
 class QuotaOut(BaseModel):
-    nominal: int = Field(description="Devices that the team gets whenever it asks.")
-    borrow_limit: int | None = Field(description="How many more it may borrow while they are free; null: all.")
-    lend_limit: int | None = Field(description="How many of its own, while unused, others may borrow; null: all.")
-    weight: float = Field(description="Of two teams that borrow, one of weight 2 gets twice as much.")
+    nominal: int = Field(description="Devices guaranteed to the team.")
+    borrow_limit: int | None = Field(description="Most devices that it may borrow while they are free. Null: no limit.")
+    lend_limit: int | None = Field(description="Most unused devices of its own that others may borrow. Null: all.")
+    weight: float = Field(description="Of two borrowing teams, one with weight 2 gets twice as many devices.")
     used: int
-    borrowed: int = Field(description="Of those in use, how many are above nominal.")
+    borrowed: int = Field(description="Devices in use above nominal.")
 
 
 class PoolOut(BaseModel):
-    """A pool in devices. `reserved` counts every team's, `quota` is the caller's own."""
+    """A pool, in devices. `reserved` counts all teams; `quota` is the caller's."""
 
     id: str
     name: str
     flavor: str
     capacity: int
     device_gb: int | None = Field(description="Memory of each device, in 10^9 bytes; null: unknown.")
-    is_open: bool = Field(description="False: what runs may end, and nothing starts.")
+    is_open: bool = Field(description="False: running jobs may end, and no job starts.")
     reserved: int
-    missing: int = Field(description="Devices of its hosts that are promised and were not there when last looked at.")
-    is_away: bool = Field(description="What runs it has not answered for a while: what runs goes on, nothing starts.")
+    missing: int = Field(description="Promised devices that were missing when last seen.")
+    is_away: bool = Field(
+        description="Its cluster has not answered for a while: running jobs continue, and no job starts."
+    )
     quota: QuotaOut
 
 
@@ -58,18 +60,18 @@ class QuotaIn(Strict):
 
 
 class BudgetOut(BaseModel):
-    """A budget in GPU-seconds of this calendar month (UTC), over all pools."""
+    """A budget in GPU-seconds for the current calendar month (UTC), over all pools."""
 
     team: str
     period: Literal["month"] = "month"
-    gpu_seconds: int | None = Field(description="The limit; null: none.")
+    gpu_seconds: int | None = Field(description="The limit. Null: no limit.")
     spent: float
-    committed: float = Field(description="What everything that runs would still use if it took its longest.")
-    left: float | None = Field(description="A job starts only if its longest run fits; null: no limit.")
+    committed: float = Field(description="The most that running jobs can still use.")
+    left: float | None = Field(description="A job starts only if its maximum runtime fits. Null: no limit.")
 
 
 class BudgetIn(Strict):
-    gpu_seconds: int | None = Field(ge=0, le=MOST_GPU_SECONDS, description="Null takes the limit away.")
+    gpu_seconds: int | None = Field(ge=0, le=MOST_GPU_SECONDS, description="Null removes the limit.")
 
 
 def quota_fields(quota: TeamQuota, used: int) -> QuotaOut:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class QuotaExceedsPool(Conflict):
-    """The nominal quotas of a pool's teams would add up to more than it has."""
+    """The nominal quotas of the pool's teams would exceed its capacity."""
 
     code = "quota_exceeds_pool"
 
@@ -35,20 +35,22 @@ class QuotaTerms:
 def set_quota(
     pool: ResourcePool, team: Team, terms: QuotaTerms, *, if_match: str | None, actor: str, now: datetime
 ) -> TeamQuota:
-    """New terms for the next round; running jobs stay. Raises `PreconditionFailed`, `QuotaExceedsPool`."""
+    """Applies from the next round; running jobs continue. Raises `PreconditionFailed`, `QuotaExceedsPool`."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).get(pk=pool.pk)
         refuse_if_changed(if_match, etag_of(pool.version))
         others = TeamQuota.objects.filter(pool=pool).exclude(team=team).aggregate(sum=Sum("nominal"))["sum"] or 0
         if others + terms.nominal > pool.capacity:
             left = pool.capacity - others
-            message = f"at most {left}: the pool has {pool.capacity} devices and promises {others} to other teams"
+            message = (
+                f"must be at most {left}: the pool has {pool.capacity} devices and promises {others} to other teams"
+            )
             error = FieldError(pointer="/nominal", code="quota_exceeds_pool", message=message)
             raise QuotaExceedsPool(errors=[error])
-        quota, was_made = TeamQuota.objects.select_for_update(no_key=True).get_or_create(
+        quota, is_new = TeamQuota.objects.select_for_update(no_key=True).get_or_create(
             pool=pool, team=team, defaults=_columns(terms)
         )
-        before = {} if was_made else _columns(_terms(quota))
+        before = {} if is_new else _columns(_terms(quota))
         for name, value in _columns(terms).items():
             setattr(quota, name, value)
         quota.save()
@@ -63,9 +65,9 @@ def set_quota(
 def set_budget(
     team: Team, gpu_seconds: int | None, *, if_match: str | None, actor: str, now: datetime
 ) -> Budget | None:
-    """None takes the limit away. What runs goes on; the next start is judged by the new limit."""
+    """None removes the limit. Running jobs continue; the new limit applies to the next start."""
     with transaction.atomic():
-        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # there may be no row of the budget's to lock
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # the budget may have no row to lock
         budget = Budget.objects.select_for_update(no_key=True).filter(team=team).first()
         refuse_if_changed(if_match, etag_of(budget.version if budget else 0))
         before = budget.gpu_seconds if budget else None
@@ -84,9 +86,9 @@ def set_budget(
 
 
 def release_elastic(job_id: str, *, replicas: int, now: datetime) -> None:
-    """The engine goes on with so many replicas: devices reserved for more are given back, those asked back first.
+    """Releases the reservations of replicas beyond `replicas`, those already reclaimed first.
 
-    In the caller's transaction, which holds the job's lock. Saying it twice changes nothing.
+    Runs in the caller's transaction, which holds the job's lock. Idempotent.
     """
     live = Reservation.objects.filter(job_id=job_id, released_at__isnull=True)
     elastic = list(live.filter(role=ReservationRole.ELASTIC).select_related("job", "pool"))

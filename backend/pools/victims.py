@@ -1,16 +1,16 @@
-"""Victims: the jobs whose devices are taken back, and no more of them than needed. Pure.
+"""Victims of preemption: the fewest jobs and replicas whose devices are taken back. Pure.
 
 Two kinds of preemption, and no other:
-- **reclaim**: the job fits its team's nominal quota, so what others hold above theirs is given back;
-- **priority** inside a team: a job pauses those of its own team that matter strictly less.
-Elastic replicas go first, whichever the kind; of its own team any, of others those that are borrowed.
+- **reclaim**: the job fits its team's nominal quota, so other teams return devices above theirs;
+- **priority** inside a team: a job pauses jobs of its own team with strictly lower priority.
+Elastic replicas go first in both kinds; any of its own team, borrowed ones of other teams.
 
 Invariants:
-- only what runs preemptible is paused, and not before it has run for MIN_RUNTIME;
-- another team loses nothing that is within its nominal quota (a whole job that goes may be larger than the excess);
-- with the victims gone the job fits; with any one of them left alone it would not;
-- two teams never take from each other in turn: whoever reclaims is within nominal afterwards, and nothing is taken
-  from a team within nominal. An elastic replica goes to another borrower only if that one still borrows strictly less.
+- only preemptible jobs are paused, and not before they have run for MIN_RUNTIME;
+- another team loses nothing within its nominal quota (a whole job that goes may be larger than the excess);
+- without the victims the job fits; with any one of them kept it would not;
+- two teams never take from each other in turn: a reclaiming team is within nominal afterwards, and nothing is taken
+  from a team within nominal. An elastic replica moves to another borrower only if that one then borrows strictly less.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,13 +20,13 @@ from datetime import datetime, timedelta
 from backend.pools.balance import Balance
 from backend.pools.views import HolderView, PoolView, QueuedJobView
 
-# A job that was just started is let be: pausing it at once would waste its start, and starts cost minutes.
+# A freshly started job is spared: pausing it would waste its start, and starts cost minutes.
 MIN_RUNTIME = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """One replica of a job, or all of the job."""
+    """One replica of a job, or the whole job."""
 
     holder: HolderView
     devices: int
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Victims:
-    """The jobs that may still lose something in this round."""
+    """Jobs that may still lose devices in this round."""
 
     pool: PoolView
     replicas: dict[str, int] = field(init=False)
@@ -69,7 +69,7 @@ class Victims:
             balance.leave(job.team, taken.devices)
             if taken.whole:
                 self.paused.add(job.id)
-                self.shrunk.discard(job.id)  # all of it leaves, the replicas that were asked for before included
+                self.shrunk.discard(job.id)  # the whole job leaves, including replicas already reclaimed
             else:
                 self.replicas[job.id] -= 1
                 self.shrunk.add(job.id)
@@ -86,7 +86,7 @@ class Victims:
 
 
 def plan_preemption(job: QueuedJobView, balance: Balance, victims: Victims, *, now: datetime) -> Plan | None:
-    """None: no victims that may be taken would let the job start. An empty plan: what is leaving already will do."""
+    """None: no allowed victims would let the job start. An empty plan: devices already leaving suffice."""
     entitled = balance.is_within_nominal(job)
     if balance.fits_soon(job):
         return Plan(taken=()) if entitled else None
@@ -122,7 +122,7 @@ def _plan(
 
 
 def _would_fit_without_any(job: QueuedJobView, trial: Balance, victims: Victims, pausable: list[HolderView]) -> bool:
-    """More taken is never less room, so this settles the hopeless cases at once."""
+    """Removing more never leaves less room, so this settles hopeless cases at once."""
     entitled = trial.is_within_nominal(job)
     shrinkable = [one for one in victims.with_replicas() if _may_shrink(one, job, trial, entitled)]
     for one in shrinkable:
@@ -141,7 +141,7 @@ def _in_order(
     pausable: list[HolderView],
     may_pause: Callable[[HolderView, Balance], bool],
 ) -> Iterator[Taken]:
-    """The next to lose something, as the books stand after what was taken before."""
+    """Yields the next victim, given the accounts after the previous ones."""
     left = dict(victims.replicas)
     entitled = trial.is_within_nominal(job)
     while True:
@@ -172,7 +172,7 @@ def _may_shrink(one: HolderView, job: QueuedJobView, trial: Balance, entitled: b
 
 
 def _no_more_than_needed(job: QueuedJobView, trial: Balance, taken: Iterable[Taken]) -> list[Taken]:
-    """Backwards through the list: whoever can be given back is."""
+    """Restores victims, last first, while the job still fits."""
     kept = list(taken)
     for one in reversed(list(kept)):
         trial.leave(one.holder.team, -one.devices)

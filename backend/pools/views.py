@@ -1,4 +1,4 @@
-"""The input of a decision, and its answer. Pure data.
+"""Input and output of a scheduling decision. Pure data.
 
 teams, holders, claims, the line ──PoolView──▶ decide ──Verdict──▶ starts, reasons, preemptions, growth, claims
 """
@@ -10,20 +10,20 @@ from enum import StrEnum
 
 
 class WaitingReason(StrEnum):
-    """The reasons to wait, a closed list: a page and a program can know them all."""
+    """Reasons to wait, a closed list for pages and programs."""
 
-    NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has looked at the job; `decide` never gives it
+    NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has evaluated the job; `decide` never returns it
     EXCEEDS_MAX = "exceeds_max"  # more than the pool has, or than the team may ever use there
     POOL_CLOSED = "pool_closed"  # nothing starts in this pool for now
     MAINTENANCE = "maintenance"  # nothing starts on this site until an announced maintenance is over
     NO_SANDBOX = "no_sandbox"  # its environment runs untrusted code, which no host of the pool can confine
     BACKOFF_UNTIL = "backoff_until"  # its last start failed; it may try again later
-    BUDGET = "budget"  # its longest run would cost more than is left this month, of the team's or of another budget
+    BUDGET = "budget"  # its maximum runtime exceeds what is left this month of the team's or another budget
     TEAM_CEILING = "team_ceiling"  # the team's quota, and what it may borrow, is in use
-    BEHIND_PRIORITY = "behind_priority"  # what its team may use is being kept for a job before it in the team's line
+    BEHIND_PRIORITY = "behind_priority"  # its team's devices are held for an earlier job of the team
     WAITING_LENDER_FENCE = "waiting_lender_fence"  # enough devices are free, but other teams do not lend them
     POOL_FULL = "pool_full"  # not enough devices are free
-    BACKFILL_HOLD = "backfill_hold"  # enough are free, but they are being kept for an older, bigger job
+    BACKFILL_HOLD = "backfill_hold"  # enough are free, but held for an older, bigger job
     PREEMPTION_IN_PROGRESS = "preemption_in_progress"  # devices are being freed for this job
 
 
@@ -36,9 +36,9 @@ class TeamView:
     """Of nominal, while it is unused; None: all of it."""
     weight: float = 1.0
     usage: float = 0.0
-    """GPU-seconds of the past, the older the less."""
+    """Decayed GPU-seconds of the past."""
     budget_left: float | None = None
-    """GPU-seconds that are neither spent nor promised to what runs; None: no limit."""
+    """GPU-seconds neither spent nor committed to running jobs; None: no limit."""
 
     @property
     def ceiling(self) -> float:
@@ -51,17 +51,17 @@ class TeamView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurseView:
-    """A budget that jobs draw on beside their team's: a project's or a person's."""
+    """A budget that jobs draw on in addition to their team's: a project's or a user's."""
 
     left: float
-    """Device-seconds of this pool that are neither spent nor promised to what runs."""
+    """Device-seconds of this pool, neither spent nor committed to running jobs."""
     label: str = ""
-    """Whose it is, in a sentence: the budget of …"""
+    """The owner in the phrase "the budget of …"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJobView:
-    """A waiting job. `devices` must be free at once: trainer and least number of replicas."""
+    """A waiting job. `devices` must be free at once: trainer and minimum number of replicas."""
 
     id: str
     team: str
@@ -73,11 +73,11 @@ class QueuedJobView:
     not_before: datetime | None = None
     replica_devices: int = 0
     most_replicas: int = 0
-    """Elastic ones, beyond the least number."""
+    """Elastic ones, beyond the minimum."""
     draws_on: tuple[str, ...] = ()
-    """The names of purses."""
+    """Names of purses."""
     lacks_sandbox: bool = False
-    """It needs one, and the pool's hosts have none."""
+    """Whether it needs a sandbox that the pool's hosts lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class HolderView:
     id: str
     team: str
     devices: int
-    """Of its trainer and least number of replicas."""
+    """Of its trainer and minimum number of replicas."""
     since: datetime
     priority: int = 0
     preemptible: bool = False
     is_leaving: bool = False
-    """It is pausing or stopping: all that it holds will be free soon."""
+    """Whether it is pausing or stopping: all its devices will be free soon."""
     may_grow: bool = False
     replica_devices: int = 0
     replicas: int = 0
@@ -100,7 +100,7 @@ class HolderView:
     replicas_leaving: int = 0
     most_replicas: int = 0
     ends_by: datetime | None = None
-    """The moment at which its longest run is over."""
+    """When its maximum runtime is over."""
     draws_on: tuple[str, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """A pool. `teams` by id: whoever is not in it may use nothing. `claims`: devices kept, by id of the waiting job."""
+    """A pool. `teams` by id: other teams may use nothing. `claims`: held devices, by id of the waiting job."""
 
     capacity: int
     teams: Mapping[str, TeamView]
@@ -122,9 +122,9 @@ class PoolView:
     now: datetime
     is_open: bool = True
     in_maintenance: bool = False
-    """Nothing starts, in no pool."""
+    """No job starts, in any pool."""
     drained: int = 0
-    """Of the capacity, devices that nothing may start on: their hosts are being taken out."""
+    """Devices of the capacity on which nothing may start, because their hosts are drained."""
     holders: Sequence[HolderView] = ()
     claims: Mapping[str, int] = field(default_factory=dict)
     purses: Mapping[str, PurseView] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """A victim, which is paused and goes back into the line."""
+    """A victim, which is paused and re-enters the line."""
 
     victim: str
     on_behalf_of: str
@@ -156,7 +156,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer of a decision. Every queued job is either admitted or has one reason."""
+    """The result of a decision. Every queued job is either admitted or has one reason."""
 
     admissions: tuple[Admission, ...]
     reasons: Mapping[str, WaitingReason]
@@ -164,11 +164,11 @@ class Verdict:
     grants: tuple[Resize, ...] = ()
     reclaims: tuple[Resize, ...] = ()
     claims: Mapping[str, int] = field(default_factory=dict)
-    """All that stand after this round."""
+    """All claims after this round."""
     line: tuple[str, ...] = ()
-    """The waiting jobs, in the order in which they were looked at."""
+    """The waiting jobs, in the order of evaluation."""
     budgets_of: Mapping[str, str] = field(default_factory=dict)
-    """Whose budget is in the way of a job that waits for one, where it is not its team's."""
+    """The label of the budget that a job waits for, unless it is its team's."""
 
     @property
     def admitted(self) -> tuple[str, ...]:

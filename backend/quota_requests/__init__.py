@@ -1,1 +1,1 @@
-"""Questions for more of a pool: a team asks, an operator answers."""
+"""Requests for a larger quota in a pool: from a team, answered by an operator."""

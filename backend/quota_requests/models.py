@@ -1,8 +1,8 @@
-"""A team's question for a larger quota in a pool, and an operator's answer.
+"""A team's request for a larger quota in a pool, and an operator's answer.
 
-Invariants, held by the database too:
-- a team has one open question a pool;
-- an answered question has its moment and who answered; it does not change again (it is answered under its lock).
+Invariants, also enforced by the database:
+- a team has one open request per pool;
+- an answered request has its time and its author, and does not change again (it is answered under its lock).
 """
 
 from typing import ClassVar
@@ -24,10 +24,10 @@ class QuotaRequest(models.Model):
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey(ResourcePool, on_delete=models.CASCADE, related_name="+")
     asked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-    wanted = models.PositiveIntegerField()  # the quota that the team would have
+    wanted = models.PositiveIntegerField()  # the requested total quota
     reason = models.CharField(max_length=500)
     asked_at = models.DateTimeField()
-    granted = models.PositiveIntegerField(null=True)  # the quota that it got; empty: open, or refused
+    granted = models.PositiveIntegerField(null=True)  # the granted total quota; empty: open, or refused
     answer = models.CharField(max_length=500, blank=True, default="")
     answered_at = models.DateTimeField(null=True)
     answered_by = models.CharField(max_length=64, blank=True, default="")  # as in the audit log

@@ -1,9 +1,9 @@
-"""Asking for quota, and answering.
+"""Requesting quota, and answering requests.
 
 Invariants:
-- asking changes nothing but the question; a yes sets the quota in the same transaction, by the service that operators'
-  own changes go through, so that neither is there without the other;
-- both are in the team's log, and both sides are told: by mail where there is mail, on their pages in any case.
+- a request changes no quota; granting it sets the quota in the same transaction, by the service that operators' own
+  changes use, so that neither exists without the other;
+- both are in the team's log, and both sides are notified: by mail if it is configured, on their pages in any case.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ ANSWERS_SHOWN_FOR = timedelta(days=14)
 
 
 class AskedAlready(Conflict):
-    """Your team has asked for this pool already: an operator answers that question first."""
+    """Your team has an open request for this pool already. Wait for an operator's answer."""
 
     code = "asked_already"
 
 
 class AnsweredAlready(Conflict):
-    """Another operator has answered this question."""
+    """Another operator has answered this request."""
 
     code = "answered_already"
 
@@ -42,10 +42,10 @@ def ask(acting: Acting, pool: ResourcePool, *, wanted: int, reason: str, now: da
     acting.refuse_without("jobs:write")
     errors = []
     if not 1 <= wanted <= MOST_DEVICES:
-        message = f"Ask for 1 to {MOST_DEVICES:,} devices; got {wanted:,}."
+        message = f"Request 1 to {MOST_DEVICES:,} devices; got {wanted:,}."
         errors.append(FieldError(pointer="/wanted", code="wanted", message=message))
     if not reason or len(reason) > LONGEST or not reason.isprintable():
-        message = f"Say what for, in 1 to {LONGEST} letters on one line."
+        message = f"Give a reason in one line of 1 to {LONGEST} characters."
         errors.append(FieldError(pointer="/reason", code="reason", message=message))
     if errors:
         raise Invalid(errors=errors)
@@ -59,23 +59,23 @@ def ask(acting: Acting, pool: ResourcePool, *, wanted: int, reason: str, now: da
             raise AskedAlready from None
         data = {"pool": pool.pk, "wanted": wanted, "reason": reason}
         acting.record("quota.asked", question.pk, now=now, data=data)
-        transaction.on_commit(lambda: _tell_operators(question))
+        transaction.on_commit(lambda: _notify_operators(question))
     return question
 
 
 def answer(
     operator: Operator, question_id: str, *, granted: int | None, words: str, if_match: str | None, now: datetime
 ) -> QuotaRequest:
-    """None: no. Raises `NotFound`, `AnsweredAlready`, `QuotaExceedsPool`, `PreconditionFailed`, `Invalid`."""
+    """None refuses. Raises `NotFound`, `AnsweredAlready`, `QuotaExceedsPool`, `PreconditionFailed`, `Invalid`."""
     if len(words) > LONGEST or not words.isprintable():
-        raise Invalid(f"An answer has at most {LONGEST} letters on one line.")
+        raise Invalid(f"An answer is one line of at most {LONGEST} characters.")
     if granted is not None and granted > MOST_DEVICES:
         raise Invalid(f"A quota is at most {MOST_DEVICES:,} devices; got {granted:,}.")
     with transaction.atomic():
         rows = QuotaRequest.objects.select_for_update(of=("self",), no_key=True).select_related("team", "pool")
         question = rows.filter(pk=question_id).first()
         if question is None:
-            raise NotFound("There is no such question.")
+            raise NotFound("Request not found.")
         if question.answered_at is not None:
             raise AnsweredAlready
         if granted is not None:
@@ -86,7 +86,7 @@ def answer(
         question.save(update_fields=["granted", "answer", "answered_at", "answered_by"])
         data = {"pool": question.pool_id, "wanted": question.wanted, "granted": granted, "answer": words}
         operator.record("quota.answered", question.pk, now=now, data=data, team_id=question.team_id)
-        transaction.on_commit(lambda: _tell_team(question))
+        transaction.on_commit(lambda: _notify_team(question))
     return question
 
 
@@ -97,14 +97,14 @@ def open_questions() -> Sequence[QuotaRequest]:
 
 
 def newest_question(team: Team, pool: ResourcePool, *, now: datetime) -> QuotaRequest | None:
-    """The open one, or one that was answered lately."""
-    found = QuotaRequest.objects.filter(team=team, pool=pool).order_by("-asked_at", "-pk").first()
-    is_old = found is not None and found.answered_at is not None and found.answered_at < now - ANSWERS_SHOWN_FOR
-    return None if is_old else found
+    """The open request, or one answered recently."""
+    newest = QuotaRequest.objects.filter(team=team, pool=pool).order_by("-asked_at", "-pk").first()
+    is_old = newest is not None and newest.answered_at is not None and newest.answered_at < now - ANSWERS_SHOWN_FOR
+    return None if is_old else newest
 
 
 def _terms(pool: ResourcePool, team: Team, nominal: int) -> QuotaTerms:
-    """What the team may borrow and lends stays."""
+    """Keeps the team's borrow and lend limits and its weight."""
     row = TeamQuota.objects.filter(pool=pool, team=team).first()
     return QuotaTerms(
         nominal=nominal,
@@ -114,18 +114,22 @@ def _terms(pool: ResourcePool, team: Team, nominal: int) -> QuotaTerms:
     )
 
 
-def _tell_operators(question: QuotaRequest) -> None:
+def _notify_operators(question: QuotaRequest) -> None:
     text = (
-        f"Team {question.team.name} asks for a quota of {question.wanted} devices in pool {question.pool.name}:\n\n"
-        f"{question.reason}\n\nAnswer it on the operator's page.\n"
+        f"Team {question.team.name} requests a quota of {question.wanted} devices in pool {question.pool.name}:\n\n"
+        f"{question.reason}\n\nAnswer on the operator page.\n"
     )
     for address in User.objects.filter(is_staff=True, is_active=True).order_by("email").values_list("email", flat=True):
-        send_letter(address, f"{question.team.name} asks for quota", text)
+        send_letter(address, f"{question.team.name} requests quota", text)
 
 
-def _tell_team(question: QuotaRequest) -> None:
+def _notify_team(question: QuotaRequest) -> None:
     if question.asked_by is None or not question.asked_by.is_active:
         return
-    said = "No." if question.granted is None else f"Your team's quota is now {question.granted} devices."
-    text = f"You asked for {question.wanted} devices in pool {question.pool.name}. {said}\n\n{question.answer}\n"
-    send_letter(question.asked_by.email, f"Your question for quota in {question.pool.name}", text)
+    outcome = (
+        "The request was declined."
+        if question.granted is None
+        else f"Your team's quota is now {question.granted} devices."
+    )
+    text = f"You requested {question.wanted} devices in pool {question.pool.name}. {outcome}\n\n{question.answer}\n"
+    send_letter(question.asked_by.email, f"Your quota request for {question.pool.name}", text)

@@ -136,7 +136,7 @@ def test_a_viewer_sees_members_and_no_button(world: World, viewer: Client) -> No
 
 def test_the_last_owner_is_told_why_they_cannot_go(world: World, owner: Client) -> None:
     page = owner.get("/members/")
-    assert "a team needs at least one owner" in text_of(page)
+    assert "a team keeps an owner" in text_of(page)
     answer = owner.post(f"/members/{world.owner.public_id}/change", {"remove": "yes"}, follow=True)
     assert "Make another member an owner first" in text_of(answer)
 

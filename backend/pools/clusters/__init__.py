@@ -1,1 +1,1 @@
-"""The Rays that pools run on: where they are, what each pool may use of them, and what they were last seen to have."""
+"""The Rays that pools run on: addresses, the hosts that each pool may use, and the devices last seen there."""

@@ -1,4 +1,4 @@
-"""REST over the settings of pools, for operators: where a pool runs, on which hosts, and what was seen there."""
+"""REST over the settings of pools, for operators: a pool's Ray, its hosts, and the devices last seen there."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -38,15 +38,15 @@ class HostOut(BaseModel):
 
 
 class LookOut(BaseModel):
-    """What the pool's Ray was last seen to have."""
+    """The devices that the pool's Ray was last seen to have."""
 
     at: datetime
-    seen_at: datetime | None = Field(description="When it answered last; what follows is of then.")
-    devices: int | None = Field(description="Of the pool's hosts, in the pool's devices.")
-    promised: int | None = Field(description="Of these: the pool's capacity, and that of other pools on its hosts.")
+    seen_at: datetime | None = Field(description="When it last answered. The fields below are of that time.")
+    devices: int | None = Field(description="Devices of the pool's hosts.")
+    promised: int | None = Field(description="Capacity of the pool plus that of other pools on its hosts.")
     missing: int
-    is_amiss: bool = Field(description="For a while now: devices are missing, or it does not answer.")
-    problem: str = Field(description="Why it is amiss; empty: it is not.")
+    is_amiss: bool = Field(description="Whether devices are missing, or it has not answered, for over a minute.")
+    problem: str = Field(description="The problem; empty if there is none.")
     hosts: list[HostOut] = Field(description="At most 500.")
 
 
@@ -58,21 +58,21 @@ class DrainedOut(BaseModel):
 
 
 class HostWish(Strict):
-    host: Annotated[OneLine, Field(max_length=255, description="Its name, as in the settings' `look`.")]
+    host: Annotated[OneLine, Field(max_length=255, description="Host name, as in `look` of the pool's settings.")]
     reason: Annotated[OneLine, Field(max_length=LONGEST_REASON)] = ""
 
 
 class PoolSettingsOut(PoolSettings):
-    """Of a token no more than the name of its file is ever told."""
+    """A pool's settings. Of a token, only the name of its file is included."""
 
     id: str
-    look: LookOut | None = Field(description="Null: nobody has looked yet.")
-    drained: list[DrainedOut] = Field(description="Hosts that nothing new is placed on.")
-    num_drained: int = Field(description="Of the capacity, what nothing starts on because of them.")
+    look: LookOut | None = Field(description="Null: not probed yet.")
+    drained: list[DrainedOut] = Field(description="Hosts on which nothing new is placed.")
+    num_drained: int = Field(description="Devices of the capacity that are unavailable because of drained hosts.")
 
 
 class PoolPatch(Strict):
-    """What is left out stays."""
+    """Omitted fields stay unchanged."""
 
     name: settings.Name | None = None
     flavor: settings.Flavor | None = None
@@ -85,7 +85,7 @@ class PoolPatch(Strict):
     ray_url: settings.Address | None = None
     ray_token: settings.Token | None = None
     moves_what_runs: bool = Field(
-        False, description="With another address: what runs is looked for there. Else the pool must hold nothing."
+        False, description="With a new address: running jobs are expected there. Otherwise no job may hold devices."
     )
 
 
@@ -93,53 +93,53 @@ class PoolPatch(Strict):
     "/pools",
     auth=MAY_OPERATE,
     response={201: PoolSettingsOut} | problems(400, 409, 413, 415, 422),
-    summary="Make a pool",
+    summary="Create a pool",
 )
 def post_pool(request: HttpRequest, response: HttpResponse, body: PoolSettings) -> Status[PoolSettingsOut]:
-    """For operators. Teams use it once they have a quota in it."""
+    """For operators. A team can use the pool once it has a quota there."""
     operator, now = Operator.speaking(caller_of(request), settings.SCOPE), database_now()
-    return Status(201, _told(make_pool(operator, body, now=now), response, now))
+    return Status(201, _tag_and_represent(make_pool(operator, body, now=now), response, now))
 
 
 @router.get(
     "/pools/{pool_id}/settings",
     auth=MAY_OPERATE,
     response={200: PoolSettingsOut} | problems(404),
-    summary="A pool's settings, and what its Ray has",
+    summary="Get a pool's settings",
 )
 def pool_settings(request: HttpRequest, response: HttpResponse, pool_id: PathId) -> PoolSettingsOut:
-    """For operators. The ETag is of the settings and of all quotas of the pool."""
-    return _told(the_pool(pool_id), response, database_now())
+    """For operators. Includes the devices that its Ray was last seen to have. The ETag covers settings and quotas."""
+    return _tag_and_represent(the_pool(pool_id), response, database_now())
 
 
 @router.patch(
     "/pools/{pool_id}/settings",
     auth=MAY_OPERATE,
     response={200: PoolSettingsOut} | problems(400, 404, 409, 412, 413, 415, 422),
-    summary="Change a pool's settings",
+    summary="Update a pool's settings",
 )
 def patch_pool(
     request: HttpRequest, response: HttpResponse, pool_id: PathId, body: PoolPatch, if_match: IfMatch = None
 ) -> PoolSettingsOut:
-    """For operators. What runs stays; labels and device hold for attempts that begin from now on. 409 `pool_in_use`:
-    the capacity is below what is held or promised, or the address changes while jobs hold devices there."""
+    """For operators. Running jobs continue; labels and device apply to later attempts. 409 `pool_in_use`: the
+    new capacity is below what is held or promised, or the address changes while jobs hold devices there."""
     pool, now = the_pool(pool_id), database_now()
-    wanted = merged(settings_of(pool), _given(body))
+    requested = merged(settings_of(pool), _given(body))
     changed = change_pool(
-        Operator.speaking(caller_of(request), settings.SCOPE), pool, wanted, moves_what_runs=body.moves_what_runs,
+        Operator.speaking(caller_of(request), settings.SCOPE), pool, requested, moves_what_runs=body.moves_what_runs,
         if_match=if_match or etag_of(pool.version), now=now,
     )  # fmt: skip
-    return _told(changed, response, now)
+    return _tag_and_represent(changed, response, now)
 
 
 @router.get(
     "/operator/pools",
     auth=MAY_OPERATE,
     response={200: Page[PoolSettingsOut]} | problems(),
-    summary="All pools, with their settings",
+    summary="List all pools with their settings",
 )
 def all_pools(request: HttpRequest) -> Page[PoolSettingsOut]:
-    """For operators. By name."""
+    """For operators. Sorted by name."""
     now = database_now()
     return Page(data=[_represent_pool(pool, now) for pool in ResourcePool.objects.order_by("name")])
 
@@ -148,38 +148,38 @@ def all_pools(request: HttpRequest) -> Page[PoolSettingsOut]:
     "/pools/{pool_id}/hosts:drain",
     auth=MAY_TAKE_OUT,
     response={200: PoolSettingsOut} | problems(400, 404, 409, 413, 415, 422),
-    summary="Take a host out",
+    summary="Drain a host",
 )
 def drain_host(request: HttpRequest, response: HttpResponse, pool_id: PathId, body: HostWish) -> PoolSettingsOut:
-    """For operators. No pool of this Ray places anything new on it; what runs there ends, or is paused and resumed.
-    Twice is the same as once. 409 `host_unknown`: the Ray was last seen without it."""
+    """For operators. No pool of this Ray places new work on it; running jobs end there, or are paused and resumed.
+    Idempotent. 409 `host_unknown`: the Ray was last seen without this host."""
     pool, now = the_pool(pool_id), database_now()
     drain(Operator.speaking(caller_of(request), OPERATES), pool, body.host, reason=body.reason, now=now)
-    return _told(pool, response, now)
+    return _tag_and_represent(pool, response, now)
 
 
 @router.post(
     "/pools/{pool_id}/hosts:give-back",
     auth=MAY_TAKE_OUT,
     response={200: PoolSettingsOut} | problems(400, 404, 413, 415, 422),
-    summary="Give a host back",
+    summary="Return a drained host",
 )
 def give_host_back(request: HttpRequest, response: HttpResponse, pool_id: PathId, body: HostWish) -> PoolSettingsOut:
-    """For operators. Jobs may be placed on it again. Twice is the same as once."""
+    """For operators. Jobs may be placed on the host again. Idempotent."""
     pool, now = the_pool(pool_id), database_now()
     give_back(Operator.speaking(caller_of(request), OPERATES), pool, body.host, now=now)
-    return _told(pool, response, now)
+    return _tag_and_represent(pool, response, now)
 
 
 def _given(body: PoolPatch) -> dict[str, Any]:
     given = body.model_dump(exclude_unset=True, exclude={"moves_what_runs"})
     nulls = [name for name, value in given.items() if value is None and name not in settings.NULLABLE]
     if nulls:
-        raise Invalid(f"{', '.join(nulls)}: null is no value of it; leave it out, and it stays as it is.")
+        raise Invalid(f"{', '.join(nulls)}: null is not allowed. Omit a field to keep its value.")
     return given
 
 
-def _told(pool: ResourcePool, response: HttpResponse, now: datetime) -> PoolSettingsOut:
+def _tag_and_represent(pool: ResourcePool, response: HttpResponse, now: datetime) -> PoolSettingsOut:
     tagged(response, etag_of(pool.version))
     return _represent_pool(pool, now)
 

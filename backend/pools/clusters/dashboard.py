@@ -1,8 +1,8 @@
-"""A Ray's dashboard: its version, its hosts, and whatever else it is asked over HTTP, without importing Ray.
+"""A client of Ray's dashboard over HTTP (version, hosts, further requests), without importing Ray.
 
 Invariants:
-- every question ends within seconds, and no proxy of the environment sees the cluster's token;
-- no clear answer raises `RayUnreachable`, a no `RayRefused`: what is told is never guessed.
+- every request ends within seconds, and no proxy of the environment sees the cluster's token;
+- an unclear response raises `RayUnreachable`, a refusal `RayRefused`: results are never guessed.
 """
 
 from typing import Any, Final
@@ -12,23 +12,23 @@ import httpx
 from backend.pools.clusters.looks import RayHost
 
 ANSWER_TIMEOUT: Final = httpx.Timeout(10.0, connect=2.0)
-MOST_HOSTS: Final = 10_000  # that Ray tells of at once
+MOST_HOSTS: Final = 10_000  # of one response of Ray
 _ACCELERATOR: Final = "accelerator_type:"
 _REFUSALS: Final = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.BAD_REQUEST}
 
 
 class LauncherError(RuntimeError):
-    """The engine could not be reached or would not answer."""
+    """The engine was unreachable or refused the request."""
 
     retryable = True
 
 
 class RayUnreachable(LauncherError):
-    """Ray gave no clear answer. It may be down, restarting, or unreachable from here."""
+    """Ray gave no clear response. It may be down, restarting, or unreachable from here."""
 
 
 class RayRefused(LauncherError):
-    """Ray understood and said no: a wrong token, or a request that it never takes."""
+    """Ray refused the request: the token is wrong, or the request is invalid."""
 
     retryable = False
 
@@ -48,21 +48,21 @@ class Dashboard:
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
-            answer = self._client.request(method, path, **request)
+            response = self._client.request(method, path, **request)
         except httpx.HTTPError as error:
             raise RayUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
-        if answer.status_code in _REFUSALS:
-            raise RayRefused(f"{method} {path}: {answer.status_code} {_last_line(answer)}")
-        return answer
+        if response.status_code in _REFUSALS:
+            raise RayRefused(f"{method} {path}: {response.status_code} {_last_line(response)}")
+        return response
 
     def version(self) -> str:
-        told = document(self.send("GET", "/api/version"))
-        if not isinstance(told, dict):
-            raise RayUnreachable(f"not Ray's version: {str(told)[:200]}")
-        return str(told.get("ray_version", ""))
+        reply = document(self.send("GET", "/api/version"))
+        if not isinstance(reply, dict):
+            raise RayUnreachable(f"not Ray's version: {str(reply)[:200]}")
+        return str(reply.get("ray_version", ""))
 
     def hosts(self) -> list[RayHost]:
-        """Those that are alive."""
+        """Hosts that are alive."""
         return hosts_in(self.send("GET", "/api/v0/nodes", params={"limit": MOST_HOSTS}))
 
 
@@ -81,7 +81,7 @@ def document(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        raise RayUnreachable(f"not an answer of Ray's: {error}") from error
+        raise RayUnreachable(f"not a response of Ray: {error}") from error
 
 
 def unclear(answer: httpx.Response) -> RayUnreachable:
@@ -101,5 +101,5 @@ def _host_of(row: dict[str, Any]) -> RayHost:
 
 
 def _last_line(answer: httpx.Response) -> str:
-    """Of a traceback, the line that says something."""
+    """Of a traceback, the line with the error."""
     return (answer.text.strip().splitlines() or [""])[-1][:300]

@@ -1,12 +1,12 @@
-"""Hosts that are being taken out of a Ray, for a repair or for good.
+"""Hosts drained from a Ray, for a repair or for good.
 
-    drained ──▶ attempts that begin from now on avoid it ──▶ what runs ends, or makes way ──▶ given back
+    drained ──▶ new attempts avoid it ──▶ running jobs end, or are paused ──▶ given back
 
 Invariants:
-- a host is of a Ray, so every pool on that Ray heeds; draining twice, and giving back twice, is the same as once;
-- a host is known by its name, so one that begins again is still out; its present ids are asked for at each launch;
-- what is left for a pool's jobs is counted as if all that runs were on the other hosts: too little for a while, and
-  never so much that a job starts for which there is no place.
+- a host belongs to a Ray, so every pool on that Ray avoids it; draining and returning are idempotent;
+- a host is identified by its name, so it stays drained after a restart; its current ids are fetched at each launch;
+- a pool's remaining devices are counted as if all running jobs were on the other hosts: too few for a while, but never
+  so many that a job starts without room.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,21 +29,21 @@ LONGEST_REASON: Final = 200
 
 
 class HostsChosenById(Conflict):
-    """The pool names its hosts by Ray's ids: take this one out of its labels instead."""
+    """The pool selects its hosts by Ray's ids. Remove this host from the pool's labels instead."""
 
     code = "hosts_chosen_by_id"
 
 
 class HostUnknown(Conflict):
-    """The pool's Ray was last seen without a host of this name; it is looked at every 30 seconds."""
+    """The pool's Ray was last seen without a host of this name. It is probed every 30 seconds."""
 
     code = "host_unknown"
 
 
 def drain(operator: Operator, pool: ResourcePool, name: str, *, reason: str, now: datetime) -> DrainedHost:
-    """One that the pool was last seen to have. Raises `HostUnknown`, `HostsChosenById`."""
-    beside = _beside(pool)
-    if any(NODE_ID in each.labels for each in beside):
+    """Drains a host that the pool was last seen to have. Raises `HostUnknown`, `HostsChosenById`."""
+    neighbours = _pools_on_same_ray(pool)
+    if any(NODE_ID in each.labels for each in neighbours):
         raise HostsChosenById
     with transaction.atomic():
         seen = [host for host in hosts_seen(look_of(pool)) if host.name == name]
@@ -62,18 +62,18 @@ def drain(operator: Operator, pool: ResourcePool, name: str, *, reason: str, now
             },
         )
         if is_new:
-            _tell(operator, beside, "host.drained", row, now=now)
+            _note_change(operator, neighbours, "host.drained", row, now=now)
     return row
 
 
 def give_back(operator: Operator, pool: ResourcePool, name: str, *, now: datetime) -> bool:
-    """Jobs may be placed on it again. False: they might already."""
+    """Allows jobs on the host again. False: they were allowed already."""
     with transaction.atomic():
         row = DrainedHost.objects.select_for_update().filter(ray_url=pool.ray_url, name=name).first()
         if row is None:
             return False
         DrainedHost.objects.filter(pk=row.pk).delete()
-        _tell(operator, _beside(pool), "host.given_back", row, now=now)
+        _note_change(operator, _pools_on_same_ray(pool), "host.given_back", row, now=now)
     return True
 
 
@@ -88,7 +88,7 @@ def ids_to_avoid(pool: ResourcePool, hosts: Collection[RayHost]) -> list[str]:
 
 
 def devices_out(pool: ResourcePool) -> int:
-    """Of its capacity, what nothing may start on. A Ray that gets hosts by itself gets others instead."""
+    """Unavailable devices of the capacity. An autoscaling Ray replaces its drained hosts."""
     drained = [] if pool.autoscales else drained_of(pool)
     look = look_of(pool) if drained else None
     if look is None or look.seen_at is None:
@@ -106,11 +106,13 @@ def hosts_seen(look: RayLook | None) -> list[RayHost]:
     return [RayHost(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
-def _beside(pool: ResourcePool) -> list[ResourcePool]:
+def _pools_on_same_ray(pool: ResourcePool) -> list[ResourcePool]:
     return [each for each in ResourcePool.objects.order_by("pk") if address_of(each).url == pool.ray_url]
 
 
-def _tell(operator: Operator, pools: Sequence[ResourcePool], action: str, row: DrainedHost, *, now: datetime) -> None:
+def _note_change(
+    operator: Operator, pools: Sequence[ResourcePool], action: str, row: DrainedHost, *, now: datetime
+) -> None:
     for pool in pools:
         pool_changed()(pool.pk, now)
     operator.record(action, row.name, now=now, data={"ray_url": row.ray_url, "reason": row.reason})

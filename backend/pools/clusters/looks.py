@@ -1,13 +1,12 @@
-"""The devices that a pool's Ray has, against those that are promised of it.
+"""Compares the devices of a pool's Ray with those promised from it.
 
     hosts of one Ray ──chosen by each pool's labels──▶ devices of a pool ◀── promised: its capacity, and that of
                                                                              other pools on its hosts or some of them
 
 Invariants:
-- what is counted as missing could not be had by any order of things; that nothing is missing promises nothing, since
-  Ray may have given devices to others;
-- a Ray that does not answer is noted, and what it had before stays known;
-- a look changes nothing that waits or runs. It is of operators and of pages.
+- a missing device could not be had in any arrangement; without missing devices Ray may still have given some to others;
+- a Ray that does not answer is recorded, and its last known hosts are kept;
+- a probe changes neither waiting nor running jobs. Its results are for operators and pages.
 """
 
 import logging
@@ -22,9 +21,9 @@ from engine.spec.labels import is_chosen
 
 log = logging.getLogger(__name__)
 
-AMISS_AFTER: Final = timedelta(seconds=60)  # two looks; a Ray that restarts is back within one
+AMISS_AFTER: Final = timedelta(seconds=60)  # two probes; a restarting Ray is back within one
 MOST_HOSTS_KEPT: Final = 500
-PRECISION: Final = 4  # Ray counts in parts of this size; sums of floats are not that exact
+PRECISION: Final = 4  # Ray counts to this many decimals; sums of floats are less exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class RayHost:
     cpus: float
     gpus: float
     kinds: tuple[str, ...] = ()
-    """What Ray calls its accelerators, such as H100."""
+    """Ray's names of its accelerators, such as H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Found:
 
 
 def find(pools: Sequence[ResourcePool], hosts: Sequence[RayHost]) -> Mapping[str, Found]:
-    """By pool; all of them are on the Ray with these hosts."""
+    """By pool; all pools must be on the Ray with these hosts."""
     chosen = {pool.pk: tuple(host for host in hosts if is_chosen(host.labels, pool.labels)) for pool in pools}
     ids = {pool_id: {host.id for host in of_pool} for pool_id, of_pool in chosen.items()}
     device = {pool.pk: device_of(pool, chosen[pool.pk]) for pool in pools}
@@ -69,9 +68,9 @@ def find(pools: Sequence[ResourcePool], hosts: Sequence[RayHost]) -> Mapping[str
 
 
 def note_found(pools: Sequence[ResourcePool], hosts: Sequence[RayHost], *, now: datetime) -> None:
-    found = find(pools, hosts)
+    found_of = find(pools, hosts)
     for pool in pools:
-        of_pool = found[pool.pk]
+        of_pool = found_of[pool.pk]
         is_amiss = of_pool.devices + _taken_out(pool, of_pool) < of_pool.promised and not pool.autoscales
         kept = [asdict(host) | {"labels": dict(host.labels)} for host in of_pool.hosts[:MOST_HOSTS_KEPT]]
         _note(pool, is_amiss=is_amiss, now=now, problem="", seen_at=now, hosts=kept, devices=of_pool.devices,
@@ -79,7 +78,7 @@ def note_found(pools: Sequence[ResourcePool], hosts: Sequence[RayHost], *, now: 
 
 
 def _taken_out(pool: ResourcePool, found: Found) -> int:
-    """Devices of hosts that an operator drained and that are gone: that they are is no gap."""
+    """Devices of drained hosts that are gone, which are not counted as missing."""
     rows = DrainedHost.objects.filter(ray_url=pool.ray_url).exclude(name__in=[host.name for host in found.hosts])
     gone = [
         RayHost(id="", name=row.name, labels=row.labels, cpus=row.cpus, gpus=row.gpus)
@@ -104,14 +103,14 @@ def _note(pool: ResourcePool, *, is_amiss: bool, now: datetime, **seen: object) 
     if is_amiss and not was_amiss:
         log.error("pool=%s %s", pool.name, words(look))
     if was_amiss and not is_amiss:
-        log.warning("pool=%s has what is promised again: %s devices", pool.name, look.devices)
+        log.warning("pool=%s has its promised devices again: %s", pool.name, look.devices)
 
 
 def words(look: RayLook) -> str:
-    """For operators."""
+    """The problem, for operators."""
     if look.problem:
         return f"its Ray does not answer: {look.problem}"
-    return f"its Ray has {look.devices} of the {look.promised} devices that are promised of these hosts"
+    return f"its Ray has {look.devices} of the {look.promised} devices promised on these hosts"
 
 
 def is_amiss(look: RayLook | None, now: datetime) -> bool:
@@ -119,7 +118,7 @@ def is_amiss(look: RayLook | None, now: datetime) -> bool:
 
 
 def amiss(now: datetime) -> list[RayLook]:
-    """For a page, a probe or an alarm: every pool whose Ray has been away, or short of devices, for a while."""
+    """Every pool whose Ray has been away, or short of devices, for a while: for pages, probes and alarms."""
     looks = RayLook.objects.filter(amiss_since__lte=now - AMISS_AFTER).select_related("pool")
     return list(looks.order_by("pool__name"))
 

@@ -1,6 +1,6 @@
-"""The sandbox on a pool's hosts: by their own word, as the pool's Ray was last seen to hand it on.
+"""Whether a pool's hosts have a sandbox, by their own reports as last seen through the pool's Ray.
 
-Invariant: hosts that take no work (a head without CPUs) do not count, and what nobody has said is held against nobody.
+Invariant: hosts without CPUs (a head node) do not count, and a host without a report counts as having one.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from engine.spec.sandbox import has_sandbox
 
 
 def lacks_sandbox(pool: ResourcePool) -> bool:
-    """All of its hosts say that they have none."""
+    """True if every host reports that it has none."""
     seen: list[Mapping[str, Any]] = RayLook.objects.filter(pool=pool).values_list("hosts", flat=True).first() or []
     working = [host["labels"] for host in seen if host["cpus"]]
     return bool(working) and not any(map(has_sandbox, working))

@@ -1,10 +1,11 @@
-"""Changes of a pool by an operator: its size, its Ray, the hosts of it that its jobs may use.
+"""An operator's changes to a pool: its size, its Ray, and the hosts that its jobs may use.
 
 Invariants:
-- only an operator makes or changes a pool; every change is in the site's log, and whoever saw another version is told;
-- what runs goes on: a pool does not shrink below what is held or promised of it, and its Ray changes while nothing is
-  held, or because all that runs is to be looked for at the new address;
-- what follows from labels and device holds for attempts that begin after the change.
+- only an operator creates or changes a pool; every change is in the site's log, and a change based on an old version is
+  refused;
+- running jobs continue: a pool does not shrink below its held or promised devices, and its Ray changes only while no
+  device is held, or if running jobs are expected at the new address;
+- labels and device apply to attempts that start after the change.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,39 +41,37 @@ def _address(url: str) -> str:
 def _token(name: str) -> str:
     if name and not is_name(name):
         raise ValueError(
-            f"the name of a file in LAMINAR_RAY_TOKENS_DIR: letters, digits, dot, dash and underscore, at most "
-            f"{LONGEST_NAME}; got {name[:LONGEST_NAME]!r}. The token itself is written into that file"
+            f"must be the name of a file in LAMINAR_RAY_TOKENS_DIR: letters, digits, dot, dash and underscore, at most "
+            f"{LONGEST_NAME}; got {name[:LONGEST_NAME]!r}. Write the token itself into that file"
         )
     return name
 
 
 Name = Annotated[OneLine, Field(min_length=1, max_length=LONGEST_POOL_NAME)]
-Flavor = Annotated[OneLine, Field(min_length=1, max_length=LONGEST_FLAVOR, description="What people call its devices.")]
+Flavor = Annotated[OneLine, Field(min_length=1, max_length=LONGEST_FLAVOR, description="Display name of its devices.")]
 Capacity = Annotated[int, Field(ge=0, le=MOST_DEVICES, description="Devices: GPUs, or slots of CPUs.")]
-Memory = Annotated[int | None, Field(ge=1, le=MOST_GB, description="Of a device, in 10^9 bytes; null: not judged.")]
-IsOpen = Annotated[bool, Field(description="False: what runs may end, and nothing starts.")]
+Memory = Annotated[int | None, Field(ge=1, le=MOST_GB, description="Of a device, in 10^9 bytes; null: not checked.")]
+IsOpen = Annotated[bool, Field(description="False: running jobs may end, and no job starts.")]
 Kind = Annotated[
     Literal["gpu", "cpu"] | None,
-    Field(description="gpu: nothing runs without one. cpu: none is taken or seen. null: GPUs where hosts have some."),
+    Field(description="gpu: jobs need GPUs. cpu: GPUs are neither used nor visible. null: GPUs if hosts have some."),
 ]
-Labels = Annotated[
-    LabelSelector, Field(description="Ray's labels of the hosts that its jobs may use; {}: all of them.")
-]
-Autoscales = Annotated[bool, Field(description="Its Ray adds hosts by itself: fewer devices than promised are no gap.")]
+Labels = Annotated[LabelSelector, Field(description="Ray labels of the hosts that its jobs may use; {}: all hosts.")]
+Autoscales = Annotated[bool, Field(description="Its Ray adds hosts on demand: fewer devices than promised are normal.")]
 Address = Annotated[
-    Text, Field(max_length=1_000, description="Of its Ray's Jobs API; empty: the site's own."), AfterValidator(_address)
+    Text,
+    Field(max_length=1_000, description="Address of its Ray's Jobs API; empty: the site's Ray."),
+    AfterValidator(_address),
 ]
 Token = Annotated[
     Text,
-    Field(
-        max_length=1_000, description="The name of its file in LAMINAR_RAY_TOKENS_DIR; empty: that Ray asks for none."
-    ),
+    Field(max_length=1_000, description="Name of the token's file in LAMINAR_RAY_TOKENS_DIR; empty: no token."),
     AfterValidator(_token),
 ]
 
 
 class PoolSettings(Strict):
-    """All that an operator says of a pool. Quotas are the teams' and have routes of their own."""
+    """An operator's settings of a pool. Quotas belong to teams and have their own routes."""
 
     name: Name
     flavor: Flavor
@@ -88,13 +87,13 @@ class PoolSettings(Strict):
     @model_validator(mode="after")
     def _says_what_is_to_come(self) -> Self:
         if self.autoscales and self.device is None:
-            raise ValueError("autoscales needs device, gpu or cpu: before a host has come nothing else says which")
+            raise ValueError("autoscales needs device, gpu or cpu, which no host can show before it has started")
         return self
 
     @model_validator(mode="after")
     def _token_has_an_address(self) -> Self:
         if self.ray_token and not self.ray_url:
-            raise ValueError("ray_token belongs to ray_url; the site's own Ray has the token of LAMINAR_RAY_TOKEN_FILE")
+            raise ValueError("ray_token needs ray_url; the site's Ray uses LAMINAR_RAY_TOKEN_FILE")
         return self
 
     def columns(self) -> dict[str, Any]:
@@ -105,30 +104,30 @@ NULLABLE: Final = frozenset({"device_gb", "device"})
 
 
 class PoolInUse(Conflict):
-    """What runs in the pool does not fit the change."""
+    """Running jobs prevent this change."""
 
     code = "pool_in_use"
 
 
 def settings_of(pool: ResourcePool) -> PoolSettings:
-    told = {name: getattr(pool, name) for name in PoolSettings.model_fields}
-    return PoolSettings.model_construct(**told | {"device": pool.device or None})
+    values = {name: getattr(pool, name) for name in PoolSettings.model_fields}
+    return PoolSettings.model_construct(**values | {"device": pool.device or None})
 
 
 def merged(settings: PoolSettings, given: Mapping[str, Any]) -> PoolSettings:
-    """What is not given stays. Raises `Invalid`."""
-    told = settings.model_dump() | dict(given)
-    if not told["ray_url"] and "ray_token" not in given:
-        told["ray_token"] = ""  # back to the site's own Ray
-    return read_settings(told)
+    """Fields that are not given keep their values. Raises `Invalid`."""
+    values = settings.model_dump() | dict(given)
+    if not values["ray_url"] and "ray_token" not in given:
+        values["ray_token"] = ""  # back to the site's own Ray
+    return read_settings(values)
 
 
-def read_settings(told: Mapping[str, Any]) -> PoolSettings:
+def read_settings(values: Mapping[str, Any]) -> PoolSettings:
     """Raises `Invalid`."""
     try:
-        return PoolSettings.model_validate(told)
+        return PoolSettings.model_validate(values)
     except ValidationError as error:
-        raise Invalid(errors=field_errors(error, told)) from error
+        raise Invalid(errors=field_errors(error, values)) from error
 
 
 def make_pool(operator: Operator, settings: PoolSettings, *, now: datetime) -> ResourcePool:
@@ -149,8 +148,8 @@ def change_pool(
     if_match: str | None,
     now: datetime,
 ) -> ResourcePool:
-    """`moves_what_runs`: its Ray is the same at another address, or takes the other's place, and what runs is looked
-    for there. Raises `PreconditionFailed`, `PoolInUse`, `Conflict`."""
+    """`moves_what_runs`: running jobs are expected at the new address, where the same Ray or its replacement
+    answers. Raises `PreconditionFailed`, `PoolInUse`, `Conflict`."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).get(pk=pool.pk)
         refuse_if_changed(if_match, etag_of(pool.version))
@@ -165,14 +164,14 @@ def change_pool(
         with _name_of_its_own(settings.name):
             pool.save()
         pool_changed()(pool.pk, now)
-        data: dict[str, Any] = {"before": _told(before, changed), "after": _told(settings, changed)}
+        data: dict[str, Any] = {"before": _describe(before, changed), "after": _describe(settings, changed)}
         if moves_what_runs:
             data["moves_what_runs"] = True
         operator.record("pool.changed", pool.pk, now=now, data=data)
     return pool
 
 
-def _told(settings: PoolSettings, names: set[str]) -> dict[str, Any]:
+def _describe(settings: PoolSettings, names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in settings.columns().items() if name in names}
 
 
@@ -182,7 +181,7 @@ def _name_of_its_own(name: str) -> Iterator[None]:
         with transaction.atomic():
             yield
     except IntegrityError as error:
-        message = f"another pool is called {name!r}; every pool has a name of its own"
+        message = f"another pool is named {name!r}; pool names must be unique"
         place = FieldError(pointer="/name", code="name_taken", message=message)
         raise Conflict(errors=[place], code="name_taken") from error
 
@@ -196,13 +195,13 @@ def _refuse_what_does_not_fit(
     least = max(held, promised)
     if settings.capacity < min(least, before.capacity):
         message = (
-            f"at least {least}: jobs hold {held} devices, and quotas promise {promised} to teams; got "
-            f"{settings.capacity}. Lower the quotas, or close the pool and wait, first"
+            f"must be at least {least}: jobs hold {held} devices, and quotas promise {promised} to teams; got "
+            f"{settings.capacity}. First lower the quotas, or close the pool and wait"
         )
         raise PoolInUse(errors=[FieldError(pointer="/capacity", code="pool_in_use", message=message)])
     if settings.ray_url != before.ray_url and held and not moves_what_runs:
         message = (
-            f"jobs hold {held} devices of the Ray that it has. Close the pool and wait until nothing runs, or send "
-            "moves_what_runs if what runs there is to be looked for at the new address"
+            f"jobs hold {held} devices of the present Ray. Close the pool and wait until no job runs, or send "
+            "moves_what_runs if running jobs are to be found at the new address"
         )
         raise PoolInUse(errors=[FieldError(pointer="/ray_url", code="pool_in_use", message=message)])

@@ -47,7 +47,7 @@ def test_a_name_leads_to_a_file_of_the_folder_or_nowhere(tokens: Path, name: str
 def test_a_file_that_holds_no_token_is_said_to(tokens: Path) -> None:
     for content in (" \n", "two\nlines", "\x00"):
         (tokens / "east").write_text(content)
-        with pytest.raises(TokenMissing, match=r"'east' in LAMINAR_RAY_TOKENS_DIR is empty, or holds what is no token"):
+        with pytest.raises(TokenMissing, match=r"'east' in LAMINAR_RAY_TOKENS_DIR is empty or not a token"):
             token_of(RayAddress(url=ELSEWHERE, token="east"))
 
 
@@ -85,7 +85,7 @@ def test_a_token_that_is_renewed_is_used_at_the_next_call_and_written_nowhere(
     ],
 )
 def test_an_address_that_is_none_of_a_jobs_api_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="the address of a Ray's Jobs API, without a name or password in it"):
+    with pytest.raises(ValueError, match="the address of a Ray's Jobs API, without user and password"):
         refuse_address(url)
 
 

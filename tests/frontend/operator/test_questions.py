@@ -25,7 +25,7 @@ def version(world: World) -> str:
 
 def test_yes_sets_the_quota_and_is_seen_by_the_team(world: World, owner: Client, operator: Client) -> None:
     assert "not answered yet" in asked(owner, world)
-    assert "asked for this pool already" in asked(owner, world), "one open question a team and pool"
+    assert "open request for this pool already" in asked(owner, world), "one open question a team and pool"
     assert "A sweep of seeds" in text_of(operator.get("/operator/questions/"))
     question = QuotaRequest.objects.get()
     form = {"act": "grant", "granted": "3", "answer": "Three, for now", "version": version(world)}
@@ -57,13 +57,13 @@ def test_more_than_the_pool_has_is_refused_and_the_question_stays_open(
     asked(owner, world)
     question = QuotaRequest.objects.get()
     form = {"act": "grant", "granted": "999", "version": version(world)}
-    assert "At most" in text_of(operator.post(f"/operator/questions/{question.pk}/answer", form, follow=True))
+    assert "ust be at most" in text_of(operator.post(f"/operator/questions/{question.pk}/answer", form, follow=True))
     assert QuotaRequest.objects.get().answered_at is None
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [({"wanted": "0"}, "Ask for 1 to"), ({"wanted": "many"}, "whole number"), ({"reason": ""}, "Say what for")],
+    [({"wanted": "0"}, "Request 1 to"), ({"wanted": "many"}, "whole number"), ({"reason": ""}, "Give a reason")],
 )
 def test_a_wrong_question_is_not_asked(world: World, owner: Client, typed: dict[str, str], said: str) -> None:
     assert said in asked(owner, world, **typed)

@@ -1,8 +1,8 @@
-"""`manage.py ensure_demo --password-file P --api-key-file K`: the demo tenant, made or repaired; prints one JSON line.
+"""`manage.py ensure_demo --password-file P --api-key-file K`: creates or repairs the demo tenant; prints one JSON line.
 
 Invariants:
-- a password or key that a file holds already is the one that is wanted; what is missing is made and written there;
-- a secret's file is readable by its owner only, and is there whole or not at all.
+- a password or key in its file is used as it is; a missing one is generated and written there;
+- a secret's file is readable by its owner only, and is written atomically.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from django.core.management.base import BaseCommand, CommandError
 
 from backend.pools.demo import ensure_demo
 
-_MIN_PASSWORD = 10  # what settings.AUTH_PASSWORD_VALIDATORS asks of everybody
+_MIN_PASSWORD = 10  # as in settings.AUTH_PASSWORD_VALIDATORS
 
 
 class Command(BaseCommand):
-    help = "Makes or repairs the demo user, team, project, pool, quota and API key."
+    help = "Create or repair the demo user, team, project, pool, quota and API key."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--password-file", type=Path, required=True)
@@ -54,7 +54,7 @@ def _read(file: Path) -> str | None:
 
 
 def _write_secret(file: Path, text: str) -> None:
-    """mkstemp makes the file with mode 600; the rename puts it in place whole."""
+    """mkstemp creates the file with mode 600; the rename is atomic."""
     try:
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     except OSError as error:
