@@ -1,1 +1,1 @@
-"""Assets: the data sets and models that a team uploaded, or that an operator registered."""
+"""Assets: data sets and models that a team uploaded or an operator registered."""

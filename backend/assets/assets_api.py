@@ -1,4 +1,4 @@
-"""REST: data sets and uploaded models. Shape in, call, shape out; the services decide."""
+"""REST: data sets and uploaded models. Parse, call a service, represent."""
 
 from typing import Annotated
 
@@ -46,11 +46,11 @@ PART_BODY = {"requestBody": {"required": True, "content": {"application/octet-st
     "/assets",
     auth=MAY_WRITE,
     response={201: AssetOut, 200: AssetOut} | problems(400, 404, 409, 413, 415, 422),
-    summary="Begin an upload",
+    summary="Start an upload",
 )
 def begin(request: HttpRequest, body: BeginUpload) -> Status[AssetOut]:
-    """The whole listing at once: its bytes are the team's from now on, or it is refused (409 `over_storage_quota`). The
-    same listing under the same name goes on where it was (200). Then PUT every part, and complete it."""
+    """Lists all files at once and reserves their bytes in the team's storage, or fails with 409 `over_storage_quota`.
+    The same listing under the same name resumes its upload (200). Then PUT every part, and complete the upload."""
     caller = caller_of(request)
     project = _project(caller, body.project)
     asset, is_new = begin_upload(
@@ -66,7 +66,7 @@ def begin(request: HttpRequest, body: BeginUpload) -> Status[AssetOut]:
 
 
 @router.get(
-    "/assets", auth=MAY_READ, response={200: Page[AssetOut]} | problems(422), summary="The team's data sets and models"
+    "/assets", auth=MAY_READ, response={200: Page[AssetOut]} | problems(422), summary="List data sets and models"
 )
 def list_assets(
     request: HttpRequest,
@@ -75,17 +75,17 @@ def list_assets(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[AssetOut]:
-    """Newest first: uploads that go on, what is ready, and what an operator registered for everybody."""
+    """Newest first: unfinished uploads, ready assets, and assets that an operator registered for all teams."""
     rows = assets_seen_by(caller_of(request))
     if kind is not None:
         rows = rows.filter(kind=kind)
     if name is not None:
         rows = rows.filter(name=name)
-    found, next_cursor = page_after(rows, cursor=cursor, limit=limit)
-    return Page(data=[AssetOut.of(row) for row in found], has_more=next_cursor is not None, next_cursor=next_cursor)
+    shown, next_cursor = page_after(rows, cursor=cursor, limit=limit)
+    return Page(data=[AssetOut.of(row) for row in shown], has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
-@router.get("/assets/{asset_id}", auth=MAY_READ, response={200: AssetOut} | problems(404), summary="One of them")
+@router.get("/assets/{asset_id}", auth=MAY_READ, response={200: AssetOut} | problems(404), summary="Get an asset")
 def show(request: HttpRequest, asset_id: PathId) -> AssetOut:
     return AssetOut.of(the_asset(caller_of(request), asset_id))
 
@@ -94,19 +94,19 @@ def show(request: HttpRequest, asset_id: PathId) -> AssetOut:
     "/assets/{asset_id}/files",
     auth=MAY_READ,
     response={200: Page[AssetFileOut]} | problems(404, 422),
-    summary="Its files, and which parts are there",
+    summary="List an asset's files",
 )
 def files(
     request: HttpRequest,
     asset_id: PathId,
-    cursor: Annotated[int, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the page before.")] = 0,
+    cursor: Annotated[int, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the previous page.")] = 0,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[AssetFileOut]:
-    """In the order of their names. To go on after an interruption, send what is null, and what has another sha256."""
+    """Sorted by name. To resume an interrupted upload, send the parts that are null or have another sha256."""
     rows = the_asset(caller_of(request), asset_id).files.prefetch_related("parts").filter(number__gte=cursor)
-    found = list(rows[: limit + 1])
-    following = str(found[limit].number) if len(found) > limit else None
-    shown = [AssetFileOut.of(row) for row in found[:limit]]
+    listed = list(rows[: limit + 1])
+    following = str(listed[limit].number) if len(listed) > limit else None
+    shown = [AssetFileOut.of(row) for row in listed[:limit]]
     return Page(data=shown, has_more=following is not None, next_cursor=following)
 
 
@@ -114,23 +114,23 @@ def files(
     "/assets/{asset_id}/files/{number}/parts/{part}",
     auth=MAY_WRITE,
     response={204: None} | problems(400, 404, 409, 411, 413, 415, 422),
-    summary="Send a part",
+    summary="Upload a part",
     openapi_extra=PART_BODY,
 )
 def put(
     request: HttpRequest, asset_id: PathId, number: Number, part: Number, sha256: Annotated[Sha256, Query()]
 ) -> Status[None]:
-    """The body is the part's bytes, as application/octet-stream: 16 MiB, of the last part of a file what is left. Sent
-    again it changes nothing."""
+    """The body is the part's bytes, as application/octet-stream: 16 MiB, or the rest for the last part of a file.
+    Idempotent."""
     caller, now = caller_of(request), database_now()
     asset = the_own_asset(caller, asset_id)
     file = the_file(asset, number)
     if part >= num_parts(file.num_bytes):
-        raise NotFound(f"{file.name} has {num_parts(file.num_bytes)} parts, from 0 on.")
+        raise NotFound(f"{file.name} has {num_parts(file.num_bytes)} parts, counted from 0.")
     if asset.state != AssetState.UPLOADING:
         raise NotUploading()
-    wanted = part_bytes(file.num_bytes, part)
-    with received(request, team=caller.team.pk, num_bytes=wanted, sha256=sha256) as content:
+    expected = part_bytes(file.num_bytes, part)
+    with received(request, team=caller.team.pk, num_bytes=expected, sha256=sha256) as content:
         put_part(file, part, content, sha256=sha256, now=now)
     return Status(204, None)
 
@@ -142,8 +142,8 @@ def put(
     summary="Complete an upload",
 )
 def complete(request: HttpRequest, asset_id: PathId, body: CompleteUpload) -> AssetOut:
-    """It is checked and gets its version. 409 `incomplete` names files that lack parts; 422 says what is not as it was
-    announced, or what of a model is not what it should be. Asked again it answers the same."""
+    """Verifies the upload and assigns a version. 409 `incomplete` names files that lack parts. 422: the bytes differ
+    from the listing, or the model's files are inconsistent. Idempotent."""
     caller = caller_of(request)
     asset, _ = complete_upload(
         the_own_asset(caller, asset_id),
@@ -156,17 +156,20 @@ def complete(request: HttpRequest, asset_id: PathId, body: CompleteUpload) -> As
 
 
 @router.delete(
-    "/assets/{asset_id}", auth=MAY_WRITE, response={204: None} | problems(404, 409), summary="Delete it, or give it up"
+    "/assets/{asset_id}",
+    auth=MAY_WRITE,
+    response={204: None} | problems(404, 409),
+    summary="Delete an asset or an upload",
 )
 def delete(request: HttpRequest, asset_id: PathId) -> Status[None]:
-    """409 `in_use`: a job that is not over uses it. Its version is never given again; its bytes count until they are
-    gone, some minutes later."""
+    """409 `in_use`: a job that has not ended uses it. Its version number is never reused; its bytes count as used until
+    they are deleted, some minutes later."""
     caller = caller_of(request)
     delete_asset(the_own_asset(caller, asset_id).pk, actor=caller.actor, now=database_now())
     return Status(204, None)
 
 
-@router.get("/storage", auth=MAY_READ, response={200: StorageOut} | problems(), summary="What the team keeps, and may")
+@router.get("/storage", auth=MAY_READ, response={200: StorageOut} | problems(), summary="Get the team's storage")
 def storage(request: HttpRequest) -> StorageOut:
     return StorageOut.of(storage_of(caller_of(request).team))
 
@@ -175,24 +178,24 @@ def storage(request: HttpRequest) -> StorageOut:
     "/storage/{team_id}",
     auth=MAY_OPERATE,
     response={200: StorageOut} | problems(400, 404, 413, 415, 422),
-    summary="Set what a team may keep",
+    summary="Set a team's storage limit",
 )
 def put_storage(request: HttpRequest, response: HttpResponse, team_id: PathId, body: ChangeStorage) -> StorageOut:
-    """For operators. What is kept stays, even beyond the new limit."""
+    """For operators. Existing assets are kept, even beyond the new limit."""
     team, actor = the_team(team_id), caller_of(request).actor
     return StorageOut.of(set_storage(team, body.max_bytes, actor=actor, now=database_now()))
 
 
 def _project(caller: Caller, project_id: str | None) -> Project | None:
-    """Of a key that is limited to one, that one."""
+    """The project of a key that is limited to one, else the requested one."""
     limited_to = caller.key.project_id
     if project_id is not None and limited_to not in (None, project_id):
-        raise Denied(f"This key uploads for the project {limited_to} only.")
-    wanted = project_id or limited_to
-    if wanted is None:
+        raise Denied(f"This key can upload only for the project {limited_to}.")
+    chosen = project_id or limited_to
+    if chosen is None:
         return None
-    project = projects_of(caller.team).filter(pk=wanted).first()
+    project = projects_of(caller.team).filter(pk=chosen).first()
     if project is None:
-        error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
-        raise NotFound("There is no project with this id.", errors=[error])
+        error = FieldError(pointer="/project", code="not_found", message="must be the id of a project of your team")
+        raise NotFound("Project not found.", errors=[error])
     return project

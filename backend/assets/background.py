@@ -1,4 +1,4 @@
-"""The background task of assets: gives up forgotten uploads, and takes away the bytes of what was deleted."""
+"""The background task of assets: abandons forgotten uploads, and deletes the bytes of deleted assets."""
 
 from celery import shared_task
 

@@ -4,10 +4,10 @@
         └───────────────────▲
 
 Invariants:
-- a version is given once, when an asset becomes ready, and never again under the same name, whatever is deleted;
-- a ready asset never changes: its digest is what a job is told, and what every node verifies;
+- a version number is assigned once, when an asset becomes ready, and never reused for the name, whatever is deleted;
+- a ready asset never changes: jobs get its digest, and every node verifies it;
 - a row is marked `deleting` before its bytes are touched, and counts against the quota until they are gone;
-- an asset without a team is everybody's: an operator registered it.
+- an asset without a team belongs to all teams: an operator registered it.
 """
 
 from typing import ClassVar
@@ -37,9 +37,9 @@ class AssetState(models.TextChoices):
 
 
 class AssetOrigin(models.TextChoices):
-    UPLOADED = "uploaded"  # its parts are objects of the store, by their hashes
-    FOLDER = "folder"  # it lies in the shared folder, where the operator put it
-    STORE = "store"  # its files are objects of the store, under a prefix of the operator's
+    UPLOADED = "uploaded"  # its parts are objects of the store
+    FOLDER = "folder"  # the operator put its files into the shared folder
+    STORE = "store"  # its files are objects of the store, under a prefix of the operator
 
 
 GONE = (AssetState.DELETING, AssetState.DELETED)
@@ -61,10 +61,10 @@ class Asset(models.Model):
     sha256 = models.CharField(max_length=64, blank=True, default="")  # of its manifest, once it is ready
     config = models.JSONField(null=True)  # a model's config.json
     created_at = models.DateTimeField()
-    created_by = models.CharField(max_length=80)  # as actors are named everywhere: "key:…", "user:…"
+    created_by = models.CharField(max_length=80)  # an actor: "key:…", "user:…"
     ready_at = models.DateTimeField(null=True)
-    expires_at = models.DateTimeField(null=True)  # of an upload: given up if nothing more comes until then
-    next_sweep_at = models.DateTimeField(null=True)  # of what is being deleted; also the claim of who is at it
+    expires_at = models.DateTimeField(null=True)  # of an upload: abandoned if no part arrives until then
+    next_sweep_at = models.DateTimeField(null=True)  # of a deletion; also the sweeper's claim
     deleted_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -91,7 +91,7 @@ class Asset(models.Model):
             ),
         ]  # fmt: skip
         indexes: ClassVar = [
-            # What the sweep still has to do.
+            # Work of the sweep.
             models.Index(fields=["expires_at"], condition=Q(state="uploading"), name="asset_upload_expiry"),
             models.Index(fields=["next_sweep_at"], condition=Q(state="deleting"), name="asset_sweep_due"),
         ]
@@ -101,7 +101,7 @@ class Asset(models.Model):
 
 
 class AssetFile(models.Model):
-    """A file that the listing names, whether or not anything of it has come."""
+    """A file of the listing, whether or not any of its parts has arrived."""
 
     asset = models.ForeignKey(Asset, on_delete=models.CASCADE, related_name="files")
     number = models.PositiveIntegerField()  # by the order of the names
@@ -117,7 +117,7 @@ class AssetFile(models.Model):
 
 
 class AssetPart(models.Model):
-    """A part that is in its place, verified."""
+    """A stored and verified part."""
 
     file = models.ForeignKey(AssetFile, on_delete=models.CASCADE, related_name="parts")
     number = models.PositiveIntegerField()
@@ -130,7 +130,7 @@ class AssetPart(models.Model):
 
 
 class AssetUse(models.Model):
-    """An asset that a job's spec names, as it was found when the job was submitted."""
+    """An asset that a job's spec names, as resolved when the job was submitted."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="asset_uses")
     asset = models.ForeignKey(Asset, on_delete=models.PROTECT, related_name="uses")
@@ -141,7 +141,7 @@ class AssetUse(models.Model):
 
 
 class StorageQuota(models.Model):
-    """A team's bytes. The row that is locked while any of them are taken."""
+    """A team's limit of bytes. The row is locked while bytes are reserved."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, primary_key=True, related_name="storage_quota")
-    max_bytes = models.PositiveBigIntegerField(null=True)  # null: the site's own
+    max_bytes = models.PositiveBigIntegerField(null=True)  # null: the site's default

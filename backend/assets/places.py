@@ -1,10 +1,10 @@
-"""Where the bytes of an asset lie.
+"""Locations of an asset's bytes.
 
-    uploaded    assets/<asset>/<part>, in the store, whichever it is
-    store       <place>/<file>, in the store, as the operator put it there
-    folder      models/<place> or data/<place>, in the shared folder, as the operator put it there
+    uploaded    assets/<asset>/<part>, in the store (folder or bucket)
+    store       <place>/<file>, in the store, put there by the operator
+    folder      models/<place> or data/<place>, in the shared folder, put there by the operator
 
-Invariant: a key is made of ids of ours, or of what an operator said, and of nothing that a tenant chose.
+Invariant: a key consists of generated ids or an operator's input, never of a tenant's.
 """
 
 import logging
@@ -32,7 +32,7 @@ def part_key(asset_id: str, stored_as: str) -> str:
 
 
 def where_is(part: AssetPart) -> tuple[str, int]:
-    """Its object, and from which byte on."""
+    """The part's object, and its offset there."""
     file, asset = part.file, part.file.asset
     if asset.origin == AssetOrigin.STORE:
         return f"{asset.place}/{file.name}", part.number * PART_BYTES
@@ -40,30 +40,30 @@ def where_is(part: AssetPart) -> tuple[str, int]:
 
 
 def shared_folder(kind: str) -> Path:
-    """Both planes know it by this name."""
+    """Both planes use these names."""
     return settings.ENVIRONMENT.store_dir / ("models" if kind == AssetKind.MODEL else "data")
 
 
 def first_bytes(asset: Asset, file: AssetFile, wanted: range) -> bytes:
-    """Of an uploaded file, and of its first part. Raises `StoreError`."""
-    assert wanted.stop <= PART_BYTES, "what is looked at stands in the first part"
+    """Bytes of an uploaded file's first part. Raises `StoreError`."""
+    assert wanted.stop <= PART_BYTES, "only the first part is read"
     stored_as = file.parts.get(number=0).stored_as
     return store().get_range(part_key(asset.pk, stored_as), wanted.start, len(wanted))
 
 
 def remove_bytes(asset: Asset) -> bool:
-    """Of an upload, as many as take seconds; whether they were all. Raises `StoreError`."""
-    found = list(islice(store().list(f"assets/{asset.pk}/"), PARTS_AT_ONCE + 1))
-    for stored in found[:PARTS_AT_ONCE]:
+    """Deletes an upload's bytes for a few seconds; whether all are gone. Raises `StoreError`."""
+    objects = list(islice(store().list(f"assets/{asset.pk}/"), PARTS_AT_ONCE + 1))
+    for stored in objects[:PARTS_AT_ONCE]:
         store().delete(stored.key)
-    return len(found) <= PARTS_AT_ONCE
+    return len(objects) <= PARTS_AT_ONCE
 
 
 @contextmanager
 def while_the_store_answers() -> Iterator[None]:
-    """For a request. Raises `Unavailable`: what is asked again later goes on from here."""
+    """Maps store errors of a request to `Unavailable`. A retry continues from there."""
     try:
         yield
     except (StoreError, OSError) as error:  # a folder's disk is full, or away
         log.error("the store of assets: %s", error)
-        raise Unavailable("The store does not take or give this right now; send it again in a moment.") from error
+        raise Unavailable("The store is unavailable. Try again in a moment.") from error

@@ -1,14 +1,14 @@
-"""Registering what an operator put somewhere: from then on it is a team's, or everybody's, to name.
+"""Registers files that an operator put into the folder or the store, for a team or all teams to name in specs.
 
     data/NAME      of the shared folder: a file of rows, or a folder of them
     models/NAME    of the shared folder: a folder in the Hugging Face layout
     PREFIX/FILE    of the bucket: either
 
-Nothing is copied: nodes read it in the folder that they mount, or by links. What is not registered is named by nobody.
+Nothing is copied: nodes read the mounted folder, or use links. Unregistered files cannot be named.
 
 Invariants:
-- an entry lies directly in its folder, with nothing of it elsewhere, links followed; a prefix is none that we write to;
-- its hash is of its bytes at that moment; whoever changes them afterwards registers a new version.
+- an entry is directly in its folder and has no files elsewhere, links included; a prefix is never one of Laminar's own;
+- its hash is of its bytes at that moment; after a change of the bytes, register a new version.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class _Found:
     name: str
     num_bytes: int
     read: Callable[[int, int], bytes]
-    """From a byte on, so many."""
+    """(start, length) → bytes."""
 
 
 def register_asset(
@@ -54,8 +54,8 @@ def register_asset(
     now: datetime,
     told: Callable[[str], None] = lambda file: None,
 ) -> tuple[Asset, bool]:
-    """The newest version, and whether it is new: what has not changed since is registered already. `team`: None:
-    everybody's. `is_stored`: the place is a prefix of the store. `told`: each file as it is read. Raises `ValueError`,
+    """The newest version, and whether it is new: unchanged files are already registered. `team` None: all teams.
+    `is_stored`: the place is a prefix of the store. `told`: called with each file read. Raises `ValueError`,
     `StoreError`."""
     files = list(_in_store(place) if is_stored else _in_folder(kind, place))
     if not files:
@@ -96,7 +96,7 @@ def register_asset(
 
 
 def entries_of(kind: str) -> list[str]:
-    """What lies in the shared folder, registered or not."""
+    """Entries of the shared folder, registered or not."""
     folder = shared_folder(kind)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
@@ -105,14 +105,14 @@ def _in_folder(kind: str, place: str) -> Iterator[_Found]:
     folder = shared_folder(kind)
     path = folder / place
     if Path(place).name != place or path.resolve().parent != folder.resolve():
-        raise ValueError(f"place: the name of a file or of a folder directly in {folder}, got {place!r}")
+        raise ValueError(f"place must be the name of a file or folder directly in {folder}, got {place!r}")
     if not path.exists():
-        raise ValueError(f"place: there is no {path}")
+        raise ValueError(f"place: {path} does not exist")
     within = [path]
     if path.is_dir():
         within = [each for each in sorted(path.iterdir()) if not each.name.startswith(".")]
         if any(each.resolve().parent != path.resolve() or not each.is_file() for each in within):
-            raise ValueError(f"{path}: its files must be its own, with no folders or links to elsewhere")
+            raise ValueError(f"{path} must contain only files, without folders and links to elsewhere")
     for each in within:
         if each.stat().st_size:
             yield _Found(name=each.name, num_bytes=each.stat().st_size, read=partial(_read, each))
@@ -120,10 +120,10 @@ def _in_folder(kind: str, place: str) -> Iterator[_Found]:
 
 def _in_store(prefix: str) -> Iterator[_Found]:
     if prefix.partition("/")[0] in OURS:
-        raise ValueError(f"place: a prefix of the operator's own, got {prefix!r}, which Laminar itself writes to")
-    for found in store().list(f"{prefix}/"):
-        read = partial(store().get_range, found.key)
-        yield _Found(name=found.key.removeprefix(f"{prefix}/"), num_bytes=found.num_bytes, read=read)
+        raise ValueError(f"place must be a prefix of your own, got {prefix!r}, which Laminar uses")
+    for stored in store().list(f"{prefix}/"):
+        read = partial(store().get_range, stored.key)
+        yield _Found(name=stored.key.removeprefix(f"{prefix}/"), num_bytes=stored.num_bytes, read=read)
 
 
 def _read(file: Path, start: int, num_bytes: int) -> bytes:
@@ -132,18 +132,18 @@ def _read(file: Path, start: int, num_bytes: int) -> bytes:
         return opened.read(num_bytes)
 
 
-def _hashed(found: _Found, told: Callable[[str], None]) -> ManifestFile:
-    told(found.name)
-    starts = range(0, found.num_bytes, PART_BYTES)
-    parts = [hashlib.sha256(found.read(start, PART_BYTES)).hexdigest() for start in starts]
-    return ManifestFile(name=found.name, num_bytes=found.num_bytes, parts=parts)
+def _hashed(file: _Found, told: Callable[[str], None]) -> ManifestFile:
+    told(file.name)
+    starts = range(0, file.num_bytes, PART_BYTES)
+    parts = [hashlib.sha256(file.read(start, PART_BYTES)).hexdigest() for start in starts]
+    return ManifestFile(name=file.name, num_bytes=file.num_bytes, parts=parts)
 
 
 def _config(files: Sequence[_Found]) -> dict[str, Any]:
-    found = next((file for file in files if file.name == CONFIG), None)
-    if found is None or found.num_bytes > MOST_CONFIG_BYTES:
+    config_file = next((file for file in files if file.name == CONFIG), None)
+    if config_file is None or config_file.num_bytes > MOST_CONFIG_BYTES:
         raise ValueError(f"a model needs a {CONFIG} of at most {MOST_CONFIG_BYTES} bytes")
-    config: dict[str, Any] = json.loads(found.read(0, found.num_bytes))
+    config: dict[str, Any] = json.loads(config_file.read(0, config_file.num_bytes))
     return config
 
 

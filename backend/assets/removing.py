@@ -1,11 +1,11 @@
-"""Deletion of assets, and the sweep: of what was deleted, and of uploads that nobody finished.
+"""Deletion of assets, and the sweep of deleted assets and abandoned uploads.
 
 Invariants:
-- nothing that a job which is not over uses is deleted, by nobody;
-- bytes are touched only `GRACE` after the mark, when whoever had not seen it is done, and not if one of those submitted
-  a job with it: then the mark is taken back;
-- a row is `deleted` after the last of its bytes is gone; whoever dies in between leaves it marked, and the next begins
-  again.
+- an asset used by a job that has not ended cannot be deleted;
+- bytes are touched only `GRACE` after the mark, when every transaction that had not seen the mark has ended, and not if
+  one of those submitted a job with the asset: then the mark is removed;
+- a row becomes `deleted` after its last byte is gone; a sweep that dies in between leaves it marked, and the next one
+  starts over.
 """
 
 import logging
@@ -27,46 +27,46 @@ log = logging.getLogger(__name__)
 GRACE: Final = timedelta(seconds=60)
 """Longer than the database lets a statement (20 s) and an idle transaction (30 s) live."""
 GRACE_OF_UPLOADS: Final = timedelta(minutes=5)
-"""Longer than the store takes, tries and waits together (165 s), to put a part that was on its way."""
+"""Longer than the store's tries and waits together (165 s) for a part already being written."""
 CLAIM_LASTS: Final = timedelta(seconds=60)
 DELETIONS_A_SWEEP: Final = 20
 ACTOR: Final = "sweep"
 
 
 class InUse(Conflict):
-    """A job that is not over uses this."""
+    """A job that has not ended uses this asset."""
 
     code = "in_use"
 
 
 def delete_asset(asset_id: str, *, actor: str, now: datetime, reason: str = "asked") -> None:
-    """Marks it. Raises `InUse`, `NotFound`."""
+    """Marks the asset as deleted. Raises `InUse`, `NotFound`."""
     with transaction.atomic():
         asset = Asset.objects.select_for_update(no_key=True).filter(pk=asset_id).exclude(state__in=GONE).first()
         if asset is None:
             raise NotFound(UNKNOWN)
         user = assets_in_use([asset.pk]).get(asset.pk)
         if user is not None:
-            raise InUse(job=user) if asset.team_id else InUse()  # of everybody's, another team's may be the one
+            raise InUse(job=user) if asset.team_id else InUse()  # a shared asset's job may be another team's
         grace = GRACE_OF_UPLOADS if asset.state == AssetState.UPLOADING else GRACE
         asset.state, asset.next_sweep_at, asset.expires_at = AssetState.DELETING, now + grace, None
         asset.save(update_fields=["state", "next_sweep_at", "expires_at"])
-        told = {"kind": asset.kind, "name": asset.name, "version": asset.version, "reason": reason}
+        data = {"kind": asset.kind, "name": asset.name, "version": asset.version, "reason": reason}
         if asset.team_id is None:
-            log.info("deleted asset=%s of everybody by=%s", asset.pk, actor)
+            log.info("deleted shared asset=%s by=%s", asset.pk, actor)
         else:
             record_action(
-                team_id=asset.team_id, actor=actor, action="asset.deleted", target=asset.pk, now=now, data=told
+                team_id=asset.team_id, actor=actor, action="asset.deleted", target=asset.pk, now=now, data=data
             )
 
 
 def give_up_forgotten(*, now: datetime) -> int:
-    """Uploads of which nothing came for long."""
+    """Abandons uploads without a new part for long."""
     forgotten = Asset.objects.filter(state=AssetState.UPLOADING, expires_at__lte=now).order_by("expires_at")
     given_up = 0
     for asset_id in list(forgotten.values_list("pk", flat=True)[:DELETIONS_A_SWEEP]):
         with transaction.atomic():
-            # Under the lock once more: a part may have come this moment.
+            # Checked again under the lock: a part may just have arrived.
             if forgotten.select_for_update(no_key=True).filter(pk=asset_id).exists():
                 delete_asset(asset_id, actor=ACTOR, now=now, reason="never finished")
                 given_up += 1
@@ -80,27 +80,27 @@ def sweep_deleted(*, now: datetime) -> int:
         if asset is None:
             break
         row = Asset.objects.filter(pk=asset.pk, state=AssetState.DELETING)
-        if asset.ready_at is not None and assets_in_use([asset.pk]):  # submitted by who had not seen the mark
+        if asset.ready_at is not None and assets_in_use([asset.pk]):  # submitted before the mark was visible
             row.update(state=AssetState.READY, next_sweep_at=None)
             continue
         try:
-            row.update(ready_at=None)  # from here on there is no way back
+            row.update(ready_at=None)  # irreversible from here
             if asset.origin == AssetOrigin.UPLOADED and not remove_bytes(asset):
-                row.update(next_sweep_at=now)  # there is more, and others may have their turn first
+                row.update(next_sweep_at=now)  # more is left; other assets come first
                 break
         except (OSError, StoreError) as error:
-            log.warning("bytes not removed, trying again asset=%s: %s", asset.pk, error)
+            log.warning("bytes not removed, will retry asset=%s: %s", asset.pk, error)
             continue
         with transaction.atomic():
             num_removed += row.update(state=AssetState.DELETED, deleted_at=now, next_sweep_at=None, project=None)
-            asset.files.all().delete()  # the listing says nothing any more, and is most of the rows
+            asset.files.all().delete()  # the listing is obsolete, and most of the rows
     return num_removed
 
 
 def _claim(now: datetime) -> Asset | None:
     with transaction.atomic():
         due = Asset.objects.filter(state=AssetState.DELETING, next_sweep_at__lte=now).order_by(F("next_sweep_at"), "pk")
-        found = due.select_for_update(skip_locked=True, no_key=True).first()
-        if found is not None:
-            Asset.objects.filter(pk=found.pk).update(next_sweep_at=now + CLAIM_LASTS)
-        return found
+        asset = due.select_for_update(skip_locked=True, no_key=True).first()
+        if asset is not None:
+            Asset.objects.filter(pk=asset.pk).update(next_sweep_at=now + CLAIM_LASTS)
+        return asset

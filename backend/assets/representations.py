@@ -1,4 +1,4 @@
-"""Assets, as programs see them."""
+"""REST representations of assets."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -13,7 +13,7 @@ from engine.spec.asset_manifest import Sha256, num_parts
 from engine.spec.strict import Strict, Text
 
 Kind = Literal["data", "model"]
-AssetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="As a spec will say it.")]
+AssetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name used in specs.")]
 
 
 class BeginUpload(Strict):
@@ -21,40 +21,40 @@ class BeginUpload(Strict):
     name: AssetName
     files: Annotated[list[ListedFile], Field(min_length=1, max_length=MOST_FILES)]
     project: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
-        None, description="Its id: for jobs of this project alone. Without one, for all of the team's."
+        None, description="Id of the project whose jobs may use it. Default: all projects of the team."
     )
 
 
 class CompleteUpload(Strict):
-    num_bytes: int = Field(ge=1, le=2**60, description="Of all files together.")
+    num_bytes: int = Field(ge=1, le=2**60, description="Total size of all files.")
     sha256: Sha256 = Field(
-        description="Of a line for each file, in the order of their names: name, size and the sha256 of every part of "
-        "16 MiB, with blanks between, and a newline."
+        description="Of one line per file, sorted by name: name, size and the sha256 of every part of 16 MiB, "
+        "separated by spaces and ended by a newline."
     )
 
 
 class ChangeStorage(Strict):
-    max_bytes: int | None = Field(ge=0, le=2**60, description="Null: what every team of this site may keep.")
+    max_bytes: int | None = Field(ge=0, le=2**60, description="Null: the site's default.")
 
 
 class AssetOut(BaseModel):
     id: str
     kind: Kind
     name: str
-    version: int | None = Field(description="Null until it is ready.")
-    reference: str | None = Field(description="As a spec names it, this version and no other.")
+    version: int | None = Field(description="Null until the asset is ready.")
+    reference: str | None = Field(description="How a spec names exactly this version.")
     state: AssetState
     project: str | None
-    is_shared: bool = Field(description="An operator registered it for everybody.")
+    is_shared: bool = Field(description="Whether an operator registered it for all teams.")
     num_bytes: int
     num_files: int
     num_parts: int
-    received_parts: int = Field(description="Of an upload that goes on: those that are there.")
-    sha256: str | None = Field(description="Of its manifest; what jobs are told and nodes verify.")
+    received_parts: int = Field(description="Parts of an unfinished upload received so far.")
+    sha256: str | None = Field(description="Digest of its manifest, which nodes verify.")
     created_at: datetime
     created_by: str
     ready_at: datetime | None
-    expires_at: datetime | None = Field(description="Of an upload: given up if nothing more comes until then.")
+    expires_at: datetime | None = Field(description="When an unfinished upload is abandoned unless a part arrives.")
 
     @classmethod
     def of(cls, asset: Asset) -> Self:
@@ -80,15 +80,15 @@ class AssetOut(BaseModel):
 
 
 class AssetFileOut(BaseModel):
-    number: int = Field(description="As the address of its parts has it.")
+    number: int = Field(description="Number in the URL of its parts.")
     name: str
     num_bytes: int
-    parts: list[str | None] = Field(description="The sha256 of each part; null: it has not come yet.")
+    parts: list[str | None] = Field(description="The sha256 of each part. Null: not received yet.")
 
     @classmethod
     def of(cls, file: AssetFile) -> Self:
-        there = {part.number: part.sha256 for part in file.parts.all()}
-        parts = [there.get(number) for number in range(num_parts(file.num_bytes))]
+        received = {part.number: part.sha256 for part in file.parts.all()}
+        parts = [received.get(number) for number in range(num_parts(file.num_bytes))]
         return cls(number=file.number, name=file.name, num_bytes=file.num_bytes, parts=parts)
 
 

@@ -1,9 +1,9 @@
-"""Assets, as somebody may see them.
+"""Assets, as a caller may see them.
 
 Invariants:
-- a thing of another team is answered exactly like one that does not exist; what an operator registered for everybody is
-  everybody's to read, and nobody's to change;
-- a key that is limited to a project sees that project's assets and those of the whole team, and changes its own only.
+- another team's asset is treated like a missing one; assets that an operator registered for all teams are readable by
+  all and changed by none;
+- a key limited to a project sees that project's assets and those of the whole team, and changes only its project's.
 """
 
 import re
@@ -21,24 +21,24 @@ from backend.jobs.models import TERMINAL_STATES
 from engine.spec.asset_manifest import AssetManifest, ManifestFile, num_parts
 
 _ASSET_ID = re.compile(r"asset_[0-9a-z]{20}", re.ASCII)
-MOST_NAMES = 500  # of them a reader picks one; who has more types it
-UNKNOWN = "There is no data set or model with this id."
+MOST_NAMES = 500  # for a selection list; other names can be typed
+UNKNOWN = "Data set or model not found."
 
 
 def assets_of(team: Team, *, project: str | None = None) -> QuerySet[Asset]:
-    """Newest first, without those that are gone. `project`: as far as that one may see."""
-    found = Asset.objects.filter(Q(team=team) | Q(team=None), state__in=(AssetState.UPLOADING, AssetState.READY))
+    """Newest first, without deleted ones. `project`: limits them to what that project may see."""
+    rows = Asset.objects.filter(Q(team=team) | Q(team=None), state__in=(AssetState.UPLOADING, AssetState.READY))
     if project is not None:
-        found = found.filter(Q(project=None) | Q(project=project))
-    return found.order_by("-created_at", "-id")
+        rows = rows.filter(Q(project=None) | Q(project=project))
+    return rows.order_by("-created_at", "-id")
 
 
 def names_for(projects: Sequence[Project], kind: AssetKind) -> list[str]:
-    """As specs in these projects may name what is ready: the newest by its name, and each version."""
+    """Names of ready assets for specs of these projects: the bare name, and each version."""
     rows = Asset.objects.filter(Q(team__in=[each.team_id for each in projects]) | Q(team=None))
     rows = rows.filter(Q(project=None) | Q(project__in=projects), state=AssetState.READY, kind=kind)
-    found = rows.order_by("name", "-version").values_list("name", "version")[:MOST_NAMES]
-    return list(dict.fromkeys(said for name, version in found for said in (name, f"{name}@{version}")))
+    versions = rows.order_by("name", "-version").values_list("name", "version")[:MOST_NAMES]
+    return list(dict.fromkeys(text for name, version in versions for text in (name, f"{name}@{version}")))
 
 
 def assets_seen_by(caller: Caller) -> QuerySet[Asset]:
@@ -47,28 +47,28 @@ def assets_seen_by(caller: Caller) -> QuerySet[Asset]:
 
 def the_asset(caller: Caller, asset_id: str) -> Asset:
     """Raises `NotFound`."""
-    found = assets_seen_by(caller).filter(pk=asset_id).first() if _ASSET_ID.fullmatch(asset_id) else None
-    if found is None:
+    asset = assets_seen_by(caller).filter(pk=asset_id).first() if _ASSET_ID.fullmatch(asset_id) else None
+    if asset is None:
         raise NotFound(UNKNOWN)
-    return found
+    return asset
 
 
 def the_own_asset(caller: Caller, asset_id: str) -> Asset:
-    """One that the caller may change. Raises `NotFound`, `Denied`."""
+    """An asset that the caller may change. Raises `NotFound`, `Denied`."""
     asset = the_asset(caller, asset_id)
     if asset.team_id is None:
-        raise Denied("An operator registered this for everybody; no team changes it.")
+        raise Denied("An operator registered this asset for all teams. Teams cannot change it.")
     if caller.key.project_id not in (None, asset.project_id):
-        raise Denied(f"This key changes assets of the project {caller.key.project_id} only.")
+        raise Denied(f"This key can change only assets of the project {caller.key.project_id}.")
     return asset
 
 
 def the_file(asset: Asset, number: int) -> AssetFile:
     """Raises `NotFound`."""
-    found = AssetFile.objects.filter(asset=asset, number=number).first()
-    if found is None:
-        raise NotFound("This asset has no file of this number.")
-    return found
+    file = AssetFile.objects.filter(asset=asset, number=number).first()
+    if file is None:
+        raise NotFound("This asset has no file with this number.")
+    return file
 
 
 def received_parts(asset: Asset) -> int:
@@ -82,7 +82,7 @@ def incomplete_files(asset: Asset) -> list[str]:
 
 
 def manifest_of(asset: Asset) -> AssetManifest:
-    """Of one that lacks nothing."""
+    """Of a complete asset."""
     rows = asset.files.prefetch_related("parts")
     return AssetManifest(
         files=[
@@ -111,6 +111,6 @@ def uploads_of_model(model: RegisteredModel) -> list[UploadedVersion]:
 
 
 def assets_in_use(asset_ids: Sequence[str]) -> dict[str, str]:
-    """Of these, those that a job needs which is not over, and that job."""
+    """Those of these assets that a job which has not ended uses, with the job."""
     uses = AssetUse.objects.filter(asset__in=asset_ids).exclude(job__state__in=TERMINAL_STATES)
     return dict(uses.values_list("asset_id", "job_id"))

@@ -1,9 +1,9 @@
-"""The bytes that a team may keep, and those that it keeps.
+"""The bytes that a team stores, and may store.
 
 Invariants:
-- bytes are taken under the team's row, in the transaction that makes the asset, and all at once: what an upload will
-  need is its own from the beginning, so of any number of racing uploads none is let in beyond the quota;
-- use is a sum over rows, never a counter: what is not deleted yet counts, whatever happened to whoever deletes.
+- bytes are reserved under the lock of the team's row, in the transaction that creates the asset, and all at once: an
+  upload owns what it will need from the beginning, so concurrent uploads never exceed the quota together;
+- use is a sum over rows, never a counter: rows count until they are deleted, even if a deletion was interrupted.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from backend.assets.models import Asset, AssetOrigin, AssetState, StorageQuota
 from backend.audit.services import record_action
 from backend.errors import Conflict
 
-OF_A_TEAM: Final = 256 * 2**30  # a data set of 100 GB and two versions of a model of 65 GB, until an operator says else
+OF_A_TEAM: Final = 256 * 2**30  # a data set of 100 GB and two versions of a 65 GB model; operators may change it
 
 
 class OverStorageQuota(Conflict):
-    """The team has no room for this: delete something, or ask an operator for more."""
+    """Your team's storage is full. Delete an asset, or ask an operator for more."""
 
     code = "over_storage_quota"
 
@@ -39,30 +39,30 @@ def storage_of(team: Team) -> Storage:
 
 
 def used_bytes(team: Team) -> int:
-    """What lies in the shared folder is the operator's, and costs a team nothing."""
+    """Registered assets belong to the operator and do not count."""
     kept = Asset.objects.filter(team=team, origin=AssetOrigin.UPLOADED).exclude(state=AssetState.DELETED)
     return kept.aggregate(total=Sum("num_bytes"))["total"] or 0
 
 
 def lock_storage(team_id: str) -> StorageQuota:
-    """Until the transaction's end, nobody else takes bytes or gives versions in this team."""
+    """Locks storage and version numbers of the team until the end of the transaction."""
     StorageQuota.objects.get_or_create(team_id=team_id)
     return StorageQuota.objects.select_for_update(no_key=True).get(pk=team_id)
 
 
 def refuse_beyond(quota: StorageQuota, team: Team, *, num_bytes: int) -> None:
-    """Of a locked quota. Raises `OverStorageQuota`."""
+    """For a locked quota. Raises `OverStorageQuota`."""
     used, most = used_bytes(team), _limit(quota)
     if used + num_bytes > most:
         raise OverStorageQuota(
-            f"This needs {num_bytes} bytes; your team keeps {used} of the {most} that it may.",
+            f"This needs {num_bytes} bytes; your team uses {used} of {most}.",
             used_bytes=used,
             max_bytes=most,
         )
 
 
 def set_storage(team: Team, max_bytes: int | None, *, actor: str, now: datetime) -> Storage:
-    """What is kept stays, even beyond the new limit."""
+    """Existing assets are kept, even beyond the new limit."""
     with transaction.atomic():
         quota = lock_storage(team.pk)
         before, quota.max_bytes = quota.max_bytes, max_bytes

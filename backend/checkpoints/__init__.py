@@ -1,1 +1,1 @@
-"""Checkpoints: their life, their bytes, their measures, and the models made of them."""
+"""Checkpoints: their states, files and evaluations, and the models made from them."""

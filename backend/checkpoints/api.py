@@ -1,4 +1,4 @@
-"""REST: checkpoints. Shape in, call, shape out; the services decide."""
+"""REST: checkpoints. Parse, call a service, represent."""
 
 from typing import Annotated
 
@@ -49,55 +49,62 @@ MAY_WRITE = ApiKeyAuth("checkpoints:write")
 MOST_OF_A_JOB = 200
 LARGEST_TTL_S = 10 * 366 * 86_400
 YEARS = range(2000, 2200)
-"""Beyond them Python and Postgres disagree about what a moment is."""
+"""Python and Postgres handle moments beyond these years differently."""
 _PRESIGNED_S = int(LASTS.total_seconds())
 
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="As in model.source.")]
+ModelName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Model name, as in model.source.")
+]
 
 
 class ChangeCheckpoint(Strict):
-    """Changes of a checkpoint. A field that is left out stays as it is."""
+    """Changes of a checkpoint. Omitted fields stay unchanged."""
 
-    pinned: bool | None = Field(None, description="A pinned checkpoint is deleted by nobody.")
-    expires_at: ZonedMoment | None = Field(None, description="Deleted after this moment; null: never for its age.")
+    pinned: bool | None = Field(None, description="A pinned checkpoint cannot be deleted.")
+    expires_at: ZonedMoment | None = Field(None, description="Deleted after this time. Null: never because of its age.")
 
     @model_validator(mode="after")
     def _is_sensible(self) -> "ChangeCheckpoint":
         if not self.model_fields_set:
-            raise ValueError("name pinned or expires_at")
+            raise ValueError("pinned or expires_at is required")
         if self.expires_at is not None and self.expires_at.year not in YEARS:
-            raise ValueError(f"expires_at must lie in the years {YEARS.start} to {YEARS.stop - 1}")
+            raise ValueError(f"expires_at must be in the years {YEARS.start} to {YEARS.stop - 1}")
         return self
 
 
 class PromoteCheckpoint(Strict):
     name: ModelName
-    note: Annotated[Text, Field(max_length=2_000)] = Field("", description="What is new about this version.")
+    note: Annotated[Text, Field(max_length=2_000)] = Field("", description="Notes on this version.")
 
 
 class ChangeRetention(Strict):
-    """Rules of retention. They count from the newest whole checkpoint, which always stays."""
+    """Retention rules. They apply from the newest complete checkpoint back, which is always kept."""
 
     keep_last: int = Field(5, ge=1, le=1_000)
     keep_best: int = Field(1, ge=0, le=1_000)
-    metric: MetricName = Field("reward/mean", description="The highest is the best.")
-    ttl_s: int | None = Field(None, ge=60, le=LARGEST_TTL_S, description="Those beyond keep_last go at this age.")
+    metric: MetricName = Field("reward/mean", description="Metric for keep_best; the highest value is the best.")
+    ttl_s: int | None = Field(
+        None, ge=60, le=LARGEST_TTL_S, description="Age at which checkpoints beyond keep_last are deleted."
+    )
 
 
 @router.get(
     "/jobs/{job_id}/checkpoints",
     auth=MAY_READ,
     response={200: Page[CheckpointOut]} | problems(404),
-    summary="Its checkpoints",
+    summary="List a job's checkpoints",
 )
 def checkpoints_of_job(request: HttpRequest, job_id: PathId) -> Page[CheckpointOut]:
-    """Newest first; the first that is `complete` is where the next attempt would go on from."""
-    found = list(checkpoints_of(the_job(caller_of(request).team, job_id))[: MOST_OF_A_JOB + 1])
-    return Page(data=[CheckpointOut.of(row) for row in found[:MOST_OF_A_JOB]], has_more=len(found) > MOST_OF_A_JOB)
+    """Newest first. The first `complete` one is where the next attempt would resume."""
+    rows = list(checkpoints_of(the_job(caller_of(request).team, job_id))[: MOST_OF_A_JOB + 1])
+    return Page(data=[CheckpointOut.of(row) for row in rows[:MOST_OF_A_JOB]], has_more=len(rows) > MOST_OF_A_JOB)
 
 
 @router.get(
-    "/jobs/{job_id}/retention", auth=MAY_READ, response={200: RetentionOut} | problems(404), summary="Which are kept"
+    "/jobs/{job_id}/retention",
+    auth=MAY_READ,
+    response={200: RetentionOut} | problems(404),
+    summary="Get retention rules",
 )
 def show_retention(request: HttpRequest, job_id: PathId) -> RetentionOut:
     return RetentionOut.of(retention_of(the_job(caller_of(request).team, job_id)))
@@ -107,7 +114,7 @@ def show_retention(request: HttpRequest, job_id: PathId) -> RetentionOut:
     "/jobs/{job_id}/retention",
     auth=MAY_WRITE,
     response={200: RetentionOut} | problems(400, 404, 413, 415, 422),
-    summary="Say which are kept",
+    summary="Set retention rules",
 )
 def put_retention(request: HttpRequest, job_id: PathId, body: ChangeRetention) -> RetentionOut:
     caller = caller_of(request)
@@ -116,7 +123,7 @@ def put_retention(request: HttpRequest, job_id: PathId, body: ChangeRetention) -
 
 
 @router.get(
-    "/checkpoints", auth=MAY_READ, response={200: Page[CheckpointOut]} | problems(422), summary="The team's checkpoints"
+    "/checkpoints", auth=MAY_READ, response={200: Page[CheckpointOut]} | problems(422), summary="List checkpoints"
 )
 def list_checkpoints(
     request: HttpRequest,
@@ -125,20 +132,23 @@ def list_checkpoints(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[CheckpointOut]:
-    """Newest first; those that are gone only if `state` names them."""
-    found = checkpoints_visible_to(caller_of(request).team)
-    found = found.filter(state__in=state) if state else found.exclude(state__in=GONE)
+    """Newest first. Deleted checkpoints are included only if `state` names them."""
+    visible = checkpoints_visible_to(caller_of(request).team)
+    visible = visible.filter(state__in=state) if state else visible.exclude(state__in=GONE)
     if pinned is not None:
-        found = found.filter(pinned=pinned)
-    rows, next_cursor = page_after(found, cursor=cursor, limit=limit)
+        visible = visible.filter(pinned=pinned)
+    rows, next_cursor = page_after(visible, cursor=cursor, limit=limit)
     return Page(data=[CheckpointOut.of(row) for row in rows], has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
 @router.get(
-    "/checkpoints/{checkpoint_id}", auth=MAY_READ, response={200: CheckpointOut} | problems(404), summary="One of them"
+    "/checkpoints/{checkpoint_id}",
+    auth=MAY_READ,
+    response={200: CheckpointOut} | problems(404),
+    summary="Get a checkpoint",
 )
 def show(request: HttpRequest, response: HttpResponse, checkpoint_id: PathId) -> CheckpointOut:
-    """The ETag tells whether it was pinned, dated or deleted since; send it as If-Match to change it."""
+    """The ETag changes when the checkpoint is pinned, dated or deleted. Send it as If-Match to change it."""
     checkpoint = the_checkpoint(caller_of(request).team, checkpoint_id)
     tagged(response, tag_of(checkpoint))
     return CheckpointOut.of(checkpoint)
@@ -148,7 +158,7 @@ def show(request: HttpRequest, response: HttpResponse, checkpoint_id: PathId) ->
     "/checkpoints/{checkpoint_id}",
     auth=MAY_WRITE,
     response={200: CheckpointOut} | problems(400, 404, 409, 412, 413, 415, 422),
-    summary="Pin it, or say when it goes",
+    summary="Pin a checkpoint or set its expiry",
 )
 def change(
     request: HttpRequest,
@@ -157,7 +167,7 @@ def change(
     body: ChangeCheckpoint,
     if_match: IfMatch = None,
 ) -> CheckpointOut:
-    """409 `promoted`: a version of a model is made of it, so it cannot be unpinned."""
+    """409 `promoted`: the checkpoint is a version of a model and cannot be unpinned."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
     with transaction.atomic():
@@ -178,10 +188,10 @@ def change(
     "/checkpoints/{checkpoint_id}",
     auth=MAY_WRITE,
     response={204: None} | problems(404, 409, 412, 422, 425),
-    summary="Delete it",
+    summary="Delete a checkpoint",
 )
 def delete(request: HttpRequest, checkpoint_id: PathId, if_match: IfMatch = None) -> Status[None]:
-    """409 `pinned`, or `in_use` by a job that is not over. 425: it is still being written."""
+    """409 `pinned`, or `in_use` by a job that has not ended. 425: it is still being written."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
     with transaction.atomic():
@@ -194,10 +204,10 @@ def delete(request: HttpRequest, checkpoint_id: PathId, if_match: IfMatch = None
     "/checkpoints/{checkpoint_id}/download",
     auth=MAY_READ,
     response={200: DownloadOut} | problems(404, 409, 425),
-    summary="A link to its model",
+    summary="Get a download link",
 )
 def download(request: HttpRequest, checkpoint_id: PathId) -> DownloadOut:
-    """The model as a Hugging Face folder in one .tar, behind a link that is good for five minutes."""
+    """The model as a Hugging Face folder in one .tar, behind a link that is valid for five minutes."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
     url, expires_at, files = handed_out(checkpoint, actor=caller.actor, now=now)
@@ -222,10 +232,10 @@ def download(request: HttpRequest, checkpoint_id: PathId) -> DownloadOut:
     "/checkpoints/{checkpoint_id}/promote",
     auth=MAY_WRITE,
     response={201: ModelVersionOut, 200: ModelVersionOut} | problems(400, 404, 409, 413, 415, 422, 425),
-    summary="Make it a version of a model",
+    summary="Promote to a model version",
 )
 def promote_checkpoint(request: HttpRequest, checkpoint_id: PathId, body: PromoteCheckpoint) -> Status[ModelVersionOut]:
-    """201: a new version; the checkpoint is pinned from now on. 200: it is one of this model already."""
+    """201: a new version; the checkpoint is pinned. 200: the checkpoint already is a version of this model."""
     caller = caller_of(request)
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
     version, is_new = promote(checkpoint.pk, name=body.name, note=body.note, actor=caller.actor, now=database_now())

@@ -1,4 +1,4 @@
-"""The background tasks of checkpoints: read back, choose what goes, take its files away. A lost tick is made good."""
+"""The background tasks of checkpoints: verification, retention, deletion of files. A lost tick only delays them."""
 
 from celery import shared_task
 

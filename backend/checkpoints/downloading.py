@@ -1,4 +1,4 @@
-"""Handing a checkpoint's model out: a link for a few minutes, and an entry in the audit log that says to whom."""
+"""Downloads of a checkpoint's model: a link for a few minutes, and an audit entry that names the recipient."""
 
 from datetime import datetime
 
@@ -11,12 +11,12 @@ from backend.errors import Conflict
 
 
 def handed_out(checkpoint: Checkpoint, *, actor: str, now: datetime) -> tuple[str, datetime, CheckpointFiles]:
-    """The link, until when it is good, and the files behind it. Raises `Refusal`."""
+    """The link, its expiry, and the files behind it. Raises `Refusal`."""
     refuse_unless_whole(checkpoint)
     try:
         files = files_of(checkpoint)
     except Elsewhere as error:
-        raise Conflict("Its files cannot be read from here.", code="elsewhere") from error
+        raise Conflict("This checkpoint's files cannot be read from this site.", code="elsewhere") from error
     url, expires_at = link_to(checkpoint, now=now)
     record_action(
         team_id=checkpoint.job.team_id,

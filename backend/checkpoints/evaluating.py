@@ -1,11 +1,10 @@
-"""Evaluating a checkpoint: a job of its own, which trains nothing, and its answer.
+"""Evaluating a checkpoint: a separate job without training, and its result.
 
 Invariants:
-- such a job is a job like any other: it is submitted, waits, holds devices, is billed and is told of as they are; only
-  that it holds its replicas' devices and no trainer's;
-- unless told otherwise it asks what the checkpoint's own job asked: the same held-out prompts, drawn by the same seed,
-  sampled in the same way, so that the two numbers can be laid side by side;
-- an answer is recorded once for each job, the last attempt's, and only of a job that was made to evaluate.
+- such a job is submitted, queued, billed and shown like any other, but holds the devices of its replicas only;
+- by default it repeats the evaluation of the checkpoint's own job: the same held-out prompts, drawn with the same seed
+  and sampled in the same way, so that results are comparable;
+- one result is recorded per evaluation job, that of its last attempt.
 """
 
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from engine.spec.facts import Evaluated
 from engine.spec.job import EnvironmentSpec, JobSpec
 
 LONGEST_NAME: Final = 120
-# What only training needs is left at its defaults, whatever the checkpoint's job had: the weights are merged and whole.
+# Fields that only training needs keep their defaults: the checkpoint's weights are merged and complete.
 _KEPT: Final = ("schema_version", "model", "environment", "evaluation", "rollout", "placement", "max_runtime_s")
 _WISHED: Final = ("prompts", "samples", "temperature", "top_p")
 _OF_DRAWN: Final = ("samples", "top_p", "top_k", "min_p")
@@ -66,23 +65,23 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
         changed["max_runtime_s"] = wishes.max_runtime_s
     try:
         return JobSpec.model_validate(changed)
-    except ValidationError as failure:  # its job was taken in by another release
-        raise SpecRefused("The evaluation's spec breaks a rule.",
+    except ValidationError as failure:  # the checkpoint's job was accepted by another release
+        raise SpecRefused("The evaluation's spec is invalid.",
                           errors=field_errors(failure, changed)) from None  # fmt: skip
 
 
 def _evaluation(own: Mapping[str, Any], wishes: EvaluationWishes) -> dict[str, Any]:
-    """What the checkpoint's job asked, changed as wished. Greedy answers are all the same: how its job drew several
-    does not concern them."""
-    wished = {name: value for name in _WISHED if (value := getattr(wishes, name)) is not None}
+    """The evaluation of the checkpoint's job, with the requested changes. Greedy evaluation drops its sampling
+    settings, since greedy samples of a prompt are equal."""
+    requested = {name: value for name in _WISHED if (value := getattr(wishes, name)) is not None}
     kept = {name: value for name, value in own.items() if wishes.temperature != 0 or name not in _OF_DRAWN}
-    return kept | {"every": 0} | wished
+    return kept | {"every": 0} | requested
 
 
 def evaluate_checkpoint(
     checkpoint: Checkpoint, spec: JobSpec, *, pool: ResourcePool, by: Submitter, now: datetime
 ) -> Job:
-    """Raises what `submit_job` raises; of a checkpoint that no job may begin from, what `refuse_unless_whole` does."""
+    """Raises what `submit_job` raises, and for an unusable checkpoint what `refuse_unless_whole` raises."""
     origin = checkpoint.job
     with transaction.atomic():
         if not Checkpoint.objects.usable().filter(pk=checkpoint.pk).exists():
@@ -110,11 +109,11 @@ def evaluate_checkpoint(
 
 
 def record_evaluation(job: Job, told: Evaluated, *, now: datetime) -> None:
-    """In the transaction of the fact, with the job locked."""
+    """Called in the fact's transaction, with the job locked."""
     if job.steps or not job.start_from:
         return  # a training job's own evaluations are in its series
     if not Checkpoint.objects.filter(pk=job.start_from).exists():
         return
-    found = told.model_dump(exclude={"type", "version"})
-    kept = found | {"checkpoint_id": job.start_from, "at": now, "environment": job.spec["environment"]["name"]}
+    result = told.model_dump(exclude={"type", "version"})
+    kept = result | {"checkpoint_id": job.start_from, "at": now, "environment": job.spec["environment"]["name"]}
     CheckpointEvaluation.objects.update_or_create(job=job, defaults=kept)

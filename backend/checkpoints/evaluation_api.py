@@ -1,4 +1,4 @@
-"""REST: evaluate a checkpoint. Shape in, call, shape out; the services decide."""
+"""REST: evaluating a checkpoint. Parse, call a service, represent."""
 
 from typing import Annotated, Any
 
@@ -28,17 +28,21 @@ router = Router(tags=["Checkpoints"])
 
 
 class EvaluateCheckpoint(Strict):
-    """Settings of an evaluation. One that is left out is as the checkpoint's job had it."""
+    """Settings of an evaluation. Defaults are those of the checkpoint's job."""
 
     name: Name | None = None
-    prompts: int | None = Field(None, ge=1, le=65_536, description="How many held-out prompts are answered.")
-    samples: int | None = Field(None, ge=1, le=256, description="Answers to each of them, k of avg@k and pass@k.")
-    temperature: float | None = Field(None, ge=0, le=4, description="0: greedy, then one answer a prompt by default.")
-    top_p: float | None = Field(None, gt=0, le=1, description="Only the likeliest tokens that make up this share.")
-    environment: EnvironmentSpec | None = Field(None, description="Another one than the checkpoint was trained on.")
-    replicas: int = Field(1, ge=1, le=4_096, description="Rollout replicas that share the prompts.")
+    prompts: int | None = Field(None, ge=1, le=65_536, description="Number of held-out prompts.")
+    samples: int | None = Field(None, ge=1, le=256, description="Samples per prompt: k of avg@k and pass@k.")
+    temperature: float | None = Field(None, ge=0, le=4, description="0: greedy, with one sample per prompt by default.")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Nucleus sampling: the likeliest tokens with this total probability."
+    )
+    environment: EnvironmentSpec | None = Field(
+        None, description="Default: the environment that the checkpoint was trained on."
+    )
+    replicas: int = Field(1, ge=1, le=4_096, description="Number of rollout replicas that share the prompts.")
     pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
-        None, description="Its name; left out: the pool of the checkpoint's job."
+        None, description="Name of the pool. Default: the pool of the checkpoint's job."
     )
     max_runtime_s: int | None = Field(None, ge=10, le=30 * 86_400)
 
@@ -48,14 +52,14 @@ class EvaluateCheckpoint(Strict):
     auth=MAY_WRITE,
     throttle=COUNTED_SUBMISSION,
     response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 425, 429),
-    summary="Evaluate it",
+    summary="Evaluate a checkpoint",
 )
 def evaluate(
     request: HttpRequest, checkpoint_id: PathId, body: EvaluateCheckpoint, idempotency_key: Key = None
 ) -> HttpResponse:
-    """A job of its own that answers held-out prompts with these weights and trains nothing. It waits in line as jobs
-    do and holds the devices of its replicas, and no others. Its result joins the checkpoint's
-    `evaluations`. 409 `corrupt`; 425: it is being read back after an attempt could not open it."""
+    """Submits a job that samples held-out prompts with these weights and trains nothing. It is queued like any job and
+    holds only the devices of its replicas. Its result is added to the checkpoint's `evaluations`. 409 `corrupt`. 425:
+    the checkpoint is being verified after an attempt could not open it."""
     caller, now = caller_of(request), counted_at(request)
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
 
@@ -74,11 +78,11 @@ def evaluate(
 
 
 def wishes_of(body: EvaluateCheckpoint) -> EvaluationWishes:
-    asked: dict[str, Any] = {name: getattr(body, name) for name in EvaluateCheckpoint.model_fields if name != "pool"}
-    return EvaluationWishes(**asked)
+    values: dict[str, Any] = {name: getattr(body, name) for name in EvaluateCheckpoint.model_fields if name != "pool"}
+    return EvaluationWishes(**values)
 
 
 def in_this_body(error: FieldError) -> FieldError:
-    """A refusal points into the spec, which its user has not written."""
+    """Maps an error's pointer from the spec, which the caller did not write, into this body."""
     mine = {"/rollout/replicas": "/replicas"}.get(error.pointer, error.pointer.removeprefix("/evaluation"))
     return FieldError(pointer=mine, code=error.code, message=error.message)

@@ -1,9 +1,9 @@
-"""A checkpoint as a Hugging Face folder: one .tar, made while it is sent.
+"""A checkpoint as a Hugging Face folder: one .tar, generated while it is sent.
 
 Invariants:
-- it holds the files that the verified manifest names, less those that only training needs; names are the manifest's;
-- the length is known before the first byte, so a stream that breaks off cannot pass for a whole one;
-- memory holds one piece of one part, whatever the size.
+- it contains the files of the verified manifest, under their names, except those that only training needs;
+- its length is known before the first byte, so an interrupted stream is recognizably incomplete;
+- memory holds one piece of one part at a time.
 """
 
 import re
@@ -17,16 +17,16 @@ from backend.checkpoints.files import CheckpointFiles, MissingPart
 from backend.checkpoints.models import Checkpoint
 from engine.spec.checkpoint_manifest import CheckpointPart
 
-# What an optimizer and a resumed run need and nobody who loads the model; of several ranks, a file each.
+# Needed to resume training, not to load the model; one file per rank.
 _TRAINING_ONLY: Final = re.compile(r"optimizer\.safetensors|state-\d+-of-\d+\.safetensors|trainer\.json")
 _BLOCK: Final = tarfile.BLOCKSIZE
 
 
 def exported_parts(checkpoint: Checkpoint) -> dict[str, CheckpointPart]:
-    """In the order in which they are sent: small ones first, so that a reader knows early what it gets."""
+    """In the order of sending: small files first, so that a reader gets the settings early."""
     parts = {name: CheckpointPart.model_validate(part) for name, part in checkpoint.parts.items()}
-    wanted = [name for name in parts if not _TRAINING_ONLY.fullmatch(name)]
-    return {name: parts[name] for name in sorted(wanted, key=lambda name: (parts[name].num_bytes, name))}
+    names = [name for name in parts if not _TRAINING_ONLY.fullmatch(name)]
+    return {name: parts[name] for name in sorted(names, key=lambda name: (parts[name].num_bytes, name))}
 
 
 def folder_name(checkpoint: Checkpoint) -> str:
@@ -39,7 +39,7 @@ def tar_num_bytes(checkpoint: Checkpoint) -> int:
 
 
 def tar_stream(checkpoint: Checkpoint, files: CheckpointFiles) -> Iterator[bytes]:
-    """Raises `MissingPart` where a part is not as long as it was: better a broken stream than a wrong file."""
+    """Raises `MissingPart` if a part's size has changed: a broken stream is better than a wrong file."""
     for name, part in exported_parts(checkpoint).items():
         yield _header(checkpoint, name, part)
         left = part.num_bytes
@@ -49,13 +49,13 @@ def tar_stream(checkpoint: Checkpoint, files: CheckpointFiles) -> Iterator[bytes
                 break
             yield piece
         if left:
-            raise MissingPart(f"{name} has changed since it was verified")
+            raise MissingPart(f"{name} has changed since its verification")
         yield bytes(_padded(part.num_bytes) - part.num_bytes)
     yield bytes(2 * _BLOCK)
 
 
 async def unblocked(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Read on a thread. Under ASGI Django would gather a plain iterator whole, in memory, before the first byte."""
+    """Reads on a thread. Under ASGI, Django would load a plain iterator into memory before the first byte."""
     following = sync_to_async(lambda: next(pieces, None), thread_sensitive=False)
     while (piece := await following()) is not None:
         yield piece

@@ -1,13 +1,13 @@
-"""The files of a checkpoint, wherever they are: a folder that this machine sees, or a bucket.
+"""The files of a checkpoint, in a mounted folder or in a bucket.
 
     file:///store/jobs/<job>/attempt-1-fence-1/checkpoints/step-000050      parts under their names
     s3://bucket/prefix/jobs/<job>/attempt-1-fence-1/checkpoints/step-000050 parts under parts/<sha256>
 
 Invariants:
-- an address that an engine reported is followed only within the folder or prefix of its own job, so no attempt can
-  have another tenant's files read or deleted, and links lead nowhere;
+- an address reported by an engine is followed only inside the folder or prefix of its own job, so an attempt cannot
+  have another tenant's files read or deleted; links are not followed;
 - names come from a verified manifest, never from a request;
-- removing takes the manifest away first: what is half removed does not look whole.
+- removal deletes the manifest first, so a half-removed checkpoint does not look complete.
 """
 
 import os
@@ -35,15 +35,15 @@ _READ_BYTES: Final = 4 * 2**20
 
 
 class Elsewhere(Exception):
-    """The files are not where this control plane keeps what belongs to the job."""
+    """The files are outside the job's place on this control plane."""
 
 
 class Unreadable(Elsewhere):
-    """The address leads nowhere, whoever asks and whenever."""
+    """The address is invalid, now and later."""
 
 
 class MissingPart(Exception):
-    """The manifest names a part that is not there."""
+    """A part in the manifest is missing."""
 
 
 class CheckpointFiles(Protocol):
@@ -57,7 +57,7 @@ class CheckpointFiles(Protocol):
         """A part's size, without reading it. Raises `MissingPart`."""
 
     def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
-        """An address at which a part can be fetched without us; None: only we can serve it."""
+        """A URL of the store for the part; None: only this site can serve it."""
 
     def remove(self) -> None: ...
 
@@ -67,7 +67,7 @@ def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     try:
         parts = urlsplit(readable_address(checkpoint.uri))
     except ValueError as error:
-        raise Unreadable(f"its address {error}") from error
+        raise Unreadable(f"its address is invalid: {error}") from error
     if parts.scheme == "file" and not parts.netloc:
         return FolderFiles(
             Path(unquote(parts.path)), within=settings.ENVIRONMENT.store_dir / "jobs" / checkpoint.job_id
@@ -75,7 +75,7 @@ def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     prefix = settings.ENVIRONMENT.store_url.rstrip("/")
     key = checkpoint.uri.removeprefix(f"{prefix}/")
     if not prefix or key == checkpoint.uri or not key.startswith(f"jobs/{checkpoint.job_id}/"):
-        raise Elsewhere(f"{checkpoint.uri} is not where this control plane keeps checkpoints")
+        raise Elsewhere(f"{checkpoint.uri} is not in this control plane's store")
     return StoredFiles(store(), key)
 
 
@@ -147,8 +147,8 @@ class StoredFiles:
             yield piece
 
     def num_bytes(self, name: str, part: CheckpointPart) -> int:
-        for found in self._objects.list(self._part(part)):
-            return found.num_bytes
+        for stored in self._objects.list(self._part(part)):
+            return stored.num_bytes
         raise MissingPart(f"{name} is not in the store")
 
     def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
@@ -157,8 +157,8 @@ class StoredFiles:
     def remove(self) -> None:
         for manifest in (f"{self._key}/{MANIFEST_FILE}", f"{self._key}/{PROGRESS_FOLDER}/{MANIFEST_FILE}"):
             self._objects.delete(manifest)
-        for found in list(self._objects.list(f"{self._key}/")):
-            self._objects.delete(found.key)
+        for stored in list(self._objects.list(f"{self._key}/")):
+            self._objects.delete(stored.key)
 
     def _part(self, part: CheckpointPart) -> str:
         return f"{self._key}/{STORED_PARTS}/{part.sha256}"

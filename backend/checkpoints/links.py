@@ -1,10 +1,9 @@
-"""Links under which a checkpoint can be fetched without a key, for a few minutes.
+"""Links that download a checkpoint without a key, for a few minutes.
 
 Invariants:
-- a link names one checkpoint of one team and a moment, signed with our own key; nothing of it is chosen by whoever
-  asks, and no path is in it;
-- it ends by the database's clock, five minutes at most after it was made;
-- it is no longer good once the checkpoint is gone, or its team no longer owns it.
+- a link is signed and names one checkpoint of one team and its expiry; it contains no path and no input of the caller;
+- it expires by the database's clock, at most five minutes after its creation;
+- it stops working once the checkpoint is deleted or its team no longer owns it.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -22,21 +21,21 @@ _SALT: Final = "laminar.checkpoints.links"
 
 
 def link_to(checkpoint: Checkpoint, *, now: datetime) -> tuple[str, datetime]:
-    """An absolute address, and until when it is good."""
+    """An absolute URL, and its expiry."""
     expires_at = (now + LASTS).replace(microsecond=0)
-    told = [checkpoint.pk, checkpoint.job.team_id, int(expires_at.timestamp())]
-    path = reverse("checkpoint-download", args=[signing.dumps(told, salt=_SALT)])
+    claims = [checkpoint.pk, checkpoint.job.team_id, int(expires_at.timestamp())]
+    path = reverse("checkpoint-download", args=[signing.dumps(claims, salt=_SALT)])
     return f"{settings.ENVIRONMENT.public_url}{path}", expires_at
 
 
 def checkpoint_of_link(token: str, *, now: datetime) -> Checkpoint:
-    """Raises `NotFound`, and does not say why."""
+    """Raises `NotFound`, without a reason."""
     try:
         checkpoint_id, team_id, expires = signing.loads(token, salt=_SALT)
     except (signing.BadSignature, ValueError):
-        raise NotFound("This link is not good, or no longer.") from None
+        raise NotFound("This link is invalid or has expired.") from None
     rows = Checkpoint.objects.select_related("job").filter(state=CheckpointState.COMPLETE, job__team=team_id)
     checkpoint = rows.filter(pk=checkpoint_id).first()
     if checkpoint is None or now >= datetime.fromtimestamp(expires, UTC):
-        raise NotFound("This link is not good, or no longer.")
+        raise NotFound("This link is invalid or has expired.")
     return checkpoint

@@ -1,11 +1,11 @@
-"""The registry: names for checkpoints worth keeping, each with its origin.
+"""The model registry: names for checkpoints worth keeping, each with its origin.
 
 Invariants:
-- a version's lineage is copied at promotion from what was recorded when the checkpoint was made, never from a request;
-- promoting pins, and the same checkpoint under the same name is one version, however often it is asked for;
-- versions of a model count up without a gap made by a race: the model's row is locked meanwhile;
-- the number of a version that was removed is never given again; its checkpoint stays, and stays pinned until somebody
-  unpins it: removing a name deletes no bytes.
+- a version's lineage is copied at promotion from what was recorded with the checkpoint, never from a request;
+- promoting pins, and is idempotent: a checkpoint has one version per model;
+- versions of a model are numbered without gaps from races: the model's row is locked meanwhile;
+- the number of a removed version is never reused; its checkpoint stays, pinned until it is unpinned: removing a name
+  deletes no bytes.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from backend.jobs.models import Job
 
 
 class HasVersions(Conflict):
-    """This model has versions: remove them first."""
+    """This model has versions. Remove them first."""
 
     code = "has_versions"
 
@@ -60,7 +60,7 @@ def promote(checkpoint_id: str, *, name: str, note: str, actor: str, now: dateti
 
 
 def number_for_upload(team: Team, name: str, *, now: datetime) -> int:
-    """For a model that somebody uploaded under this name: counted with the versions that were trained."""
+    """The next number for an uploaded model of this name: uploads and trained versions share one sequence."""
     with transaction.atomic():
         RegisteredModel.objects.get_or_create(team=team, name=name, defaults={"created_at": now})
         model = RegisteredModel.objects.select_for_update(no_key=True).get(team=team, name=name)
@@ -70,7 +70,7 @@ def number_for_upload(team: Team, name: str, *, now: datetime) -> int:
 
 
 def change_note(version: ModelVersion, note: str, *, actor: str, now: datetime) -> ModelVersion:
-    """Of a locked version."""
+    """For a locked version."""
     if version.note != note:
         data = {"version": version.number, "before": version.note, "after": note}
         version.note, version.revision = note, version.revision + 1
@@ -80,7 +80,7 @@ def change_note(version: ModelVersion, note: str, *, actor: str, now: datetime) 
 
 
 def remove_version(version: ModelVersion, *, actor: str, now: datetime) -> None:
-    """Of a locked version."""
+    """For a locked version."""
     model = locked_model(version.model)
     data = {"version": version.number, "checkpoint": version.checkpoint_id, "note": version.note}
     version.delete()
@@ -89,7 +89,7 @@ def remove_version(version: ModelVersion, *, actor: str, now: datetime) -> None:
 
 
 def remove_model(model: RegisteredModel, *, actor: str, now: datetime) -> None:
-    """Of a locked model. Its row stays, so that a model of the same name counts on. Raises `HasVersions`."""
+    """For a locked model. Its row stays, so a later model of the name continues the count. Raises `HasVersions`."""
     if model.versions.exists() or uploads_of()(model):
         raise HasVersions()
     model.removed_at = now
@@ -98,20 +98,20 @@ def remove_model(model: RegisteredModel, *, actor: str, now: datetime) -> None:
 
 
 def locked_model(model: RegisteredModel) -> RegisteredModel:
-    """Raises `NotFound` for one that was removed meanwhile."""
-    found = RegisteredModel.objects.select_for_update(no_key=True).filter(pk=model.pk, removed_at__isnull=True).first()
-    if found is None:
-        raise NotFound("There is no model with this name.")
-    return found
+    """Raises `NotFound` if it was removed meanwhile."""
+    row = RegisteredModel.objects.select_for_update(no_key=True).filter(pk=model.pk, removed_at__isnull=True).first()
+    if row is None:
+        raise NotFound("Model not found.")
+    return row
 
 
 def locked_version(version: ModelVersion) -> ModelVersion:
-    """Raises `NotFound` for one that was removed meanwhile."""
+    """Raises `NotFound` if it was removed meanwhile."""
     rows = ModelVersion.objects.select_related("model").select_for_update(of=("self",))
-    found = rows.filter(pk=version.pk).first()
-    if found is None:
-        raise NotFound("This model has no such version.")
-    return found
+    row = rows.filter(pk=version.pk).first()
+    if row is None:
+        raise NotFound("Model version not found.")
+    return row
 
 
 def _save(model: RegisteredModel) -> None:
@@ -120,8 +120,8 @@ def _save(model: RegisteredModel) -> None:
 
 
 def _record(model: RegisteredModel, action: str, *, actor: str, now: datetime, data: dict[str, Any]) -> None:
-    told = {"model": model.name, **data}
-    record_action(team_id=model.team_id, actor=actor, action=action, target=model.pk, now=now, data=told)
+    details = {"model": model.name, **data}
+    record_action(team_id=model.team_id, actor=actor, action=action, target=model.pk, now=now, data=details)
 
 
 def lineage_of(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -149,5 +149,5 @@ def lineage_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def spec_sha256(job: Job) -> str:
-    """Of the canonical JSON: sorted names, no blanks."""
+    """Of the canonical JSON: sorted names, no spaces."""
     return hashlib.sha256(json.dumps(job.spec, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""REST: the registry of models. Shape in, call, shape out; the services decide."""
+"""REST: the model registry. Parse, call a service, represent."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -36,7 +36,7 @@ class ChangeVersion(Strict):
     note: Annotated[Text, Field(max_length=2_000)]
 
 
-@router.get("/models", auth=MAY_READ, response={200: Page[ModelOut]} | problems(422), summary="The team's models")
+@router.get("/models", auth=MAY_READ, response={200: Page[ModelOut]} | problems(422), summary="List models")
 def list_models(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[ModelOut]:
     """Newest first."""
     rows, next_cursor = page_after(models_of(caller_of(request).team), cursor=cursor, limit=limit)
@@ -44,10 +44,10 @@ def list_models(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFA
 
 
 @router.get(
-    "/models/{model_name}", auth=MAY_READ, response={200: ModelWithVersionsOut} | problems(404), summary="One of them"
+    "/models/{model_name}", auth=MAY_READ, response={200: ModelWithVersionsOut} | problems(404), summary="Get a model"
 )
 def show_model(request: HttpRequest, response: HttpResponse, model_name: PathId) -> ModelWithVersionsOut:
-    """The ETag tells whether a version was made or removed since."""
+    """The ETag changes when a version is added or removed."""
     model = the_model(caller_of(request).team, model_name)
     tagged(response, etag_of(model.revision))
     versions = versions_of(model)[:MOST_OF_A_MODEL]
@@ -60,11 +60,14 @@ def show_model(request: HttpRequest, response: HttpResponse, model_name: PathId)
 
 
 @router.delete(
-    "/models/{model_name}", auth=MAY_WRITE, response={204: None} | problems(404, 409, 412, 422), summary="Remove it"
+    "/models/{model_name}",
+    auth=MAY_WRITE,
+    response={204: None} | problems(404, 409, 412, 422),
+    summary="Delete a model",
 )
 def delete_model(request: HttpRequest, model_name: PathId, if_match: IfMatch = None) -> Status[None]:
-    """For admins and owners of the team. 409 `has_versions`: remove those first. A model that gets this name later
-    counts its versions on from here."""
+    """For admins and owners of the team. 409 `has_versions`: remove its versions first. A later model of this name
+    continues the version numbers."""
     caller, now = caller_of(request), database_now()
     model = the_model(caller.team, model_name)
     _refuse_others(caller)
@@ -79,7 +82,7 @@ def delete_model(request: HttpRequest, model_name: PathId, if_match: IfMatch = N
     "/models/{model_name}/versions/{number}",
     auth=MAY_READ,
     response={200: ModelVersionOut} | problems(404, 422),
-    summary="A version",
+    summary="Get a model version",
 )
 def show_version(request: HttpRequest, response: HttpResponse, model_name: PathId, number: Number) -> ModelVersionOut:
     model = the_model(caller_of(request).team, model_name)
@@ -92,7 +95,7 @@ def show_version(request: HttpRequest, response: HttpResponse, model_name: PathI
     "/models/{model_name}/versions/{number}",
     auth=MAY_WRITE,
     response={200: ModelVersionOut} | problems(400, 404, 412, 413, 415, 422),
-    summary="Change its note",
+    summary="Change a version's note",
 )
 def change_version(
     request: HttpRequest,
@@ -102,7 +105,7 @@ def change_version(
     body: ChangeVersion,
     if_match: IfMatch = None,
 ) -> ModelVersionOut:
-    """Nothing else of a version ever changes."""
+    """The note is the only field of a version that can change."""
     caller, now = caller_of(request), database_now()
     model = the_model(caller.team, model_name)
     with transaction.atomic():
@@ -117,16 +120,16 @@ def change_version(
     "/models/{model_name}/versions/{number}",
     auth=MAY_WRITE,
     response={204: None} | problems(404, 412, 422),
-    summary="Remove a version",
+    summary="Delete a version",
 )
 def delete_version(request: HttpRequest, model_name: PathId, number: Number, if_match: IfMatch = None) -> Status[None]:
-    """Takes the promotion back. For admins and owners of the team. Its checkpoint stays, still pinned; its number is
-    never given to another version."""
+    """Undoes the promotion. For admins and owners of the team. The checkpoint stays, still pinned; the version number
+    is never reused."""
     caller, now = caller_of(request), database_now()
     version = the_version(the_model(caller.team, model_name), number)
     _refuse_others(caller)
     with transaction.atomic():
-        locked_model(version.model)  # before its versions, as when one is promoted
+        locked_model(version.model)  # before its versions, as in a promotion
         locked = locked_version(version)
         refuse_if_changed(if_match, etag_of(locked.revision))
         remove_version(locked, actor=caller.actor, now=now)
@@ -135,4 +138,4 @@ def delete_version(request: HttpRequest, model_name: PathId, number: Number, if_
 
 def _refuse_others(caller: Caller) -> None:
     if caller.role not in MAY_REMOVE:
-        raise Denied("Only admins and owners of the team remove from its registry of models.")
+        raise Denied("Only admins and owners of the team can remove models and versions.")

@@ -1,4 +1,4 @@
-"""Checkpoints and models, as programs see them."""
+"""REST representations of checkpoints and models."""
 
 from datetime import datetime
 from typing import Any, Self
@@ -19,23 +19,23 @@ from engine.spec.for_tenants import place_in_store
 
 
 class EvaluationOut(BaseModel):
-    """The answer of a job that only evaluates it."""
+    """The result of a job that only evaluates the checkpoint."""
 
     model_config = ConfigDict(from_attributes=True)
 
     job: str = Field(validation_alias="job_id")
     at: datetime
     environment: str
-    prompts: int = Field(validation_alias="num_prompts", description="Answered and graded.")
-    samples: int = Field(validation_alias="num_samples", description="k: answers that each prompt was asked for.")
-    reward_mean: float = Field(description="avg@k: over prompts, of the mean reward of each prompt's answers.")
-    reward_std: float = Field(description="Of the prompts' mean rewards about their mean.")
+    prompts: int = Field(validation_alias="num_prompts", description="Prompts sampled and graded.")
+    samples: int = Field(validation_alias="num_samples", description="k: samples per prompt.")
+    reward_mean: float = Field(description="avg@k: mean over prompts of each prompt's mean reward.")
+    reward_std: float = Field(description="Standard deviation of the prompts' mean rewards.")
     reward_error: float = Field(description="Standard error of reward_mean, over prompts.")
     pass_rate: float | None = Field(
-        description="pass@k: the share of prompts with an answer whose reward is at least evaluation.pass_mark."
+        description="pass@k: share of prompts with a sample whose reward is at least evaluation.pass_mark."
     )
     pass_error: float = Field(description="Standard error of pass_rate, over prompts.")
-    length_mean: float = Field(description="Tokens in an answer.")
+    length_mean: float = Field(description="Mean number of tokens per sample.")
 
     @classmethod
     def of(cls, evaluation: CheckpointEvaluation) -> Self:
@@ -51,12 +51,12 @@ class CheckpointOut(BaseModel):
     step: int
     version: int
     state: CheckpointState
-    message: str = Field(description="Why it is corrupt, or what keeps it from being read back.")
-    uri: str = Field(description="Its place in the store.")
+    message: str = Field(description="Why it is corrupt or cannot be read.")
+    uri: str = Field(description="Location in the store.")
     manifest_sha256: str
     num_bytes: int
-    metrics: dict[str, float] = Field(description="What was measured at this step.")
-    is_hashed: bool = Field(description="False: some part was too large to be read back; its size was checked.")
+    metrics: dict[str, float] = Field(description="Metrics at this step.")
+    is_hashed: bool = Field(description="False: a part was too large to be read back, so only its size was checked.")
     pinned: bool
     created_at: datetime
     verified_at: datetime | None
@@ -80,7 +80,7 @@ class CheckpointOut(BaseModel):
 
 
 def tag_of(checkpoint: Checkpoint) -> str:
-    """Its ETag: of what somebody may change."""
+    """The checkpoint's ETag, of its changeable fields."""
     expires_at = checkpoint.expires_at
     return etag_of(checkpoint.state, int(checkpoint.pinned), str(expires_at.timestamp()) if expires_at else "never")
 
@@ -102,7 +102,7 @@ class FileOut(BaseModel):
     name: str
     num_bytes: int
     sha256: str
-    url: str | None = Field(description="Where the store itself serves it, until `expires_at`; null: only in the .tar.")
+    url: str | None = Field(description="URL at the store, valid until `expires_at`. Null: only in the .tar.")
 
 
 class DownloadOut(BaseModel):
@@ -111,8 +111,8 @@ class DownloadOut(BaseModel):
     url: str
     expires_at: datetime
     filename: str
-    num_bytes: int = Field(description="Of the .tar.")
-    files: list[FileOut] = Field(description="What is inside.")
+    num_bytes: int = Field(description="Size of the .tar.")
+    files: list[FileOut] = Field(description="Files in the .tar.")
 
 
 class ModelVersionOut(BaseModel):
@@ -122,7 +122,7 @@ class ModelVersionOut(BaseModel):
     note: str
     created_at: datetime
     created_by: str
-    lineage: dict[str, Any] = Field(description="Job, step, spec, data and code that it was made with.")
+    lineage: dict[str, Any] = Field(description="Job, step, spec, data and code that produced it.")
 
     @classmethod
     def of(cls, version: ModelVersion, model: RegisteredModel) -> Self:
@@ -138,7 +138,7 @@ class ModelVersionOut(BaseModel):
 
 
 class UploadedVersionOut(BaseModel):
-    """A base model: a spec names it as NAME@NUMBER in model.source."""
+    """A base model. A spec names it as NAME@NUMBER in model.source."""
 
     number: int
     asset: str
@@ -159,5 +159,5 @@ class ModelOut(BaseModel):
 
 
 class ModelWithVersionsOut(ModelOut):
-    versions: list[ModelVersionOut] = Field(description="Made of checkpoints; newest first, at most 200.")
+    versions: list[ModelVersionOut] = Field(description="Promoted checkpoints; newest first, at most 200.")
     uploads: list[UploadedVersionOut] = Field(description="Uploaded or registered; newest first, at most 200.")

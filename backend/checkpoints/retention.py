@@ -1,10 +1,10 @@
-"""The retention of a job's checkpoints: first the pure choice of those that go, then the sweep that removes them.
+"""Retention of a job's checkpoints: the pure choice of those to delete, and the sweep that deletes them.
 
 Invariants:
-- of a job's whole checkpoints the newest `keep_last` stay, and the `keep_best` best ones by the job's metric;
-- nothing that is pinned or in use goes, nor anything that is still being verified;
-- one goes only when a newer, verified one is there: the newest whole one always stays, whatever its age;
-- a corrupt one goes once a newer, whole one is there, so that it can be looked into until then.
+- of a job's complete checkpoints the newest `keep_last` and the `keep_best` best by the job's metric are kept;
+- pinned checkpoints, those in use and those under verification are never deleted;
+- a checkpoint is deleted only if a newer, verified one exists: the newest complete one is kept at any age;
+- a corrupt one is deleted once a newer, complete one exists; until then it can be inspected.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Kept:
     pinned: bool = False
     expires_at: datetime | None = None
     value: float | None = None
-    """Of the job's metric."""
+    """Value of the job's metric."""
 
 
 def to_delete(
@@ -71,7 +71,7 @@ def to_delete(
 
 
 def sweep(*, now: datetime) -> int:
-    """Looks at the jobs whose turn it is. How many checkpoints were marked."""
+    """Checks the jobs that are due; returns the number of marked checkpoints."""
     due = Checkpoint.objects.filter(state=CheckpointState.COMPLETE, next_check_at__lte=now).order_by("next_check_at")
     jobs = list(dict.fromkeys(due.values_list("job_id", flat=True)[:JOBS_A_SWEEP]))
     return sum(sweep_job(job, now=now) for job in Job.objects.filter(pk__in=jobs))
@@ -89,7 +89,7 @@ def sweep_job(job: Job, *, now: datetime) -> int:
         now=now,
     )
     num_marked = sum(_mark(checkpoint_id, now=now) for checkpoint_id in chosen)
-    # What was in use, or ends by its age, is looked at again; so is a running job: its evaluations come later.
+    # Checked again: checkpoints in use or with an expiry, and running jobs, whose evaluations come later.
     looks_again = bool(used) or not job.is_terminal or _will_expire(rows, retention)
     left = Checkpoint.objects.filter(job=job, state=CheckpointState.COMPLETE, next_check_at__lte=now)
     left.update(next_check_at=now + LOOK_AGAIN if looks_again else None)
@@ -97,23 +97,23 @@ def sweep_job(job: Job, *, now: datetime) -> int:
 
 
 def remove_files(*, now: datetime) -> int:
-    """Of what is marked. Whoever dies in between leaves it marked, and the next one begins again."""
+    """Removes the files of marked checkpoints. An interrupted removal stays marked and is repeated."""
     num_removed = 0
     for _ in range(DELETIONS_A_SWEEP):
         checkpoint = _claim(now)
         if checkpoint is None:
             break
         row = Checkpoint.objects.filter(pk=checkpoint.pk, state=CheckpointState.DELETING)
-        if checkpoint.parts and checkpoints_in_use([checkpoint.pk]):  # begun by somebody who had not seen the mark
+        if checkpoint.parts and checkpoints_in_use([checkpoint.pk]):  # used before the mark was visible
             row.update(state=CheckpointState.COMPLETE, next_check_at=now + LOOK_AGAIN)
             continue
         try:
-            row.update(parts={})  # from here on there is no way back
+            row.update(parts={})  # irreversible from here
             files_of(checkpoint).remove()
-        except Elsewhere as error:  # not ours to touch; the row says where they are
+        except Elsewhere as error:  # outside the job's place; the row has the address
             log.warning("files of a deleted checkpoint stay checkpoint=%s: %s", checkpoint.pk, error)
         except (OSError, StoreError) as error:
-            log.warning("files not removed, trying again checkpoint=%s: %s", checkpoint.pk, error)
+            log.warning("files not removed, will retry checkpoint=%s: %s", checkpoint.pk, error)
             continue
         num_removed += row.update(state=CheckpointState.DELETED, deleted_at=now, next_check_at=None)
     return num_removed
@@ -122,16 +122,16 @@ def remove_files(*, now: datetime) -> int:
 def _claim(now: datetime) -> Checkpoint | None:
     with transaction.atomic():
         due = Checkpoint.objects.filter(state=CheckpointState.DELETING, next_check_at__lte=now)
-        found = due.select_for_update(skip_locked=True, no_key=True).order_by("next_check_at", "pk").first()
-        if found is not None:
-            Checkpoint.objects.filter(pk=found.pk).update(next_check_at=now + CLAIM_LASTS)
-        return found
+        checkpoint = due.select_for_update(skip_locked=True, no_key=True).order_by("next_check_at", "pk").first()
+        if checkpoint is not None:
+            Checkpoint.objects.filter(pk=checkpoint.pk).update(next_check_at=now + CLAIM_LASTS)
+        return checkpoint
 
 
 def _mark(checkpoint_id: str, *, now: datetime) -> bool:
     try:
         delete_checkpoint(checkpoint_id, actor=ACTOR, now=now, reason="retention")
-    except Refusal:  # somebody pinned it or began to use it this moment
+    except Refusal:  # it was just pinned or taken into use
         return False
     return True
 
@@ -148,12 +148,12 @@ def _kept(row: Checkpoint, retention: Retention, *, is_used: bool) -> Kept:
 
 
 def _refresh_metrics(rows: Iterable[Checkpoint], names: set[str]) -> None:
-    """An evaluation is told after the checkpoint that it is of."""
+    """An evaluation is reported after its checkpoint."""
     for row in rows:
         if row.state == CheckpointState.COMPLETE and not names <= row.metrics.keys():
-            found = {**row.metrics, **metrics_at(row, names)}
-            if found != row.metrics:
-                row.metrics = found
+            metrics = {**row.metrics, **metrics_at(row, names)}
+            if metrics != row.metrics:
+                row.metrics = metrics
                 row.save(update_fields=["metrics"])
 
 

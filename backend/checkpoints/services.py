@@ -1,10 +1,10 @@
-"""Deliberate changes of checkpoints: recording, pinning, dating, deleting.
+"""Changes of checkpoints: recording, pinning, expiry, deletion.
 
 Invariants:
 - a change is made under the checkpoint's lock and leaves one entry in the team's audit log;
-- nothing that is pinned, in use or being written is deleted, by nobody;
-- files are touched only `GRACE` after the mark, when every transaction that had not seen the mark is over, and not
-  if one of those began a job from it: then the mark is taken back.
+- pinned checkpoints, those in use and those being written are never deleted;
+- files are touched only `GRACE` after the mark, when every transaction that had not seen the mark has ended, and not if
+  one of those started a job from the checkpoint: then the mark is removed.
 """
 
 from datetime import datetime, timedelta
@@ -24,31 +24,31 @@ GRACE: Final = timedelta(seconds=60)
 
 
 class Pinned(Conflict):
-    """The checkpoint is pinned; unpin it first."""
+    """The checkpoint is pinned. Unpin it first."""
 
     code = "pinned"
 
 
 class Promoted(Conflict):
-    """A version of a model is made of this checkpoint, so it stays pinned."""
+    """The checkpoint is a version of a model, so it stays pinned."""
 
     code = "promoted"
 
 
 class InUse(Conflict):
-    """A job that is not over goes on from this checkpoint."""
+    """A job that has not ended uses this checkpoint."""
 
     code = "in_use"
 
 
 class NotWhole(Conflict):
-    """The checkpoint is corrupt; nothing can be done with it but delete it."""
+    """The checkpoint is corrupt. It can only be deleted."""
 
     code = "corrupt"
 
 
 class StillWritten(Refusal):
-    """The checkpoint is still being written or read back; ask again in a moment."""
+    """The checkpoint is still being written or verified. Try again in a moment."""
 
     status = 425
     code = "being_written"
@@ -56,7 +56,7 @@ class StillWritten(Refusal):
 
 
 def record_checkpoint(job: Job, attempt: int, saved: CheckpointSaved, *, now: datetime) -> Checkpoint:
-    """The engine read it back before it said so, and we do that again. The row is written once per attempt and step."""
+    """The engine verified it before reporting it; the control plane verifies it again. One row per attempt and step."""
     checkpoint, _ = Checkpoint.objects.get_or_create(
         job=job,
         attempt=attempt,
@@ -75,21 +75,21 @@ def record_checkpoint(job: Job, attempt: int, saved: CheckpointSaved, *, now: da
 
 
 def doubt_resume_point(attempt: JobAttempt, *, now: datetime) -> bool:
-    """The attempt found no data that it could go on with. If that was its own job's checkpoint, which it never got
-    past, it is read again, and until then the next attempt goes on from the one before."""
+    """Called when the attempt could not resume. If it resumed from its own job's checkpoint and never ran, that is
+    verified again, and until then the next attempt resumes from the one before."""
     actor = f"engine:{attempt.n}"
     if not attempt.resume_from or attempt.job.events.filter(type="state_changed", to_state="running", actor=actor):
         return False
     own = Checkpoint.objects.filter(job=attempt.job_id, uri=attempt.resume_from)
-    found = own.filter(state__in=(CheckpointState.COMPLETE, CheckpointState.VERIFYING))
-    doubted = {"is_doubted": True, "is_hashed": True, "num_parts_checked": 0, "next_check_at": now}
-    return found.update(state=CheckpointState.VERIFYING, **doubted) > 0
+    readable = own.filter(state__in=(CheckpointState.COMPLETE, CheckpointState.VERIFYING))
+    reset = {"is_doubted": True, "is_hashed": True, "num_parts_checked": 0, "next_check_at": now}
+    return readable.update(state=CheckpointState.VERIFYING, **reset) > 0
 
 
 def change_checkpoint(
     checkpoint_id: str, *, actor: str, now: datetime, pinned: bool | None, expires_at: datetime | None, has_expiry: bool
 ) -> Checkpoint:
-    """`has_expiry`: set `expires_at` to what is given, which may be never."""
+    """`has_expiry`: set `expires_at` to the given value, which may be None."""
     with transaction.atomic():
         checkpoint = locked_checkpoint(checkpoint_id)
         before = _shown(checkpoint)
@@ -100,7 +100,7 @@ def change_checkpoint(
         if has_expiry:
             checkpoint.expires_at = expires_at
         if checkpoint.state == CheckpointState.COMPLETE:
-            checkpoint.next_check_at = now  # retention looks again
+            checkpoint.next_check_at = now  # triggers retention
         checkpoint.save(update_fields=["pinned", "expires_at", "next_check_at"])
         if _shown(checkpoint) != before:
             _record(checkpoint, "checkpoint.changed", actor=actor, now=now, data=_shown(checkpoint))
@@ -108,7 +108,7 @@ def change_checkpoint(
 
 
 def delete_checkpoint(checkpoint_id: str, *, actor: str, now: datetime, reason: str = "asked") -> Checkpoint:
-    """Marks it. Its files go after the commit, however often that has to be started again."""
+    """Marks it. Its files are removed after the commit, with retries."""
     with transaction.atomic():
         checkpoint = locked_checkpoint(checkpoint_id)
         if checkpoint.pinned:
@@ -137,7 +137,7 @@ def set_retention(
 
 
 def lock_for_use(checkpoint_id: str) -> Checkpoint:
-    """For whoever is about to make something of it, in their transaction."""
+    """Locks a complete checkpoint, in the caller's transaction."""
     checkpoint = locked_checkpoint(checkpoint_id)
     refuse_unless_whole(checkpoint)
     return checkpoint
@@ -153,11 +153,11 @@ def refuse_unless_whole(checkpoint: Checkpoint) -> None:
 
 
 def locked_checkpoint(checkpoint_id: str) -> Checkpoint:
-    """Raises `NotFound` for one that is gone."""
+    """Raises `NotFound` if it was deleted."""
     rows = Checkpoint.objects.select_related("job").select_for_update(of=("self",), no_key=True)
     checkpoint = rows.filter(pk=checkpoint_id).exclude(state__in=GONE).first()
     if checkpoint is None:
-        raise NotFound("There is no checkpoint with this id.")
+        raise NotFound("Checkpoint not found.")
     return checkpoint
 
 

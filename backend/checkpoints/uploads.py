@@ -1,6 +1,6 @@
-"""Versions of a model that somebody uploaded, beside those that were trained.
+"""Uploaded versions of a model, listed next to trained ones.
 
-They belong to an app above this one: what the registry needs of them is a port, that `backend.assets` fills.
+They belong to an app above this one: `backend.assets` fills this port for the registry.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,12 @@
-"""Verification of checkpoints: every byte that the engine said it had saved is read back.
+"""Verification of checkpoints: reads back every byte that the engine reported as saved.
 
 Invariants:
-- `complete` is said only of a checkpoint whose manifest hashes to what the engine told us and whose parts hash to
-  what the manifest says; the one exception (a part too large to be read in one turn) is noted in `is_hashed`;
-- bytes that are wrong make a checkpoint `corrupt` at once, and so does an address that nobody can read; files that
-  cannot be seen from here decide nothing;
-- every turn ends in seconds, whatever the size: it stops between parts and goes on where it stopped.
+- a checkpoint becomes `complete` only if its manifest has the hash that the engine reported and its parts have the
+  hashes in the manifest; the one exception (a part too large for one turn) is recorded in `is_hashed`;
+- wrong bytes or an invalid address make a checkpoint `corrupt` at once; files that cannot be reached decide nothing;
+- a turn ends within seconds, whatever the size: it stops between parts, and the next turn continues there.
 
-Two turns at once do the same work twice and write the same result: a row is claimed by its `next_check_at`.
+Two concurrent turns do the same work and write the same result: `next_check_at` claims a row.
 """
 
 import hashlib
@@ -28,21 +27,21 @@ from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 log = logging.getLogger(__name__)
 
 TURN_S: Final = 15.0
-"""No other checkpoint is started after so long. With the one that is being read it stays below the 45 seconds after
-which a background task is killed."""
+"""No further checkpoint is started after this time. Together with the current one, a turn stays below the 45 seconds
+after which a background task is killed."""
 CHECKPOINT_S: Final = 20.0
-"""A part that cannot be read in so long (10 GB and more) is checked by its size alone."""
+"""A part that cannot be read in this time (10 GB and more) is checked by its size only."""
 CLAIM_LASTS: Final = timedelta(seconds=60)
 LOOK_AGAIN: Final = timedelta(minutes=5)
-"""After files that cannot be seen from here: a volume that is not mounted, a store that is away."""
+"""After unreachable files: a volume that is not mounted, a store that is away."""
 
 
 class Corrupt(Exception):
-    """A difference between the stored bytes and those that the engine said it had saved."""
+    """The stored bytes differ from those that the engine reported."""
 
 
 def verify_due(*, now: datetime) -> int:
-    """Checks what is due, oldest first, until the turn is over. How many got their verdict."""
+    """Checks due checkpoints, oldest first, until the turn is over; returns the number of verdicts."""
     ends_at = time.monotonic() + TURN_S
     num_decided = 0
     while time.monotonic() < ends_at and (checkpoint := _claim(now)) is not None:
@@ -51,7 +50,7 @@ def verify_due(*, now: datetime) -> int:
 
 
 def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOINT_S) -> bool:
-    """False: not decided yet."""
+    """Returns whether a verdict was reached."""
     ends_at = time.monotonic() + within_s
     row = Checkpoint.objects.filter(pk=checkpoint.pk, state=CheckpointState.VERIFYING)
     try:
@@ -62,7 +61,7 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
         log.warning("unreadable checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
         return row.update(state=CheckpointState.CORRUPT, message=str(error)[:2_000], next_check_at=None) == 1
     except (Elsewhere, StoreError) as error:
-        row.update(next_check_at=now + LOOK_AGAIN, message=f"It cannot be read from here: {error}"[:2_000])
+        row.update(next_check_at=now + LOOK_AGAIN, message=f"The files cannot be read: {error}"[:2_000])
         return False
     except (Corrupt, MissingPart) as error:
         log.warning("corrupt checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
@@ -70,55 +69,55 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
     if num_checked < len(manifest.parts):
         row.update(num_parts_checked=num_checked, is_hashed=is_hashed, next_check_at=now)
         return False
-    found = {name: part.model_dump() for name, part in manifest.parts.items()}
+    parts = {name: part.model_dump() for name, part in manifest.parts.items()}
     verdict = {"state": CheckpointState.COMPLETE, "verified_at": now, "next_check_at": now, "message": ""}
     verdict |= {"is_doubted": False}
-    kept = {"parts": found, "num_parts_checked": num_checked, "is_hashed": is_hashed, "metrics": metrics_at(checkpoint)}
+    kept = {"parts": parts, "num_parts_checked": num_checked, "is_hashed": is_hashed, "metrics": metrics_at(checkpoint)}
     return row.update(**verdict, **kept) == 1
 
 
 def _claim(now: datetime) -> Checkpoint | None:
     with transaction.atomic():
         due = Checkpoint.objects.filter(state=CheckpointState.VERIFYING, next_check_at__lte=now)
-        found = due.select_for_update(skip_locked=True, no_key=True).order_by("next_check_at", "pk").first()
-        if found is not None:
-            Checkpoint.objects.filter(pk=found.pk).update(next_check_at=now + CLAIM_LASTS)
-        return found
+        checkpoint = due.select_for_update(skip_locked=True, no_key=True).order_by("next_check_at", "pk").first()
+        if checkpoint is not None:
+            Checkpoint.objects.filter(pk=checkpoint.pk).update(next_check_at=now + CLAIM_LASTS)
+        return checkpoint
 
 
 def _manifest(checkpoint: Checkpoint, files: CheckpointFiles) -> CheckpointManifest:
     content = files.manifest()
     if hashlib.sha256(content).hexdigest() != checkpoint.manifest_sha256:
-        raise Corrupt("the manifest is not the one that the engine saved")
+        raise Corrupt("the manifest differs from the one that the engine saved")
     try:
         return CheckpointManifest.model_validate_json(content)
     except ValidationError as error:
-        raise Corrupt(f"the manifest is not one: {error}") from error
+        raise Corrupt(f"the manifest is invalid: {error}") from error
 
 
 def _check_parts(
     checkpoint: Checkpoint, files: CheckpointFiles, manifest: CheckpointManifest, ends_at: float
 ) -> tuple[int, bool]:
-    """The number of parts, in their order, that are as they should be; and whether all of those were read."""
+    """The number of verified parts, in order, and whether all of them were read."""
     num_checked, is_hashed = checkpoint.num_parts_checked, checkpoint.is_hashed
     for name, part in sorted(manifest.parts.items())[num_checked:]:
         is_first_of_turn = num_checked == checkpoint.num_parts_checked
         if files.num_bytes(name, part) != part.num_bytes:
-            raise Corrupt(f"{name} has {files.num_bytes(name, part)} bytes, the manifest says {part.num_bytes}")
+            raise Corrupt(f"{name} has {files.num_bytes(name, part)} bytes, expected {part.num_bytes}")
         was_read = _check_bytes(files, name, part, ends_at)
         if not was_read and not is_first_of_turn:
-            break  # it gets a turn of its own
+            break  # it gets its own turn
         num_checked, is_hashed = num_checked + 1, is_hashed and was_read
     return num_checked, is_hashed
 
 
 def _check_bytes(files: CheckpointFiles, name: str, part: CheckpointPart, ends_at: float) -> bool:
-    """False: there was no time to read all of it."""
+    """False: not enough time to read all of it."""
     digest = hashlib.sha256()
     for piece in files.chunks(name, part):
         digest.update(piece)
         if time.monotonic() > ends_at:
             return False
     if digest.hexdigest() != part.sha256:
-        raise Corrupt(f"{name} does not hash to what the manifest says")
+        raise Corrupt(f"{name} does not match its hash in the manifest")
     return True

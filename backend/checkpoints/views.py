@@ -1,4 +1,4 @@
-"""GET /downloads/checkpoints/<token>: the bytes behind a signed link. No key, no cookie: the link is the right."""
+"""GET /downloads/checkpoints/<token>: the bytes behind a signed link, which needs no key and no cookie."""
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -20,7 +20,7 @@ def download(request: HttpRequest, token: str) -> HttpResponseBase:
     except Refusal as refusal:
         return problem_response(request, refusal)
     except Elsewhere:
-        return problem_response(request, NotFound("The files of this checkpoint cannot be read from here."))
+        return problem_response(request, NotFound("This checkpoint's files cannot be read from this site."))
     response: HttpResponseBase
     if request.method == "HEAD":
         response = HttpResponse()

@@ -53,7 +53,7 @@ def test_versions_are_removed_before_their_model_by_who_rules(
 ) -> None:
     Membership.objects.filter(user=world.viewer).update(role=Role.MEMBER)
     assert "Only admins and owners" in changed(viewer, act="remove_version", number="1")
-    assert "remove them first" in changed(owner, act="remove")
+    assert "Remove them first" in changed(owner, act="remove")
     assert "Its checkpoint stays" in changed(owner, act="remove_version", number="1")
     assert not ModelVersion.objects.exists() and Checkpoint.objects.get().pinned
     assert "gets number 2" in text_of(owner.get("/models/adder/"))

@@ -1,1 +1,1 @@
-"""From a listing to a whole asset."""
+"""Uploads: from a listing to a complete asset."""

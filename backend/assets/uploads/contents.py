@@ -1,10 +1,10 @@
-"""The look into an uploaded model before it counts as one: its settings are JSON, its weights are what they say.
+"""Checks of an uploaded model's files: settings are JSON, and weights are well-formed safetensors.
 
-    8 bytes: n | n bytes of JSON: name → dtype, shape, from, to | the tensors
+    8 bytes: n | n bytes of JSON: name → dtype, shape, start, end | the tensors
 
 Invariants:
-- nothing is run and nothing is unpickled; what is read of a file is bounded before it is parsed;
-- a file that is refused is named, with what is wrong about it.
+- nothing is executed or unpickled; the size of what is read is checked before parsing;
+- an error names the refused file and what is wrong with it.
 """
 
 import json
@@ -19,15 +19,15 @@ from backend.errors import FieldError, Invalid
 from engine.spec.asset_manifest import PART_BYTES
 
 MOST_CONFIG_BYTES: Final = 2**20
-MOST_HEADER_BYTES: Final = 8 * 2**20  # 60,000 tensors of one file; a larger one would cost this process its memory
+MOST_HEADER_BYTES: Final = 8 * 2**20  # 60,000 tensors in one file; a larger one could exhaust this process' memory
 
 
 class BadFile(ValueError):
-    """Its message says which and why."""
+    """The message names the file and the error."""
 
 
 def look_into(asset: Asset) -> dict[str, Any] | None:
-    """The model's config.json; None of a data set. Raises `Invalid`, `StoreError`."""
+    """The model's config.json; None for a data set. Raises `Invalid`, `StoreError`."""
     if asset.kind != AssetKind.MODEL:
         return None
     files = {file.name: file for file in asset.files.all()}
@@ -38,7 +38,7 @@ def look_into(asset: Asset) -> dict[str, Any] | None:
             _refuse_index(_document(asset, files[INDEX], most=PART_BYTES), files)
         config = _document(asset, files[CONFIG], most=MOST_CONFIG_BYTES)
         if not isinstance(config.get("model_type"), str):
-            raise BadFile(f"{CONFIG}: model_type is missing, which says what model it is")
+            raise BadFile(f"{CONFIG}: model_type is missing")
     except BadFile as error:
         raise Invalid(errors=[FieldError(pointer="/files", code="format", message=str(error))]) from None
     return config
@@ -56,14 +56,14 @@ def _refuse_weights(asset: Asset, file: AssetFile) -> None:
     if not 2 <= length <= min(MOST_HEADER_BYTES, file.num_bytes - 8):
         raise BadFile(f"{file.name}: not safetensors: a header of {length} bytes in a file of {file.num_bytes}")
     header = _parsed(file.name, first_bytes(asset, file, range(8, 8 + length)))
-    spans = sorted(_span(file.name, name, told) for name, told in header.items() if name != "__metadata__")
+    spans = sorted(_span(file.name, name, entry) for name, entry in header.items() if name != "__metadata__")
     ends = [(0, 0), *spans, (file.num_bytes - 8 - length,) * 2]
     if any(before[1] != after[0] for before, after in pairwise(ends)):
-        raise BadFile(f"{file.name}: its tensors do not fill the file, or overlap: it was cut off, or is not whole")
+        raise BadFile(f"{file.name}: its tensors overlap or do not fill the file, which may be truncated")
 
 
-def _span(file: str, name: str, told: Any) -> tuple[int, int]:
-    match told:
+def _span(file: str, name: str, entry: Any) -> tuple[int, int]:
+    match entry:
         case {"dtype": str(), "shape": [*shape], "data_offsets": [int() as start, int() as end]}:
             if 0 <= start <= end and all(isinstance(size, int) and size >= 0 for size in shape):
                 return start, end
@@ -73,15 +73,15 @@ def _span(file: str, name: str, told: Any) -> tuple[int, int]:
 def _refuse_index(index: Mapping[str, Any], files: Mapping[str, AssetFile]) -> None:
     names = index.get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise BadFile(f"{INDEX}: weight_map is missing, which says where each tensor is")
+        raise BadFile(f"{INDEX}: weight_map is missing")
     missing = sorted({str(name) for name in names.values()} - files.keys())
     if missing:
-        raise BadFile(f"{INDEX}: names files that are not there: {', '.join(missing[:5])}")
+        raise BadFile(f"{INDEX}: names missing files: {', '.join(missing[:5])}")
 
 
 def _document(asset: Asset, file: AssetFile, *, most: int) -> dict[str, Any]:
     if file.num_bytes > most:
-        raise BadFile(f"{file.name}: at most {most} bytes, has {file.num_bytes}")
+        raise BadFile(f"{file.name} must have at most {most} bytes, has {file.num_bytes}")
     return _parsed(file.name, first_bytes(asset, file, range(file.num_bytes)))
 
 

@@ -1,8 +1,8 @@
-"""The listing of an asset, judged before a byte of it comes: the names of its files, their kinds and sizes. Pure.
+"""Validation of an asset's listing, before any byte is sent: names, formats and sizes of its files. Pure.
 
 Invariants:
-- a name is a plain word without a folder, so whatever a listing says, it leads nowhere but into its own asset;
-- of a model only formats that are read without running anything: what Python unpickles is refused by name.
+- a name is a plain word without a folder, so a listing can address only files of its own asset;
+- models may only have formats that are read without executing code: pickled formats are refused by name.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ class ListedFile(Strict):
 
 
 def refuse_listing(kind: str, files: Sequence[ListedFile]) -> None:
-    """Raises `Invalid`, with every place at once."""
+    """Raises `Invalid`, with all errors at once."""
     errors = [*_suffix_errors(AssetKind(kind), files), *_repeated(files)]
     if sum(file.num_bytes for file in files) > MOST_BYTES:
-        errors.append(_wrong("/files", "too_large", f"together at most {MOST_BYTES} bytes"))
+        errors.append(_wrong("/files", "too_large", f"must have at most {MOST_BYTES} bytes in total"))
     if kind == AssetKind.MODEL:
         errors += _missing({file.name for file in files})
     if errors:
@@ -45,35 +45,35 @@ def refuse_listing(kind: str, files: Sequence[ListedFile]) -> None:
 
 
 def _suffix_errors(kind: AssetKind, files: Sequence[ListedFile]) -> list[FieldError]:
-    taken = SUFFIXES[kind]
-    found = []
+    allowed = SUFFIXES[kind]
+    errors = []
     for at, file in enumerate(files):
         if file.name.lower().endswith(PICKLES):
-            message = f"{file.name}: loading this format may run code; weights are taken as .safetensors only"
-        elif not file.name.endswith(taken) and not (kind == AssetKind.DATA and "." not in file.name):
-            message = f"{file.name}: the files of {_a(kind)} end in one of {', '.join(taken)}"
+            message = f"{file.name}: loading this format may run code. Use .safetensors for weights"
+        elif not file.name.endswith(allowed) and not (kind == AssetKind.DATA and "." not in file.name):
+            message = f"{file.name}: files of {_a(kind)} must end in one of {', '.join(allowed)}"
         else:
             continue
-        found.append(_wrong(f"/files/{at}/name", "format", message))
-    return found
+        errors.append(_wrong(f"/files/{at}/name", "format", message))
+    return errors
 
 
 def _repeated(files: Sequence[ListedFile]) -> list[FieldError]:
-    """Where letters' case does not count, two files would be one."""
+    """Names that differ only in case would collide on some file systems."""
     seen: set[str] = set()
-    found = []
+    errors = []
     for at, file in enumerate(files):
         if file.name.lower() in seen:
-            found.append(_wrong(f"/files/{at}/name", "repeated", f"{file.name} is there already"))
+            errors.append(_wrong(f"/files/{at}/name", "repeated", f"{file.name} is listed twice"))
         seen.add(file.name.lower())
-    return found
+    return errors
 
 
 def _missing(names: set[str]) -> list[FieldError]:
-    wanted = [name for name in (CONFIG, TOKENIZER) if name not in names]
+    required = [name for name in (CONFIG, TOKENIZER) if name not in names]
     if not names & {WEIGHTS, INDEX}:
-        wanted.append(f"{WEIGHTS}, or {INDEX} with its files")
-    return [_wrong("/files", "missing", f"a model needs {name}") for name in wanted]
+        required.append(f"{WEIGHTS}, or {INDEX} with its files")
+    return [_wrong("/files", "missing", f"a model needs {name}") for name in required]
 
 
 def _a(kind: AssetKind) -> str:

@@ -1,10 +1,9 @@
-"""The body of a part, taken in piece by piece and hashed on the way.
+"""Receives the body of a part, piece by piece, and hashes it.
 
 Invariants:
-- what is announced is what comes: a body that is shorter, longer or other than its hash says is refused, and nothing of
-  it is kept;
-- a web process holds at most PARTS_AT_ONCE parts, at most half of them one team's; one more is told to come again;
-- no connection to the database is held while bytes come.
+- a body that is shorter or longer than announced, or has another hash, is refused, and nothing of it is kept;
+- a web process holds at most PARTS_AT_ONCE parts, at most half of them from one team; further ones get 503;
+- no database connection is held while bytes arrive.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from django.http import HttpRequest
 from backend.api.problems import Malformed, Unavailable
 from backend.errors import FieldError, Invalid, Refusal
 
-PARTS_AT_ONCE: Final = 8  # 128 MiB; and threads enough are left for everybody else
+PARTS_AT_ONCE: Final = 8  # 128 MiB; leaves enough threads for other requests
 READ_BYTES: Final = 2**20
 
 _places = BoundedSemaphore(PARTS_AT_ONCE)
@@ -28,7 +27,7 @@ _guard: Final = Lock()
 
 
 class LengthRequired(Refusal):
-    """Announce the part's length in Content-Length."""
+    """Send the part's length in Content-Length."""
 
     status = 411
     code = "length_required"
@@ -36,11 +35,11 @@ class LengthRequired(Refusal):
 
 @contextmanager
 def received(request: HttpRequest, *, team: str, num_bytes: int, sha256: str) -> Iterator[bytes]:
-    """The part, for as long as it is put away. Raises `LengthRequired`, `Invalid`, `Malformed`, `Unavailable`."""
+    """Yields the part and holds its place meanwhile. Raises `LengthRequired`, `Invalid`, `Malformed`, `Unavailable`."""
     _refuse_other_length(request, num_bytes)
     with _place_of(team):
         if not connection.in_atomic_block:
-            connection.close()  # back to the pool: a slow sender takes minutes
+            connection.close()  # returned to the pool: a slow sender takes minutes
         yield _read(request, num_bytes, sha256)
 
 
@@ -51,7 +50,7 @@ def _place_of(team: str) -> Iterator[None]:
         if has_room:
             _of_teams[team] = _of_teams.get(team, 0) + 1
     if not has_room:
-        raise Unavailable("This server takes in as many parts as it can; send this one again in a moment.")
+        raise Unavailable("This server is receiving as many parts as it can. Send this part again in a moment.")
     try:
         yield
     finally:
@@ -80,6 +79,6 @@ def _read(request: HttpRequest, num_bytes: int, sha256: str) -> bytes:
         digest.update(piece)
         content += piece
     if digest.hexdigest() != sha256:
-        message = f"the bytes that came have {digest.hexdigest()}"
+        message = f"the received bytes have {digest.hexdigest()}"
         raise Invalid(errors=[FieldError(pointer="/query/sha256", code="other_content", message=message)])
     return bytes(content)

@@ -1,13 +1,13 @@
-"""From a listing to a whole asset, part by part, however often whoever sends is killed in between.
+"""Uploads, from a listing to a complete asset, part by part, resumable after any interruption.
 
     begin(listing) ──▶ put_part(file, number, sha256, bytes) … ──▶ complete(size, sha256 of the manifest)
 
 Invariants:
-- asking again changes nothing: the same listing under the same name is the same upload, the same part is the same
-  object, and an asset that is complete says so again;
-- a part counts when its bytes are in the store and were found to be what their hash says, and not before; sent anew
-  with other bytes it is another object, and the one before goes: nobody keeps more than the listing said;
-- while an asset is completed no part of it changes: both hold its row.
+- every call is idempotent: the same listing under the same name is the same upload, the same part the same object, and
+  completing a complete asset returns it again;
+- a part counts only once its bytes are stored and match their hash; a part sent again with other bytes is a new object
+  and replaces the old one, so a team never stores more than its listing;
+- while an asset is completed none of its parts changes: both lock its row.
 """
 
 from collections.abc import Sequence
@@ -32,31 +32,31 @@ from backend.store.chosen import store
 from engine.spec.asset_manifest import num_parts
 
 KEPT_FOR: Final = timedelta(days=3)
-"""Without a part, an upload is given up after this long: over a weekend."""
-MOST_UPLOADS: Final = 50  # unfinished, of one team; the rows of their files would otherwise cost nothing and be endless
+"""An upload without a new part for this long is abandoned; covers a weekend."""
+MOST_UPLOADS: Final = 50  # unfinished, per team; bounds the rows of their files
 TOLD_FILES: Final = 20
 
 
 class UploadUnderWay(Conflict):
-    """Another upload of this name is under way: complete it, or delete it."""
+    """Another upload of this name is in progress. Complete or delete it first."""
 
     code = "upload_under_way"
 
 
 class TooManyUploads(Conflict):
-    """Too many uploads of the team are unfinished: complete or delete some."""
+    """Your team has too many unfinished uploads. Complete or delete some first."""
 
     code = "too_many_uploads"
 
 
 class NotUploading(Conflict):
-    """This asset is complete; nothing of it changes any more."""
+    """This asset is complete and can no longer be changed."""
 
     code = "not_uploading"
 
 
 class Incomplete(Conflict):
-    """Parts are missing: send them, then complete it again."""
+    """Parts are missing. Send them, then complete the upload again."""
 
     code = "incomplete"
 
@@ -108,7 +108,7 @@ def begin_upload(
 
 
 def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: datetime) -> None:
-    """Of an upload; `content` was found to be what `sha256` says. Raises `NotUploading`, `NotFound`, `Unavailable`."""
+    """`content` must match `sha256`. Raises `NotUploading`, `NotFound`, `Unavailable`."""
     if AssetPart.objects.filter(file=file, number=number, sha256=sha256).exists():
         return
     stored_as = new_id("part")
@@ -119,11 +119,11 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
         with transaction.atomic():
             locked_upload(file.asset_id)
             before = AssetPart.objects.filter(file=file, number=number).first()
-            found = {"sha256": sha256, "stored_as": stored_as}
-            AssetPart.objects.update_or_create(file=file, number=number, defaults=found)
+            values = {"sha256": sha256, "stored_as": stored_as}
+            AssetPart.objects.update_or_create(file=file, number=number, defaults=values)
             Asset.objects.filter(pk=file.asset_id).update(expires_at=now + KEPT_FOR)
         superseded = "" if before is None else before.stored_as
-    except Refusal:  # of anything else nobody knows whether the row says now that it counts
+    except Refusal:  # after other errors the row may already refer to the object
         superseded = stored_as
         raise
     finally:
@@ -133,7 +133,7 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
 
 
 def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, now: datetime) -> tuple[Asset, bool]:
-    """The asset, and whether it became whole by this. Raises `Incomplete`, `Invalid`, `NotFound`, `Unavailable`."""
+    """The asset, and whether this call completed it. Raises `Incomplete`, `Invalid`, `NotFound`, `Unavailable`."""
     if asset.state == AssetState.READY:
         if asset.sha256 != sha256:
             raise NotUploading()
@@ -142,10 +142,10 @@ def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, no
     with while_the_store_answers():
         config = look_into(asset)  # takes a while, so no row is held
     with transaction.atomic():
-        assert asset.team is not None, "what is registered is whole from the beginning"
+        assert asset.team is not None, "registered assets are complete from the beginning"
         lock_storage(asset.team.pk)
         upload = locked_upload(asset.pk)
-        _refuse_unless_whole(upload, num_bytes=num_bytes, sha256=sha256)  # no part was sent anew meanwhile
+        _refuse_unless_whole(upload, num_bytes=num_bytes, sha256=sha256)  # no part was replaced meanwhile
         upload.state, upload.sha256, upload.config = AssetState.READY, sha256, config
         upload.version = next_version(asset.team, upload.kind, upload.name, now=now)
         upload.ready_at, upload.expires_at = now, None
@@ -155,7 +155,7 @@ def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, no
 
 
 def next_version(team: Team | None, kind: str, name: str, *, now: datetime) -> int:
-    """Under the team's lock. A team's models are numbered with those that it trained."""
+    """Call it under the team's lock. A team's uploaded and trained models share one sequence of numbers."""
     if kind == AssetKind.MODEL and team is not None:
         return number_for_upload(team, name, now=now)
     given = Asset.objects.filter(team=team, kind=kind, name=name).aggregate(last=Max("version"))["last"]
@@ -175,17 +175,17 @@ def _refuse_unless_whole(asset: Asset, *, num_bytes: int, sha256: str) -> None:
     incomplete = incomplete_files(asset)
     if incomplete:
         raise Incomplete(
-            f"{len(incomplete)} of {asset.num_files} files lack parts; send them, then complete it again.",
+            f"{len(incomplete)} of {asset.num_files} files lack parts. Send them, then complete the upload again.",
             files=incomplete[:TOLD_FILES],
         )
     whole = manifest_of(asset)
-    for field, given, found in (("num_bytes", num_bytes, whole.num_bytes), ("sha256", sha256, whole.sha256)):
-        if given != found:
-            message = f"what was received has {found}, not {given}"
+    for field, given, actual in (("num_bytes", num_bytes, whole.num_bytes), ("sha256", sha256, whole.sha256)):
+        if given != actual:
+            message = f"the received files have {actual}, not {given}"
             raise Invalid(errors=[FieldError(pointer=f"/{field}", code="other_content", message=message)])
 
 
 def _record(asset: Asset, action: str, *, actor: str, now: datetime, **data: Any) -> None:
-    told = {"kind": asset.kind, "name": asset.name, "num_bytes": asset.num_bytes, **data}
+    details = {"kind": asset.kind, "name": asset.name, "num_bytes": asset.num_bytes, **data}
     assert asset.team_id is not None, "of a team"
-    record_action(team_id=asset.team_id, actor=actor, action=action, target=asset.pk, now=now, data=told)
+    record_action(team_id=asset.team_id, actor=actor, action=action, target=asset.pk, now=now, data=details)

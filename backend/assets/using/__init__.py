@@ -1,1 +1,1 @@
-"""Assets of jobs: found by the names in a spec, fetched by the nodes of an attempt."""
+"""Assets of jobs: resolved from a spec's names, fetched by an attempt's nodes."""

@@ -1,8 +1,8 @@
-"""The assets that specs name: fills the port `jobs.attempts.library`.
+"""Resolves assets named in specs: fills the port `jobs.attempts.library`.
 
 Invariants:
-- a team's own comes before everybody's of the same name; another team's is not looked at;
-- a job's assets are noted in the transaction that makes it, so what it will need is not deleted before.
+- a team's own asset precedes a shared one of the same name; other teams' assets are never considered;
+- a job's assets are recorded in the transaction that creates the job, so none of them can be deleted before.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""GET /internal/engine/assets/<id>/manifest and …/parts/<sha256>: what nodes fetch.
+"""GET /internal/engine/assets/<id>/manifest and …/parts/<sha256>: what an attempt's nodes fetch.
 
     node ──▶ here ──302──▶ the bucket, by a link of five minutes
-                 ──200──▶ the bytes, where the store is a folder of ours
+                 ──200──▶ the bytes, if the store is a folder
 
 Invariants:
-- no node holds a key of the bucket: it is told of one object at a time, when it asks for it;
-- a part is served under the hash that the manifest has of it, and under no other name.
+- no node holds a key of the bucket: it gets a link for one object, when it requests it;
+- a part is served only under its hash in the manifest.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ READ_BYTES: Final = 2**20
 @require_GET
 def manifest(request: HttpRequest, asset_id: str) -> HttpResponseBase:
     try:
-        asset = _asset_asked_for(request, asset_id)
+        asset = _authorized_asset(request, asset_id)
     except Refusal as refusal:
         return problem_response(request, refusal)
     return HttpResponse(manifest_of(asset).model_dump_json(), content_type="application/json")
@@ -42,17 +42,17 @@ def manifest(request: HttpRequest, asset_id: str) -> HttpResponseBase:
 @require_GET
 def part(request: HttpRequest, asset_id: str, sha256: str) -> HttpResponseBase:
     try:
-        asset = _asset_asked_for(request, asset_id)
-        found = AssetPart.objects.select_related("file__asset").filter(file__asset=asset, sha256=sha256).first()
-        if found is None or asset.origin == AssetOrigin.FOLDER:
-            raise NotFound("This asset has no such part to fetch.")
-        (key, start), num_bytes = where_is(found), part_bytes(found.file.num_bytes, found.number)
+        asset = _authorized_asset(request, asset_id)
+        row = AssetPart.objects.select_related("file__asset").filter(file__asset=asset, sha256=sha256).first()
+        if row is None or asset.origin == AssetOrigin.FOLDER:
+            raise NotFound("Part not found.")
+        (key, start), num_bytes = where_is(row), part_bytes(row.file.num_bytes, row.number)
         link = store().presigned_url(key, expires_in_s=LINK_S)
         if link is not None:
             return HttpResponseRedirect(link, headers={RANGE: f"bytes={start}-{start + num_bytes - 1}"})
         first = store().get_range(key, start, min(READ_BYTES, num_bytes))
     except StoreUnavailable:
-        return problem_response(request, Unavailable("The store does not answer right now."))
+        return problem_response(request, Unavailable("The store is not responding. Try again in a moment."))
     except Refusal as refusal:
         return problem_response(request, refusal)
     pieces = unblocked(_pieces(key, first, range(start, start + num_bytes)))
@@ -67,9 +67,9 @@ def _pieces(key: str, first: bytes, wanted: range) -> Iterator[bytes]:
         yield store().get_range(key, start, min(READ_BYTES, wanted.stop - start))
 
 
-def _asset_asked_for(request: HttpRequest, asset_id: str) -> Asset:
+def _authorized_asset(request: HttpRequest, asset_id: str) -> Asset:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     asset = asset_of_token(token, asset_id) if scheme == "Bearer" else None
     if asset is None:
-        raise Unauthenticated("This token is not good for that, or no longer.")
+        raise Unauthenticated("This token is invalid for this asset, or has expired.")
     return asset

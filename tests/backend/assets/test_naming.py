@@ -103,7 +103,7 @@ def test_what_an_operator_has_in_the_store_is_registered_and_fetched_from_where_
 ) -> None:
     content = ROWS * (PART_BYTES // len(ROWS) + 1)
     store().put("operators/large/a.jsonl", content)
-    for prefix, said in (("jobs/x", "Laminar itself"), ("nothing", "no file"), ("assets", "Laminar itself")):
+    for prefix, said in (("jobs/x", "which Laminar"), ("nothing", "no file"), ("assets", "which Laminar")):
         with pytest.raises(CommandError, match=said):
             call_command("register_asset", "data", prefix, stored=True, everybody=True)
     call_command("register_asset", "data", "operators/large", stored=True, everybody=True)
