@@ -1,7 +1,7 @@
 """Free space on a folder's disk, as this process sees it, for requests that must not wait for a disk.
 
 A system call on a mount whose server is gone blocks in the kernel without a deadline. A separate thread therefore makes
-the call (`aside`), and `Heard` has its last result, the result's age, and for how long a call has been pending.
+the call (`aside`), and its `Heard` has the last result, the result's age, and for how long a call has been pending.
 """
 
 import os

@@ -10,7 +10,7 @@
     require a second
     factor of admins    x
 
-Invariant: nobody grants a role that they cannot revoke, so an admin cannot grant or revoke the owner role.
+Invariant: a role can grant only what it can revoke, so an admin cannot grant or revoke the owner role.
 """
 
 from collections.abc import Mapping

@@ -80,7 +80,7 @@ def revoke_api_key(key: ApiKey, *, now: datetime) -> None:
 
 
 def revoke_keys(roots: QuerySet[ApiKey], *, now: datetime) -> list[str]:
-    """The ids of all revoked keys: those given, and all keys that were created with them, whoever owns these."""
+    """The ids of all revoked keys: those given, and all keys that were created with them, of any owner."""
     revoked: list[str] = []
     frontier = list(roots.values_list("pk", flat=True))
     while frontier:

@@ -1,1 +1,1 @@
-"""The audit log: who did what to which thing, in chains that nobody can quietly rewrite."""
+"""The audit log: who did what to which resource, in tamper-evident chains."""

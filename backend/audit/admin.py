@@ -1,4 +1,4 @@
-"""The audit log as operators read it, the chain of the site among them."""
+"""Django admin for the audit log, including the site's chain, for operators."""
 
 from django.contrib import admin
 

@@ -1,4 +1,4 @@
-"""Signing the ends of the chains that have grown, every few minutes."""
+"""Signs the heads of grown chains, every few minutes."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ MOST_AT_ONCE = 1_000
 
 
 def anchor_heads(*, now: datetime) -> int:
-    """The number of heads signed. A head that moves on meanwhile is signed with the next round."""
+    """Returns the number of signed heads. A head that grows meanwhile is signed in the next round."""
     grown = AuditHead.objects.filter(seq__gt=F("anchored_seq")).order_by("team_id")
     heads = list(grown.values_list("team_id", "seq", "hash")[:MOST_AT_ONCE])
     if heads:
@@ -26,14 +26,14 @@ def anchor_heads(*, now: datetime) -> int:
 
 
 def verify_audit_log() -> Verdict:
-    """Every chain against every anchor. Raises `BrokenAnchors`."""
+    """Verifies every chain against every anchor. Raises `BrokenAnchors`."""
     path, key_file = anchors_and_key()
     return verify_chains(read_anchors(path, key=signing_key(key_file).public_key(), former=former_keys(key_file)))
 
 
 def verify_log_of(team_id: str) -> tuple[Finding | None, int | None]:
-    """Of one team: what is wrong, and how many entries an anchor vouches for; None where this process does not see the
-    anchors, which are kept where only some do. Raises `BrokenAnchors`."""
+    """Verifies one team's chain: the finding, and the number of entries covered by an anchor; None if this process
+    cannot read the anchors, which only some processes may. Raises `BrokenAnchors`."""
     path, key_file = anchors_and_key()
     if not (path.exists() and key_file.exists()):
         return verify_chain(team_id, {}, sees_anchors=False), None

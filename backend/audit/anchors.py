@@ -1,14 +1,14 @@
-"""Signed copies of the chains' ends, kept outside the database: a file that is only ever appended to.
+"""Signed copies of the chains' heads, kept outside the database in an append-only file.
 
     {"team": "team_…", "seq": 812, "hash": "…", "at": "…", "previous": "<sha256 of the line before>",
      "key": "<first 16 digits of the public key's sha256>", "signature": "<Ed25519 over all of it, base64>"}
 
-A hash chain alone does not show that its tail was dropped, or that all of it was written again. Whoever does that in
-the database has not got the signing key; whoever drops anchors breaks the file's own chain.
+A hash chain alone does not show that its tail was dropped or that all of it was rewritten. An attacker in the database
+lacks the signing key, and dropping anchors breaks the file's own chain.
 
 Invariants:
-- an anchor is on disk (fsync) before the head counts as anchored; one that is written twice does no harm;
-- lines are appended under a lock of the file, so that several processes keep one chain of them.
+- an anchor is on disk (fsync) before its head counts as anchored; a duplicate anchor is harmless;
+- lines are appended under a lock of the file, so concurrent processes keep one chain.
 """
 
 import base64
@@ -44,8 +44,8 @@ class Anchor:
     signature: str = ""
 
     def message(self) -> bytes:
-        told = {name: value for name, value in asdict(self).items() if name != "signature"}
-        return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+        fields = {name: value for name, value in asdict(self).items() if name != "signature"}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     def line(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode() + b"\n"
@@ -56,7 +56,7 @@ class BrokenAnchors(RuntimeError):
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """The key in `path`; made there, readable to its owner only, if there is none."""
+    """The key in `path`; generated there, readable by its owner only, if it is missing."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -64,7 +64,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
         draft.touch(mode=0o600)
         draft.write_bytes(text)
         try:
-            os.link(draft, path)  # whoever comes second takes the first one's key
+            os.link(draft, path)  # a concurrent second process uses the first one's key
         except FileExistsError:
             pass
         finally:
@@ -80,7 +80,7 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def append_anchors(path: Path, heads: Iterable[tuple[str, int, str]], *, key: Ed25519PrivateKey, now: datetime) -> int:
-    """Signs (team, seq, hash) of each head. How many were written."""
+    """Signs (team, seq, hash) of each head; returns how many were written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = key_id(key.public_key())
     with path.open("a+b") as file:
@@ -100,8 +100,8 @@ def append_anchors(path: Path, heads: Iterable[tuple[str, int, str]], *, key: Ed
 def read_anchors(
     path: Path, *, key: Ed25519PublicKey, former: Iterable[Ed25519PublicKey] = (), of: str | None = None
 ) -> Iterator[Anchor]:
-    """Raises `BrokenAnchors` at the first line that is not as it was written. `former`: keys that signed before. `of`
-    one team: the signatures of others are not looked at, which is most of what reading costs."""
+    """Raises `BrokenAnchors` at the first changed line. `former`: earlier signing keys. `of`: only this team's anchors,
+    without checking other signatures, which is most of the cost."""
     if not path.exists():
         return
     keys = {key_id(each): each for each in (key, *former)}
@@ -118,15 +118,15 @@ def _checked(line: bytes, number: int, previous: str, keys: Mapping[str, Ed25519
     try:
         anchor = Anchor(**json.loads(line))
         if anchor.key not in keys:
-            raise BrokenAnchors(f"line {number} of the anchors is not signed with a key of ours, but {anchor.key}")
+            raise BrokenAnchors(f"line {number} of the anchors is signed with the unknown key {anchor.key}")
         if of is None or anchor.team == of:
             keys[anchor.key].verify(base64.b64decode(anchor.signature), anchor.message())
     except (ValueError, TypeError) as error:
-        raise BrokenAnchors(f"line {number} of the anchors is not one of ours: {error}") from error
+        raise BrokenAnchors(f"line {number} of the anchors is malformed: {error}") from error
     except InvalidSignature as error:
-        raise BrokenAnchors(f"line {number} of the anchors is not signed with the key {anchor.key}") from error
+        raise BrokenAnchors(f"line {number} of the anchors has an invalid signature (key {anchor.key})") from error
     if anchor.previous != previous:
-        raise BrokenAnchors(f"lines were taken out of the anchors, or moved, before line {number}")
+        raise BrokenAnchors(f"lines of the anchors were removed or moved before line {number}")
     return anchor
 
 

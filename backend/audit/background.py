@@ -1,4 +1,4 @@
-"""The background task of the audit log: it signs the chains' ends and copies them out of the database."""
+"""The background task of the audit log: signs the chains' heads and copies them out of the database."""
 
 from celery import shared_task
 

@@ -1,7 +1,7 @@
-"""A new signing key for the anchors. What the former ones signed stays verifiable.
+"""Rotation of the anchors' signing key. Signatures of former keys stay verifiable.
 
-The file of the key holds their public halves too, below it: whoever guards the one guards the others, also where it
-is a secret that containers can only read.
+The key's file also holds the public halves of former keys, below it, so one protection covers all, even for a read-only
+secret of containers.
 """
 
 import os
@@ -28,16 +28,16 @@ def former_keys(key_file: Path) -> list[Ed25519PublicKey]:
     """Raises `ValueError`."""
     keys = [load_pem_public_key(pem) for pem in _PEM.findall(key_file.read_bytes())]
     if not all(isinstance(key, Ed25519PublicKey) for key in keys):
-        raise ValueError(f"{key_file}: below the private key, Ed25519 public keys in PEM")
+        raise ValueError(f"{key_file} must hold only Ed25519 public keys (PEM) below the private key")
     return [key for key in keys if isinstance(key, Ed25519PublicKey)]
 
 
 def rotate_key(key_file: Path, *, to: Path | None = None) -> tuple[str, str]:
-    """The ids of the key that goes and of the one that comes, whole in `to`, or at once in place of the former. Whoever
-    signs reads the file each time."""
-    going, coming = signing_key(key_file).public_key(), Ed25519PrivateKey.generate()
-    blocks = [coming.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())]
-    for key in (going, *former_keys(key_file)):
+    """Returns the ids of the old and the new key. Writes the new file to `to`, or replaces the old one at once. Signers
+    read the file each time."""
+    old, new = signing_key(key_file).public_key(), Ed25519PrivateKey.generate()
+    blocks = [new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())]
+    for key in (old, *former_keys(key_file)):
         blocks.append(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     target = to or key_file
     draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
@@ -47,4 +47,4 @@ def rotate_key(key_file: Path, *, to: Path | None = None) -> tuple[str, str]:
         os.fsync(file.fileno())
     draft.replace(target)
     sync_folder(target.parent)
-    return key_id(going), key_id(coming.public_key())
+    return key_id(old), key_id(new.public_key())

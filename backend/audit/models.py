@@ -1,8 +1,8 @@
-"""The audit log: who did what to which thing, in one chain of rows a team, each holding the hash of the one before.
+"""The audit log: who did what to which resource, as one chain of rows per team, each with its predecessor's hash.
 
-Invariants, held by triggers for raw SQL too:
-- rows are added and nothing else; a head moves by one, or is anchored;
-- a team that has a chain is not deleted: what it did outlives it.
+Invariants, enforced by triggers, for raw SQL too:
+- rows are only added; a head advances by one, or is anchored;
+- a team with a chain cannot be deleted, so its log survives.
 """
 
 from typing import ClassVar
@@ -10,16 +10,16 @@ from typing import ClassVar
 from django.db import models
 
 FIRST_HASH = "0" * 64
-"""The hash before a team's first entry."""
+"""The predecessor's hash of a team's first entry."""
 
 
 class AuditHead(models.Model):
-    """The end of a team's chain; the row is the lock under which the next entry is written."""
+    """The end of a team's chain. Writing the next entry locks this row."""
 
     team = models.OneToOneField("accounts.Team", on_delete=models.PROTECT, primary_key=True, related_name="audit_head")
     seq = models.PositiveBigIntegerField(default=0)
     hash = models.CharField(max_length=64, default=FIRST_HASH)
-    anchored_seq = models.PositiveBigIntegerField(default=0)  # a hint which heads to sign next; proves nothing
+    anchored_seq = models.PositiveBigIntegerField(default=0)  # only a hint for the next signing
 
 
 class AuditEntry(models.Model):

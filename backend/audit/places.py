@@ -1,4 +1,4 @@
-"""Where the anchors and the key that signs them lie: out of reach of the Ray nodes, which may write the store."""
+"""Locations of the anchors and their signing key: outside the store, which Ray nodes may write."""
 
 from pathlib import Path
 from typing import Final
@@ -9,6 +9,6 @@ ANCHORS_FILE: Final = "anchors.jsonl"
 
 
 def anchors_and_key() -> tuple[Path, Path]:
-    """The file of anchors and the file of the key, which may not be there yet."""
+    """The file of anchors and the key's file, either of which may not exist yet."""
     environment = settings.ENVIRONMENT
     return environment.audit_dir / ANCHORS_FILE, environment.audit_key_file

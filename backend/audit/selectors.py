@@ -1,4 +1,4 @@
-"""The audit log as its team reads it."""
+"""A team's audit log."""
 
 from django.db.models import QuerySet
 

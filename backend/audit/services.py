@@ -1,9 +1,9 @@
-"""Adding to a team's chain.
+"""Appends entries to a team's chain.
 
 Invariants:
-- an entry is written in the transaction of what it tells of, under the lock of the team's head: neither is there
-  without the other, and a chain has no forks;
-- the hash covers everything that is stored, in a form that survives the way through Postgres' jsonb.
+- an entry is written in the transaction of its action, under the lock of the team's head: neither exists without the
+  other, and a chain has no forks;
+- the hash covers everything that is stored, in a form that survives Postgres' jsonb.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from django.db import transaction
 from backend.api.request_context import current_request
 from backend.audit.models import AuditEntry, AuditHead
 
-_EXACT = 2**53  # beyond it a float is not a whole number any more, and jsonb writes it with other digits than we do
+_EXACT = 2**53  # beyond it floats are inexact integers, which jsonb writes with other digits
 
 
 @transaction.atomic
 def record_action(
     *, team_id: str, actor: str, action: str, target: str, now: datetime, data: Mapping[str, Any] | None = None
 ) -> AuditEntry:
-    """Call it in the transaction of what it tells of, as the last thing: the team's chain is locked until its end.
+    """Call it last in the action's transaction, since it locks the team's chain until the end.
 
-    The request's id and address come from the request that is being worked on, if there is one.
+    The request's id and address are those of the current request, if any.
     """
     AuditHead.objects.get_or_create(team_id=team_id)
     head = AuditHead.objects.select_for_update(no_key=True).get(pk=team_id)
@@ -50,15 +50,15 @@ def record_action(
 
 
 def hash_of(entry: AuditEntry) -> str:
-    told = [
+    fields = [
         entry.previous_hash, entry.team_id, entry.seq, entry.at.astimezone(UTC).isoformat(), entry.actor, entry.action,
         entry.target, _canonical(entry.data), entry.request_id, entry.ip,
     ]  # fmt: skip
-    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _storable(value: Any) -> Any:
-    """The value in a form that jsonb takes: no NUL, no half of a surrogate pair, no number that is not one."""
+    """The value in a form that jsonb accepts: no NUL, no half of a surrogate pair, no NaN or infinity."""
     match value:
         case str():
             return value.replace("\0", "\ufffd").encode(errors="replace").decode()
@@ -75,7 +75,7 @@ def _storable(value: Any) -> Any:
 
 
 def _canonical(value: Any) -> Any:
-    """One spelling of each number: jsonb gives 1e16 back as a whole number, and 1.0 as 1.0."""
+    """One spelling of each number: jsonb returns 1e16 as an integer, and 1.0 as 1.0."""
     match value:
         case dict():
             return {name: _canonical(child) for name, child in value.items()}

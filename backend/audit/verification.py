@@ -1,8 +1,8 @@
-"""Verification that the log is what was written: a walk over every chain, compared with the anchors.
+"""Verification of the audit log: walks every chain and compares it with the anchors.
 
 Invariants:
-- the answer names the first entry that is not as it was written;
-- what is read is one snapshot, and the anchors are read before it: a log that is written to meanwhile is no finding.
+- a finding names the first entry that is wrong or missing;
+- entries are read in one snapshot, after the anchors: concurrent writes cause no finding.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from backend.audit.services import hash_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault of a team's chain. `seq`: the first entry that is wrong or missing."""
+    """A fault of a team's chain. `seq`: the first wrong or missing entry."""
 
     team_id: str
     seq: int
@@ -30,12 +30,12 @@ class Verdict:
     num_entries: int
     num_chains: int
     num_anchored: int
-    """Entries that an anchor vouches for."""
+    """Entries covered by an anchor."""
     findings: tuple[Finding, ...]
 
 
 def verify_chains(anchors: Iterable[Anchor]) -> Verdict:
-    """All chains. `anchors` have been checked by `read_anchors`."""
+    """Verifies all chains. `anchors` were checked by `read_anchors`."""
     by_team: dict[str, dict[int, Anchor]] = defaultdict(dict)
     for anchor in anchors:
         by_team[anchor.team][anchor.seq] = anchor
@@ -55,34 +55,36 @@ def verify_chains(anchors: Iterable[Anchor]) -> Verdict:
 
 
 def verify_chain(team_id: str, anchors: Mapping[int, Anchor], *, sees_anchors: bool = True) -> Finding | None:
-    """One team's chain; `anchors` by the seq that they vouch for."""
+    """Verifies one team's chain; `anchors` by the seq that they cover."""
     seq, digest = 0, FIRST_HASH
     for entry in AuditEntry.objects.filter(team_id=team_id).order_by("seq").iterator(chunk_size=2_000):
-        wrong = _wrong_with(entry, seq + 1, digest, anchors.get(entry.seq))
-        if wrong:
-            return Finding(team_id=team_id, seq=seq + 1, message=wrong)
+        fault = _find_fault(entry, seq + 1, digest, anchors.get(entry.seq))
+        if fault:
+            return Finding(team_id=team_id, seq=seq + 1, message=fault)
         seq, digest = entry.seq, entry.hash
     missing = [anchor for anchor in anchors.values() if anchor.seq > seq]
     if missing:
         newest = max(anchor.seq for anchor in missing)
-        return Finding(team_id=team_id, seq=seq + 1, message=f"the tail is gone: entries up to {newest} were anchored")
+        return Finding(
+            team_id=team_id, seq=seq + 1, message=f"the end is missing: entries up to {newest} were anchored"
+        )
     head = AuditHead.objects.filter(pk=team_id).first()
     if sees_anchors and head and head.anchored_seq > max(anchors, default=0):
-        return Finding(team_id=team_id, seq=seq + 1, message=f"the anchor of entry {head.anchored_seq} is gone")
+        return Finding(team_id=team_id, seq=seq + 1, message=f"the anchor of entry {head.anchored_seq} is missing")
     if (head.seq, head.hash) != (seq, digest) if head else seq > 0:
-        return Finding(team_id=team_id, seq=seq + 1, message="the chain does not end where its head says")
+        return Finding(team_id=team_id, seq=seq + 1, message="the chain does not end at its head")
     return None
 
 
-def _wrong_with(entry: AuditEntry, seq: int, previous_hash: str, anchor: Anchor | None) -> str:
+def _find_fault(entry: AuditEntry, seq: int, previous_hash: str, anchor: Anchor | None) -> str:
     if entry.seq != seq:
         return f"entries {seq} to {entry.seq - 1} are missing"
     if entry.previous_hash != previous_hash:
-        return "it does not follow the entry before it: one of the two was put in, moved or changed"
+        return "does not follow the previous entry: one of them was inserted, moved or changed"
     if entry.hash != hash_of(entry):
-        return "it was changed after it was written"
+        return "was changed after it was written"
     if anchor is not None and anchor.hash != entry.hash:
-        return "the chain up to here was written again: the anchor vouches for another one"
+        return "the chain up to here was rewritten: the anchor is for another chain"
     return ""
 
 

@@ -1,1 +1,1 @@
-"""What comes in from outside, made safe once for routes, pages, cursors, sockets and commands."""
+"""Sanitizing of input from outside, once for routes, pages, cursors, sockets and commands."""

@@ -1,6 +1,6 @@
-"""Converters for the addresses of pages: `<id:job_id>`, `<token:token>`.
+"""URL converters of pages: `<id:job_id>`, `<token:token>`.
 
-Invariant: what does not look like an id reaches no view; the address is answered as unknown.
+Invariant: a value that is not a well-formed id reaches no view; its URL is a 404.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ class IdConverter:
 
 
 class TokenConverter(IdConverter):
-    """Of a link that is a right by itself: signed or random, in letters that need no quoting."""
+    """For a link that is a credential: signed or random, in URL-safe characters."""
 
     regex = r"[A-Za-z0-9_.:=-]{1,500}"
 
@@ -30,6 +30,6 @@ CONVERTERS: Final = {"id": IdConverter, "token": TokenConverter}
 
 
 def register() -> None:
-    """Once, before the first address that uses them is read."""
+    """Call it once, before the first URL that uses a converter is loaded."""
     for name, converter in CONVERTERS.items():
         register_converter(converter, name)

@@ -1,15 +1,15 @@
-"""Answers made small on their way out: pages, JSON and tables for spreadsheets. Static files come compressed already.
+"""Compression of responses: pages, JSON and CSV. Static files are compressed in advance.
 
-Whoever can put words of their own into an answer and see how long it gets, again and again, can spell out a secret in
-the same answer (BREACH). So:
+An attacker who can place text into a response and observe its compressed length repeatedly can recover a secret in the
+same response (BREACH). So:
 
 Invariants:
-- an answer to a browser that repeats anything of its request is not compressed: no form, no refusal, no query but the
-  few of `_SAY_NOTHING`, whose values are numbers;
-- whoever sends a key of the API sends it by themselves: no other site can make a browser do it. Their queries are free;
-- every compressed answer is a random number of bytes longer, so that one look at its length tells little;
-- an answer with an ETag is left alone: tags are strong here (`backend.api.etags`), and a compressed body would need
-  another one, with which `If-Match` could not speak of the thing itself.
+- a response to a browser that could repeat input of its request is not compressed: no form, no refusal, no query except
+  the numeric parameters in `_NUMERIC`;
+- requests with an API key may have any query: no other site can make a browser send the key;
+- every compressed response is padded by a random number of bytes, so one observation of its length reveals little;
+- a response with an ETag is left alone: tags are strong here (`backend.api.etags`), and a compressed body would need
+  its own tag, which could not be used in `If-Match`.
 """
 
 import re
@@ -22,9 +22,9 @@ from django.utils.cache import patch_vary_headers
 from django.utils.text import compress_string
 
 _KINDS: Final = ("text/html", "application/json", "text/csv")
-_SMALLEST: Final = 1_000  # below that, an answer travels in one packet as it is
-_MOST_PADDING: Final = 100  # bytes, drawn for each answer
-_SAY_NOTHING: Final = frozenset({"after", "page", "part", "step"})
+_SMALLEST: Final = 1_000  # a smaller response fits one packet anyway
+_MOST_PADDING: Final = 100  # bytes, drawn per response
+_NUMERIC: Final = frozenset({"after", "page", "part", "step"})
 _A_NUMBER: Final = re.compile(r"[0-9]{0,12}", re.ASCII)
 _TAKES_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 
@@ -34,12 +34,12 @@ def takes_gzip(request: HttpRequest) -> bool:
 
 
 def gzip_answers(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware. It stands outside of whatever still writes into an answer."""
+    """Middleware. Outside of all middleware that changes a response's body."""
 
     def answer(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
         if not isinstance(response, HttpResponse) or not response.get("Content-Type", "").startswith(_KINDS):
-            return response  # a stream among them: it is sent as it comes
+            return response  # streams included: they are sent as they come
         patch_vary_headers(response, ("Accept-Encoding",))
         if not takes_gzip(request) or not _may_be_smaller(response) or not _repeats_nothing(request):
             return response
@@ -62,5 +62,5 @@ def _repeats_nothing(request: HttpRequest) -> bool:
     if "Authorization" in request.headers:
         return True
     return all(
-        name in _SAY_NOTHING and _A_NUMBER.fullmatch(value) for name, values in request.GET.lists() for value in values
+        name in _NUMERIC and _A_NUMBER.fullmatch(value) for name, values in request.GET.lists() for value in values
     )

@@ -1,20 +1,20 @@
-"""Of whom a request comes: the peer of the connection, or whom a proxy of ours names.
+"""A request's client address: the TCP peer, or the address in X-Forwarded-For if the peer is a trusted proxy.
 
-    client, 10.0.0.9          X-Forwarded-For: anything, client        the rightmost that is no proxy of ours
-    ──▶ 192.0.2.7 (ours) ──▶ X-Forwarded-For: anything, client, 10.0.0.9
+    client, 10.0.0.9           X-Forwarded-For: anything, client        the rightmost that is not a trusted proxy
+    ──▶ 192.0.2.7 (trusted) ──▶ X-Forwarded-For: anything, client, 10.0.0.9
 
 Invariants:
-- X-Forwarded-For is believed of the addresses and networks that LAMINAR_TRUSTED_PROXIES names, and of nobody else; the
-  web server itself believes none (`--no-proxy-headers`: its own default believes whoever connects from this machine);
-- and then only its last stranger: whoever calls can write anything to the left of what our own proxy adds;
-- one header that proxies set is enough to be taken for a stranger's request, whoever sends it.
+- X-Forwarded-For is trusted only from the addresses and networks in LAMINAR_TRUSTED_PROXIES; uvicorn itself trusts none
+  (`--no-proxy-headers`: its default trusts every client on this machine);
+- of the header, only the last untrusted address counts: a client controls everything left of what a trusted proxy adds;
+- one header that proxies set suffices for a request to count as not local, from any sender.
 """
 
 import ipaddress
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # the environment is read before Django is there
+if TYPE_CHECKING:  # the environment is read before Django is set up
     from django.http import HttpRequest
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,12 +24,12 @@ _OF_PROXIES: Final = (_FORWARDED, "Forwarded", "X-Forwarded-Proto", "X-Forwarded
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
-    """Addresses and networks such as 10.0.0.0/8, by commas or spaces. Raises `ValueError`, naming the wrong one."""
+    """Addresses and networks such as 10.0.0.0/8, separated by commas or spaces. Raises `ValueError`."""
     return tuple(ipaddress.ip_network(each) for each in text.replace(",", " ").split())
 
 
 def client_ip(request: "HttpRequest", *, trusted: Iterable[Network]) -> str:
-    """The address that the request came from, as text; empty where a server gives none (a unix socket)."""
+    """The client's address as text; empty if the server provides none (a unix socket)."""
     networks = tuple(trusted)
     peer = _address(request.META.get("REMOTE_ADDR", ""))
     for hop in reversed(request.headers.get(_FORWARDED, "").split(",")):
@@ -43,7 +43,7 @@ def client_ip(request: "HttpRequest", *, trusted: Iterable[Network]) -> str:
 
 
 def neighbourhood(ip: str) -> str:
-    """What one stranger has of addresses: an IPv4 address, or the 2**64 of an IPv6 network."""
+    """The addresses of one client, for limits: an IPv4 address, or an IPv6 /64 network."""
     address = _address(ip)
     if address is None or address.version == 4:
         return ip or "unknown"
@@ -51,7 +51,7 @@ def neighbourhood(ip: str) -> str:
 
 
 def is_from_this_machine(request: "HttpRequest", *, trusted: Iterable[Network]) -> bool:
-    """And not from elsewhere through a proxy here: it says so by a header, or its address is one that was named."""
+    """True for a local client. A local proxy, known by its headers or its trusted address, does not count as one."""
     peer = _address(request.META.get("REMOTE_ADDR", ""))
     if peer is None or not peer.is_loopback or _is_in(peer, tuple(trusted)):
         return False

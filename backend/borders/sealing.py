@@ -1,6 +1,6 @@
-"""Boxes for secrets that lie in the database, under keys derived from the installation's own.
+"""Encryption of secrets in the database, with keys derived from the installation's key.
 
-Invariant: sealed with the present key, opened with it or with any of before, so that the key can be changed.
+Invariant: encrypted with the current key, decrypted with it or any former key, so that the key can be rotated.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The column of a message that tenants read: whatever wrote it, no path of a host and no line of ours is in it.
+"""The column type of messages for tenants: it strips host paths and internal lines, from any writer.
 
-Invariant: what is stored went through `for_tenants`, so that no writer has to think of it and no reader can forget.
+Invariant: every stored value went through `for_tenants`, so neither writers nor readers have to call it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from engine.spec.for_tenants import for_tenants
 if TYPE_CHECKING:
     _Text = models.TextField[str, str]
 else:
-    _Text = models.TextField  # Django's takes no types when it runs
+    _Text = models.TextField  # not generic at run time
 
 
 class ToldField(_Text):
@@ -21,6 +21,6 @@ class ToldField(_Text):
         return for_tenants(prepared) if isinstance(prepared, str) else prepared
 
     def deconstruct(self) -> Any:
-        """For migrations it is the text that it is in the database."""
+        """In migrations it is a plain TextField, as in the database."""
         name, _, arguments, keywords = super().deconstruct()
         return name, "django.db.models.TextField", arguments, keywords

@@ -1,13 +1,13 @@
-"""The types of what comes in: ids, moments, days, names of people's things, counts.
+"""Types of untrusted input: ids, times, days, names, counts.
 
 A route annotates its parameters with them (`tests/backend/borders/test_every_border.py` refuses a raw `str` id,
-`datetime`, `date` or boundless `int`); pages, cursors, sockets and commands ask the functions behind them.
+`datetime`, `date` or unbounded `int`); pages, cursors, sockets and commands call the functions behind them.
 
 Invariants:
-- what passes can be stored, compared, shifted to any zone and printed: Postgres, its driver and Python's calendar take
-  every value;
-- an address that holds no id is answered like one that names nothing: 404;
-- a name is one line that shows something, and turns no text beside it around.
+- a valid value can be stored, compared, converted to any zone and printed: Postgres, its driver and Python's calendar
+  accept it;
+- a malformed id in a URL is treated like an unknown one: 404;
+- a name is one visible line, and cannot reverse the direction of the text around it.
 """
 
 import re
@@ -23,19 +23,19 @@ from engine.spec.strict import Moment as Moment
 
 ID_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
 LARGEST: Final = 2**63 - 1
-"""Of what the database counts with."""
+"""The largest integer of the database."""
 _ID: Final = re.compile(ID_PATTERN, re.ASCII)
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _COUNT: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def is_storable(text: str) -> bool:
-    """Postgres takes it: no NUL, no half of a surrogate pair."""
+    """Whether Postgres can store it: no NUL, no half of a surrogate pair."""
     return _UNSTORABLE.search(text) is None
 
 
 def is_id(text: str) -> bool:
-    """Whether it could name a thing of ours: all ids, names of models and of templates look like this."""
+    """Whether it is a well-formed id or name of a model or template."""
     return _ID.fullmatch(text) is not None
 
 
@@ -52,7 +52,7 @@ def _day_within_calendar(day: date) -> date:
 
 
 def read_moment(text: str) -> datetime:
-    """As ISO 8601 has it. Raises `ValueError`."""
+    """Parses ISO 8601. Raises `ValueError`."""
     return within_calendar(datetime.fromisoformat(text))
 
 
@@ -62,17 +62,17 @@ def read_day(text: str) -> date:
 
 
 def read_count(text: str) -> int | None:
-    """A whole number that the database can hold; None: it is none."""
+    """A whole number that the database can hold, else None."""
     number = int(text) if _COUNT.fullmatch(text) else LARGEST + 1
     return number if number <= LARGEST else None
 
 
 PathId = Annotated[str, AfterValidator(_named_in_a_path)]
-"""Of a thing, in an address."""
+"""An id in a path."""
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=f"^{ID_PATTERN}$")]
-"""Of a thing, in a query or a body."""
+"""An id in a query or a body."""
 ZonedMoment = Annotated[AwareDatetime, AfterValidator(within_calendar)]
-"""Of what would be lost at the wrong hour: a zone is not guessed."""
+"""For times that must not be off by hours: the zone is required."""
 Day = Annotated[date, AfterValidator(_day_within_calendar)]
 OneLine = Annotated[Text, AfterValidator(refuse_unreadable)]
-"""Of a name, a tag, a description: what stands in lists, messages and mails."""
+"""For names, tags and descriptions, which appear in lists, messages and mails."""

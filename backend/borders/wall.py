@@ -1,12 +1,12 @@
-"""The wall before every page: what no address, query, form or cookie may hold, whoever asks and whatever for.
+"""Rejects input that no path, query, form or cookie may hold, before every page.
 
-REST reads its parameters through types of its own (`types`) and its bodies through `backend.api.bodies`; of it only the
-address and the cookies pass here.
+REST validates its parameters by their own types (`types`) and its bodies in `backend.api.bodies`; only its paths and
+cookies are checked here.
 
 Invariants:
-- no NUL and no half of a character reaches a view, Django's session or allauth: Postgres takes neither, and would be
-  the one to say so;
-- a hostile cookie is not there: who sends it is nobody, and not an error.
+- no NUL and no half of a surrogate pair reaches a view, Django's session or allauth: Postgres can store neither, and
+  would raise the error instead;
+- a malformed cookie is dropped: its sender is signed out, without an error.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -26,7 +26,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def wall(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware, before whatever looks at a cookie."""
+    """Middleware, before all middleware that reads a cookie."""
 
     def walled(request: HttpRequest) -> HttpResponseBase:
         if not is_storable(request.path):
@@ -36,7 +36,7 @@ def wall(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[H
         if not request.path.startswith(FOR_PROGRAMS):
             for sent in (request.GET, request.POST):
                 if not all(map(is_storable, _texts(sent))):
-                    text = "The address or the form holds a character that nobody can type."
+                    text = "The URL or the form contains an invalid character."
                     return HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
         return get_response(request)
 

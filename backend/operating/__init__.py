@@ -1,1 +1,1 @@
-"""What the operator of a site does, from an empty database on."""
+"""Operation of a site: bootstrap, checks, status."""

@@ -1,4 +1,4 @@
-"""The background task of operating: a look at the store, which web processes read of and never make themselves."""
+"""The background task of operating: checks the store, for web processes, which only read the result."""
 
 from celery import shared_task
 

@@ -1,10 +1,10 @@
-"""The first minute of a site: somebody who operates it, and a team with a project, a pool and a quota to begin in.
+"""Bootstrap of a site: an operator, and a team with a project, a pool and a quota.
 
 Invariants:
-- what is there already is left as it is: done twice, nothing changes, and what was wished otherwise is refused with the
-  way to change it;
-- all of it is done or nothing, and stands in the team's audit log;
-- nobody ever types or sees a password here: a new operator sets one by a link that works once.
+- existing objects stay unchanged: a repetition changes nothing, and a conflicting wish is refused with the way to
+  change it;
+- everything happens in one transaction, and is in the team's audit log;
+- no password is typed or shown: a new operator sets one by a single-use link.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FIRST_TEAM, FIRST_POOL = "Operators", "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What a new pool is of."""
+    """The devices of a new pool."""
 
     capacity: int
     flavor: str
@@ -42,9 +42,9 @@ class Wish:
     project: str = FIRST_PROJECT
     pool: str = FIRST_POOL
     capacity: int | None = None
-    """None: what is there is right."""
+    """None: keep the present capacity."""
     quota: int | None = None
-    """Of the team in the pool. None: what is there is right; else whatever is not promised to others."""
+    """Of the team in the pool. None: keep the present one; for a new quota, all devices not promised to other teams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +55,17 @@ class Begun:
     pool: ResourcePool
     quota: TeamQuota
     made: tuple[str, ...]
-    """A sentence each; empty: all of it was there."""
+    """A sentence for each new object; empty: everything existed."""
     link: str
-    """By which a new operator sets a password; empty: the operator was there."""
+    """For a new operator to set a password; empty if the operator existed."""
 
 
 class Otherwise(Conflict):
-    """It is there already, and otherwise."""
+    """It exists already with other values."""
 
 
 def wish_of_before() -> Wish | None:
-    """The names under which this site began, for who runs it again."""
+    """The names of the site's first bootstrap, for a repeated run."""
     operator = User.objects.filter(is_staff=True, is_active=True).order_by("pk").first()
     if operator is None:
         return None
@@ -86,8 +86,8 @@ def pool_called(name: str) -> ResourcePool | None:
 
 @transaction.atomic
 def begin(wish: Wish, devices: Devices | None, *, now: datetime) -> Begun:
-    """`devices` of the pool, if there is none yet. Raises `Otherwise`."""
-    pool, is_new_pool = _pool(wish, devices)  # its lock makes two that begin at once take turns
+    """`devices`: for a new pool. Raises `Otherwise`."""
+    pool, is_new_pool = _pool(wish, devices)  # its lock serializes concurrent runs
     made = [f"pool {pool.name} with {pool.capacity} devices ({pool.flavor})"] if is_new_pool else []
     user, is_new_user = _operator(wish.email, made)
     team = _team(wish.team, user, made)
@@ -108,8 +108,8 @@ def awaits_a_password(user: User) -> bool:
 def _pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
     if devices is not None:
         is_of_cpus = devices.flavor.lower() == Device.CPU
-        wanted = {"capacity": devices.capacity, "flavor": devices.flavor, "device": Device.CPU if is_of_cpus else ""}
-        _, is_new = ResourcePool.objects.get_or_create(name=wish.pool, defaults=wanted)
+        defaults = {"capacity": devices.capacity, "flavor": devices.flavor, "device": Device.CPU if is_of_cpus else ""}
+        _, is_new = ResourcePool.objects.get_or_create(name=wish.pool, defaults=defaults)
     else:
         is_new = False
     pool = ResourcePool.objects.select_for_update(no_key=True).get(name=wish.pool)
@@ -117,7 +117,7 @@ def _pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
         where = settings.ENVIRONMENT.public_url + reverse("operator_pool", args=[pool.pk])
         raise Otherwise(
             f"the pool {pool.name} has {pool.capacity} devices, not {wish.capacity}: "
-            f"an operator changes that on {where}"
+            f"an operator can change that on {where}"
         )
     return pool, is_new
 
@@ -128,19 +128,19 @@ def _operator(email: str, made: list[str]) -> tuple[User, bool]:
         made.append(f"operator {email}")
         return User.objects.create_superuser(email), True
     if not user.is_active or user.is_service:
-        raise Otherwise(f"the account {user.email} is closed or a program's: name another address")
+        raise Otherwise(f"the account {user.email} is closed or a service account. Use another address")
     if not (user.is_staff and user.is_superuser):
         user.is_staff = user.is_superuser = True
         user.save(update_fields=["is_staff", "is_superuser"])
-        made.append(f"{user.email}, who was here, is an operator now")
+        made.append(f"{user.email} is now an operator")
     if not is_proved(user):
         vouch_for(user)
-        made.append(f"the address {user.email} is proved by your word")
+        made.append(f"the address {user.email} is now verified")
     return user, False
 
 
 def _team(name: str, user: User, made: list[str]) -> Team:
-    """One of the operator's own; another team may have the same name."""
+    """A team of the operator; other teams may have the same name."""
     team = Team.objects.filter(memberships__user=user, name=name).order_by("created_at").first()
     if team is None:
         team = Team.objects.create(name=name)
@@ -150,16 +150,16 @@ def _team(name: str, user: User, made: list[str]) -> Team:
 
 
 def _quota(wish: Wish, pool: ResourcePool, team: Team, made: list[str], *, now: datetime) -> TeamQuota:
-    found = TeamQuota.objects.filter(pool=pool, team=team).first()
-    if found is not None:
-        if wish.quota is not None and wish.quota != found.nominal:
+    existing = TeamQuota.objects.filter(pool=pool, team=team).first()
+    if existing is not None:
+        if wish.quota is not None and wish.quota != existing.nominal:
             raise Otherwise(
-                f"the team {team.name} has a quota of {found.nominal} in the pool {pool.name}, not {wish.quota}: "
+                f"the team {team.name} has a quota of {existing.nominal} in the pool {pool.name}, not {wish.quota}: "
                 f"change it with PUT /api/v1/pools/{pool.pk}/quotas/{team.pk}, or on "
                 + settings.ENVIRONMENT.public_url
                 + reverse("operator_pool", args=[pool.pk])
             )
-        return found
+        return existing
     promised = TeamQuota.objects.filter(pool=pool).aggregate(sum=Sum("nominal"))["sum"] or 0
     nominal = max(0, pool.capacity - promised) if wish.quota is None else wish.quota
     terms = QuotaTerms(nominal=nominal, borrow_limit=None, lend_limit=None, weight=1.0)

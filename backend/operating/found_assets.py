@@ -1,9 +1,8 @@
-"""The models and data sets that lie on the nodes, as they last reported it, kept beside the examination of the nodes.
+"""Models and data sets on the nodes, as last reported, stored with the examination of the nodes.
 
 Invariants:
-- a team is told of what is its own or everybody's, on how many nodes it lies; the names of whatever else lies there are
-  for operators;
-- what was found long ago is no ground to refuse or to warn: `is_fresh` says so.
+- a team sees its own and shared assets, and on how many nodes they are; other names are for operators only;
+- an old report is no reason to refuse or to warn: see `is_fresh`.
 """
 
 from collections import Counter
@@ -40,33 +39,33 @@ class OnNodes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundOnNodes:
     at: datetime | None
-    """None: nobody has looked yet."""
+    """None: no report yet."""
     num_nodes: int
-    """That told of what lies on them."""
+    """Nodes that reported their files."""
     models: Sequence[OnNodes]
     data: Sequence[OnNodes]
     fetched: Counter[str]
-    """Nodes that have it, by its hash."""
+    """Number of nodes that have the asset, by its hash."""
 
     def is_fresh(self, now: datetime) -> bool:
         return self.num_nodes > 0 and self.at is not None and now - self.at < FRESH_FOR
 
     def num_with(self, kind: str, place: str) -> int:
-        """Nodes that have this entry of the folder models/ or data/."""
+        """Number of nodes with this entry of the folder models/ or data/."""
         return next(
             (each.num_nodes for each in (self.models if kind == "model" else self.data) if each.name == place), 0
         )
 
 
 def keep_found(reports: Sequence[NodeReport], *, now: datetime) -> None:
-    """Instead of what was found before."""
-    told = [
+    """Replaces the previous reports."""
+    nodes = [
         _Node(models=each.models, data=each.data, fetched=each.fetched).model_dump()
         for each in reports
         if not each.silent
     ]
-    if told:
-        Examination.objects.update_or_create(pk=_ROW, defaults={"began_at": now, "ended_at": now, "parts": told})
+    if nodes:
+        Examination.objects.update_or_create(pk=_ROW, defaults={"began_at": now, "ended_at": now, "parts": nodes})
 
 
 def found_on_nodes() -> FoundOnNodes:
@@ -82,8 +81,8 @@ def found_on_nodes() -> FoundOnNodes:
 
 
 def _counted(of_nodes: Sequence[Sequence[FoundAsset]]) -> list[OnNodes]:
-    nums = Counter(name for found in of_nodes for name in {each.name for each in found})
-    one_of = {each.name: each for found in of_nodes for each in found}
+    nums = Counter(name for assets in of_nodes for name in {each.name for each in assets})
+    one_of = {each.name: each for assets in of_nodes for each in assets}
     return [
         OnNodes(name=name, kind=one_of[name].kind, num_bytes=one_of[name].num_bytes, num_nodes=nums[name])
         for name in sorted(nums)

@@ -1,4 +1,4 @@
-"""The last examination of the site, for the status page: one row a kind, whichever web process looked."""
+"""The last examination of the site, for the status page: one row per kind, shared by all web processes."""
 
 from django.db import models
 
@@ -6,6 +6,6 @@ from django.db import models
 class Examination(models.Model):
     name = models.CharField(primary_key=True, max_length=20)
     began_at = models.DateTimeField(null=True)
-    """Later than `ended_at`: somebody is looking, or died over it."""
+    """Later than `ended_at`: an examination is running, or was interrupted."""
     ended_at = models.DateTimeField(null=True)
     parts = models.JSONField(default=list)

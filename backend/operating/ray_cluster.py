@@ -1,6 +1,6 @@
-"""The Rays of a site, as its operator asks them: each once, who is on it, and whether it lets strangers in.
+"""The Rays of a site, for its operator: each once, with its pools, and whether it accepts requests without a token.
 
-Invariant: what is asked goes to one Ray with that Ray's own token, as its pools' jobs do.
+Invariant: a request to a Ray carries that Ray's own token, as its pools' jobs do.
 """
 
 import time
@@ -32,15 +32,15 @@ class SiteRay:
 
 
 def rays_of(environment: Environment) -> Iterator[SiteRay]:
-    """Each that a pool is on, once; of a site without pools its own."""
+    """Each Ray of a pool, once; without pools, the site's own."""
     pools = list(ResourcePool.objects.order_by("name"))
     for address in dict.fromkeys(map(address_of, pools)) or [RayAddress()]:
-        beside = tuple(pool for pool in pools if address_of(pool) == address)
-        yield SiteRay(address=address, url=url_of(address, environment), pools=beside)
+        on_it = tuple(pool for pool in pools if address_of(pool) == address)
+        yield SiteRay(address=address, url=url_of(address, environment), pools=on_it)
 
 
 def dashboard_of(address: RayAddress, environment: Environment) -> Dashboard:
-    """Raises `RayRefused` where its token is missing, `RayUnreachable` where that is no address."""
+    """Raises `RayRefused` if its token is missing, `RayUnreachable` if the address is invalid."""
     try:
         return Dashboard(url_of(address, environment), token_of(address, environment))
     except TokenMissing as missing:
@@ -48,7 +48,7 @@ def dashboard_of(address: RayAddress, environment: Environment) -> Dashboard:
 
 
 def devices_of(hosts: Sequence[RayHost]) -> tuple[int, str]:
-    """How many a pool of these may well have, and of what kind: accelerators, else one for each CPU."""
+    """Suggested number and kind of a pool's devices: accelerators, else one per CPU."""
     gpus = int(sum(host.gpus for host in hosts))
     kinds = sorted({kind for host in hosts for kind in host.kinds})
     if gpus:
@@ -57,7 +57,7 @@ def devices_of(hosts: Sequence[RayHost]) -> tuple[int, str]:
 
 
 def run_on_head(ray: Dashboard, submission_id: str, entrypoint: str, *, within_s: float) -> str:
-    """The log of a small job, once it has ended; nothing of it stays with Ray. Raises `LauncherError`."""
+    """The log of a small job, once it has ended and was removed from Ray. Raises `LauncherError`."""
     job = f"/api/jobs/{submission_id}"
     request = {"submission_id": submission_id, "entrypoint": entrypoint}
     document(ray.send("POST", "/api/jobs/", json=request, timeout=SUBMIT_TIMEOUT))
@@ -74,7 +74,7 @@ def run_on_head(ray: Dashboard, submission_id: str, entrypoint: str, *, within_s
 
 
 def takes_strangers(url: str) -> bool:
-    """Whether the Jobs API answers somebody without a token."""
+    """Whether the Jobs API answers without a token."""
     try:
         return Dashboard(url, "").send("GET", "/api/jobs/").status_code == httpx.codes.OK
     except RayRefused:

@@ -1,10 +1,10 @@
-"""The site as it was last examined, kept for every web process.
+"""The last examination of the site, stored for every web process.
 
 Invariants:
-- one looks at a time, whoever asks and however many: the row's conditional UPDATE decides, and the others are given
-  what was found before;
-- what was found is believed for seconds, that of the nodes for a minute: nobody makes us look more often;
-- whoever dies over it is in nobody's way for longer than `GIVEN_UP`.
+- one examination runs at a time, however many processes ask: a conditional UPDATE of the row decides, and the others
+  get the previous result;
+- results are reused for seconds, those of nodes for a minute, which bounds the load;
+- an interrupted examination blocks others no longer than `GIVEN_UP`.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from backend.operating.checks.findings import Finding, Look, Verdict
 from backend.operating.checks.store import look_at_store
 from backend.operating.models import Examination
 
-GIVEN_UP: Final = timedelta(minutes=4)  # beyond the longest of them, that of the nodes
+GIVEN_UP: Final = timedelta(minutes=4)  # longer than the longest examination, that of the nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Kind:
 
 OF_THE_SITE: Final = Kind(name="site", looks=NEAR, lasts=timedelta(seconds=10))
 OF_THE_STORE: Final = Kind(name="store", looks={"Store": look_at_store}, lasts=timedelta(seconds=20))
-"""For /readyz and /metrics, at a worker's tick; `backend.surroundings` reads what was found."""
+"""For /readyz and /metrics, on a worker's tick; `backend.surroundings` reads the result."""
 OF_THE_NODES: Final = Kind(name="nodes", looks=NODES, lasts=timedelta(minutes=1))
 
 
@@ -51,13 +51,13 @@ def last_seen(kind: Kind) -> Seen | None:
 
 
 def look_again(kind: Kind) -> bool:
-    """False: somebody is at it, or just was."""
+    """False: an examination is running, or has just ended."""
     now = database_now()
     Examination.objects.get_or_create(pk=kind.name)
-    nobody_looks = Q(began_at=None) | Q(ended_at__gte=F("began_at")) | Q(began_at__lt=now - GIVEN_UP)
+    is_idle = Q(began_at=None) | Q(ended_at__gte=F("began_at")) | Q(began_at__lt=now - GIVEN_UP)
     is_old = Q(ended_at=None) | Q(ended_at__lt=now - kind.lasts)
     row = Examination.objects.filter(pk=kind.name)
-    if row.filter(nobody_looks, is_old).update(began_at=now) != 1:
+    if row.filter(is_idle, is_old).update(began_at=now) != 1:
         return False
     parts = _document(examine(settings.ENVIRONMENT, kind.looks))
     row.filter(began_at=now).update(ended_at=database_now(), parts=parts)
@@ -68,6 +68,6 @@ def _document(parts: Iterable[Part]) -> list[dict[str, Any]]:
     return [asdict(part) for part in parts]
 
 
-def _part(told: dict[str, Any]) -> Part:
-    findings = (Finding(**(each | {"verdict": Verdict(each["verdict"])})) for each in told["findings"])
-    return Part(title=told["title"], findings=tuple(findings))
+def _part(document: dict[str, Any]) -> Part:
+    findings = (Finding(**(each | {"verdict": Verdict(each["verdict"])})) for each in document["findings"])
+    return Part(title=document["title"], findings=tuple(findings))

@@ -1,4 +1,4 @@
-"""Servers that an operator has already: how we reach them, and whom we take for them.
+"""Servers of the operator: how to reach them, and which certificates to trust.
 
-`manage.py migrate` goes past the pooler (management/).
+`manage.py migrate` bypasses the pooler (management/).
 """

@@ -1,9 +1,9 @@
-"""Addresses of the database and of the broker, completed once, so that whoever connects checks the same.
+"""Addresses of the database and the broker, completed once, so that every client makes the same checks.
 
 Invariants:
-- where an address asks for a certificate to be checked and names no authority, it is checked against `LAMINAR_CA_FILE`;
-- `rediss://` checks the server's certificate and name unless the address itself says otherwise. Celery's own library
-  takes an address without a word about certificates as leave to check nothing.
+- if an address requires a checked certificate and names no authority, `LAMINAR_CA_FILE` is used;
+- `rediss://` checks the server's certificate and name unless the address itself disables it. Celery's library checks
+  nothing unless the address requires it.
 """
 
 from typing import Final
@@ -24,14 +24,16 @@ def database_address(url: str, authorities: str) -> str:
 
 
 def broker_address(url: str, authorities: str) -> str:
-    """Celery and redis-py understand it alike. Raises `ValueError`."""
+    """In a form that Celery and redis-py read alike. Raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme != "rediss":
         return url
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(name for name in options if name.startswith("ssl") and name not in _BROKER_OPTIONS)
     if unknown:
-        raise ValueError(f"after the `?` may stand {', '.join(sorted(_BROKER_OPTIONS))}, got {', '.join(unknown)}")
+        raise ValueError(
+            f"allowed options after `?` are {', '.join(sorted(_BROKER_OPTIONS))}, got {', '.join(unknown)}"
+        )
     checks = options.setdefault("ssl_cert_reqs", "required")
     if checks not in {"required", "none"}:
         raise ValueError(f"ssl_cert_reqs must be required or none, got {checks!r}")

@@ -1,12 +1,12 @@
-"""Postgres: Django's settings of it, and the way around a pooler for what lives longer than a transaction.
+"""Postgres: Django's settings, and the direct connection past a pooler for whatever outlives a transaction.
 
     pages, REST, background work ──▶ LAMINAR_DATABASE_URL (a pooler in transaction mode, or Postgres itself)
-    LISTEN, migrations ────────────▶ LAMINAR_DATABASE_DIRECT_URL; where it is not set, the former is direct
+    LISTEN, migrations ────────────▶ LAMINAR_DATABASE_DIRECT_URL; if unset, the former is direct
 
 Invariants:
-- what stands behind an address' `?` is libpq's to judge, on every connection that is made;
-- through a pooler nothing is left on a server's connection that another client would find or miss: no prepared
-  statement, no cursor, no parameter. Time limits are the role's own there, set each time that we migrate.
+- libpq interprets what follows an address' `?`, on every connection;
+- through a pooler nothing is left on a server connection that another client would see or miss: no prepared statement,
+  no cursor, no parameter. There, time limits are settings of the role, set on each migration.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ from django.db import connection, connections
 from backend.missing import MissingSetting
 
 DIRECT: Final = "direct"
-"""The alias of the way around the pooler; not there where there is no pooler."""
+"""The alias of the direct connection; exists only with a pooler."""
 TIME_LIMITS_MS: Final = {
     "statement_timeout": 20_000,
     "lock_timeout": 10_000,
@@ -40,14 +40,14 @@ def databases(url: str, direct_url: str) -> dict[str, dict[str, object]]:
 
 
 def direct_parameters() -> dict[str, Any]:
-    """For a connection of one's own beside the pool, past any pooler."""
-    made = connections[DIRECT if DIRECT in connections.settings else "default"].get_connection_params()
+    """Parameters of a separate connection outside the pool, past any pooler."""
+    parameters = connections[DIRECT if DIRECT in connections.settings else "default"].get_connection_params()
     of_django = {"context", "cursor_factory"}
-    return {name: value for name, value in made.items() if name not in of_django}
+    return {name: value for name, value in parameters.items() if name not in of_django}
 
 
 def go_direct() -> bool:
-    """This process speaks past the pooler from now on, if there is one. To be called before it has asked anything."""
+    """Makes this process bypass the pooler, if there is one. Call it before the first query."""
     has_pooler = DIRECT in connections.settings
     if has_pooler:
         connections["default"].close()
@@ -57,7 +57,7 @@ def go_direct() -> bool:
 
 
 def set_time_limits() -> None:
-    """As the role's own in this database: a pooler hands no parameter of ours on."""
+    """Sets them for the role in this database, since a pooler does not pass parameters on."""
     with connection.cursor() as db:
         for name, limit in {**TIME_LIMITS_MS, "timezone": "UTC"}.items():
             setting = [
@@ -72,7 +72,7 @@ def set_time_limits() -> None:
 
 
 def _alone() -> dict[str, object]:
-    """One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it."""
+    """One pool per process. Two background threads (hub, dispatcher) hold connections outside it."""
     return {
         "pool": dict(_POOL),
         "prepare_threshold": 3,  # of what goes through `backend.prepared_queries`, and of nothing else
@@ -97,5 +97,5 @@ def _server(setting: str, url: str, options: dict[str, object]) -> dict[str, obj
 
 
 def _options(url: str) -> dict[str, object]:
-    """What stands behind the `?`. Left out in silence, verify-full would mean no check at all."""
+    """The options after the `?`, such as sslmode=verify-full, without which nothing would be checked."""
     return dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))

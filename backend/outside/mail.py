@@ -1,7 +1,7 @@
-"""The mail server: its settings for Django, and a connection that takes certificates of our own authorities too.
+"""The mail server: Django's settings, and a connection that also trusts the site's own authorities.
 
-Invariant: over TLS, begun at once or by STARTTLS, a server whose certificate is not right is told no password and no
-letter.
+Invariant: over TLS, from the start or by STARTTLS, no password and no mail is sent to a server with an invalid
+certificate.
 """
 
 import ssl
@@ -25,7 +25,7 @@ class EmailBackend(PublicBackend):
 
 
 def mail_settings(url: str, sender: str) -> dict[str, object]:
-    """Django's settings for sending mail. Without a server nothing is sent: a link in a log would be a leak.
+    """Django's settings for sending mail. Without a server nothing is sent or logged: a link in a log would be a leak.
 
     Raises `MissingSetting`.
     """
@@ -36,7 +36,7 @@ def mail_settings(url: str, sender: str) -> dict[str, object]:
         raise MissingSetting(
             "LAMINAR_EMAIL_URL must look like smtp://user:password@host:587 (with STARTTLS), smtp+tls://host:587 (with "
             "STARTTLS and without a password), smtps://user:password@host:465 or smtp://host:25 (in the clear), with "
-            "LAMINAR_EMAIL_FROM beside it"
+            "LAMINAR_EMAIL_FROM set too"
         )
     return {
         "EMAIL_BACKEND": f"{__name__}.EmailBackend",

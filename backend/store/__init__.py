@@ -1,1 +1,1 @@
-"""The store of large things, in a folder or in a bucket."""
+"""The object store, in a folder or in a bucket."""

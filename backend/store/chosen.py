@@ -1,4 +1,4 @@
-"""The store that this control plane uses: LAMINAR_STORE_URL (s3://bucket/prefix), or the folder LAMINAR_STORE_DIR."""
+"""The configured store: LAMINAR_STORE_URL (s3://bucket/prefix), or the folder LAMINAR_STORE_DIR."""
 
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from engine.spec.store_address import StoreAddress
 
 @cache
 def store() -> ObjectStore:
-    """One a process: a client of S3 keeps its connections, and threads may share it."""
+    """One per process: an S3 client keeps its connections, and threads may share it."""
     environment = settings.ENVIRONMENT
     return store_at(
         environment.store_url,
@@ -28,6 +28,6 @@ def store_at(url: str, *, folder: Path, endpoint: str = "", region: str = "", ad
     if not url:
         return FolderStore(folder)
     address = StoreAddress.read(url, endpoint=endpoint, region=region, addressing=addressing)
-    from backend.store.s3 import S3Store  # boto3 costs every process 0.3 s; only who uses it pays
+    from backend.store.s3 import S3Store  # importing boto3 takes 0.3 s
 
     return S3Store(address)

@@ -1,9 +1,9 @@
-"""The store in a folder of this machine, or of a file system that all machines see.
+"""The store in a local folder, or in a file system that all machines share.
 
     <root>/objects/<key>          whole objects only
-    <root>/incoming/<random>      what is being written; a crash leaves a file here and nowhere else
+    <root>/incoming/<random>      unfinished writes; a crash leaves a file only here
 
-Invariant: an object appears by one rename after its bytes and before the answer, and folder and bytes are on disk then.
+Invariant: an object appears by one rename after its bytes; `put` returns once folder and bytes are on disk.
 """
 
 import os
@@ -56,10 +56,10 @@ class FolderStore:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, _ = prefix.rpartition("/")
         top = self._path(folder) if folder else self._objects
-        found = {path.relative_to(self._objects).as_posix(): path for path in top.rglob("*") if path.is_file()}
-        for key in sorted(found):
+        paths = {path.relative_to(self._objects).as_posix(): path for path in top.rglob("*") if path.is_file()}
+        for key in sorted(paths):
             if key.startswith(prefix):
-                yield StoredObject(key=key, num_bytes=found[key].stat().st_size)
+                yield StoredObject(key=key, num_bytes=paths[key].stat().st_size)
 
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class FolderStore:
 
 
 def _sync_folders(folder: Path, *, upto: Path) -> None:
-    """A name is durable when its folder is; the folders above may be new as well."""
+    """A name is durable once its folder is synced; the folders above may be new too."""
     for each in (folder, *folder.parents):
         sync_folder(each)
         if each == upto:
@@ -80,7 +80,7 @@ def _sync_folders(folder: Path, *, upto: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was just named or renamed in it stays so."""
+    """Makes new names and renames in the folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

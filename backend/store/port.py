@@ -1,10 +1,10 @@
-"""The store of large things: trajectories' texts, logs, checkpoints. One port, a folder or any S3-compatible server.
+"""The store of large objects: texts of trajectories, logs, checkpoints. One port, for a folder or any S3 server.
 
 Invariants:
-- a key is a relative path of plain names; whatever could lead out of the store is refused before it is used;
-- an object is whole or it is not there: a crash in the middle of `put` leaves nothing under the key;
-- `put` is durable when it returns, and putting the same again changes nothing;
-- deleting what is not there is no error, so that a deletion can be done again after a crash.
+- a key is a relative path of plain names; a key that could lead out of the store is refused before use;
+- an object is complete or missing: a crash in the middle of `put` leaves nothing under the key;
+- `put` is durable when it returns, and idempotent;
+- deleting a missing object is no error, so a deletion can be repeated after a crash.
 """
 
 import re
@@ -18,17 +18,17 @@ LONGEST_KEY = 500
 
 
 class StoreError(Exception):
-    """The store did not do what was asked."""
+    """The store failed the request."""
 
     retryable = False
 
 
 class NotStored(StoreError):
-    """There is nothing under this key."""
+    """There is no object under this key."""
 
 
 class StoreUnavailable(StoreError):
-    """The store does not answer right now; the same will work again later."""
+    """The store is not responding. A retry may succeed."""
 
     retryable = True
 
@@ -41,21 +41,21 @@ class StoredObject:
 
 class ObjectStore(Protocol):
     def put(self, key: str, content: bytes | Path) -> None:
-        """A path: the file's content, however large."""
+        """A path: uploads the file's content, of any size."""
 
     def get(self, key: str) -> bytes:
         """Raises `NotStored`."""
 
     def get_range(self, key: str, start: int, num_bytes: int) -> bytes:
-        """Fewer bytes where the object ends. Raises `NotStored`."""
+        """Fewer bytes at the end of the object. Raises `NotStored`."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """By key, all that begin with the prefix. A prefix that ends with / is a folder."""
+        """All objects with the prefix, sorted by key. A prefix that ends with / is a folder."""
 
     def delete(self, key: str) -> None: ...
 
     def presigned_url(self, key: str, *, expires_in_s: int) -> str | None:
-        """For a GET by whoever holds it; None where only our own server can serve it."""
+        """A URL for a GET by any bearer; None if only this site's server can serve the object."""
 
 
 def checked_key(key: str) -> str:

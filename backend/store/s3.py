@@ -1,8 +1,8 @@
-"""The store in a bucket of any server that speaks S3. Credentials come from where boto3 looks for them.
+"""The store in a bucket of any S3 server. Credentials come from boto3's usual sources.
 
 Invariants:
-- every call ends: connects within 5 s, waits for at most 30 s, tries throttled and failed calls again five times;
-- files above 16 MiB go up in parts, and a multipart upload appears when it is completed or not at all.
+- every call ends: it connects within 5 s, waits for at most 30 s, and retries throttled and failed calls up to five
+  attempts; files above 16 MiB are uploaded in parts, and a multipart upload appears completely or not at all.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ class S3Store:
             body: bytes = self._client.get_object(Bucket=self._bucket, Key=self._name(key), **more)["Body"].read()
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response["Error"]["Code"] == "InvalidRange":
-                return b""  # begins behind the end
+                return b""  # starts after the end
             raise _translated(error, key) from error
         return body
 
@@ -89,7 +89,7 @@ class S3Store:
 def _translated(error: Exception, key: str) -> StoreError:
     if not isinstance(error, ClientError):
         trouble = trouble_with_certificate(error, "LAMINAR_STORE_ENDPOINT", authority="AWS_CA_BUNDLE")
-        return StoreUnavailable(f"{key}: {trouble or error}")  # no connection, no answer, a broken one
+        return StoreUnavailable(f"{key}: {trouble or error}")  # no connection, no response, or a broken one
     code = str(error.response["Error"]["Code"])
     if code in _MISSING:
         return NotStored(key)

@@ -23,7 +23,7 @@ def test_what_is_not_set_is_named() -> None:
         ("LAMINAR_SESSION_DAYS", "0", "must be a whole number from 1 to 10000, got '0'"),
         ("LAMINAR_RATE_SCALE", "nan", "must be a number above 0, got 'nan'"),
         ("LAMINAR_LOG_FORMAT", "xml", "text or json, got 'xml'"),
-        ("LAMINAR_CA_FILE", "/nowhere.pem", "a file of certificates"),
+        ("LAMINAR_CA_FILE", "/nowhere.pem", "must be a file of certificates"),
     ],
 )
 def test_wrong_value_is_refused_by_its_variable_and_what_fits(name: str, text: str, wanted: str) -> None:

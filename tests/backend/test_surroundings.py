@@ -95,7 +95,7 @@ class TestStore:
         look_at_store()
         told = ready()
         assert told["store"] is False and "our-bucket" not in str(told)
-        assert [each for each in told["warnings"] if each.startswith("store: does not keep")]
+        assert [each for each in told["warnings"] if each.startswith("store: fails to write")]
 
     def test_a_look_that_does_not_come_back_is_a_store_that_hangs(
         self, ready: Callable[[], Any], found: list[Finding]

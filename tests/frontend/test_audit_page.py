@@ -108,7 +108,7 @@ def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client,
         "DELETE FROM audit_auditentry WHERE seq > 1",
         f"UPDATE audit_audithead SET seq = 1, hash = '{first.hash}', anchored_seq = 0",
     )
-    assert "the tail is gone" in words_of(owner.get("/audit/?check=1"))
+    assert "the end is missing" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_where_the_anchors_are_not_seen_it_says_so(world: World, owner: Client, anchors: Path) -> None:

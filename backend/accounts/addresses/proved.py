@@ -31,7 +31,7 @@ def person_at(email: str) -> User | None:
 
 
 def is_taken(email: str, *, besides: User | None = None) -> bool:
-    """True if an account other than `besides` has the address, verified or not."""
+    """True if another account has the address, verified or not."""
     others = User.objects.filter(email__iexact=email)
     return others.exclude(pk=besides.pk).exists() if besides else others.exists()
 

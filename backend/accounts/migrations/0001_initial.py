@@ -1,4 +1,4 @@
-"""What the database refuses about teams, whoever asks.
+"""Rules about teams that the database enforces.
 
 - a team that has an owner keeps one: a transaction that takes the last owner away is refused at commit, also in a race
   (the team's row is the lock under which owners are counted);

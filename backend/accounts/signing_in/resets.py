@@ -5,7 +5,7 @@ Invariants:
 - it works only for an open account that signs in with a password: users of OpenID get no second way in;
 - a mailed link verifies the address, so an unverified account then belongs to the owner of the mailbox; a link passed
   on by the operator verifies nothing, and is only for a verified address;
-- using a link ends every session and signs nobody in: the second factor is still required.
+- using a link ends every session and does not sign in: the second factor is still required.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""Looks at every part that a site needs. Each finds what is good, and what is wrong under a name that has one cure."""
+"""Checks of every part that a site needs. A check reports what is good, and faults, each with a name and a cure."""

@@ -1,4 +1,4 @@
-"""The addresses: that of the site in browsers, that by which Ray's nodes report, and the proxies on the way."""
+"""Checks addresses: the site's in browsers, that for reports of Ray's nodes, and the proxies in between."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,36 +15,38 @@ FACTS: Final = "/internal/engine/facts"
 
 PLAIN = Fault(
     name="address.plain",
-    cure="Passwords go over the network as they are typed: end TLS in a proxy before the site, and write https:// in "
-    "LAMINAR_PUBLIC_URL.",
+    cure="Passwords are sent in the clear: terminate TLS in a proxy in front of the site, and set LAMINAR_PUBLIC_URL "
+    "to an https:// address.",
 )
-NOT_ALLOWED = Fault(name="address.not_allowed", cure="Add that name to LAMINAR_ALLOWED_HOSTS; others are answered 400.")
+NOT_ALLOWED = Fault(
+    name="address.not_allowed", cure="Add that name to LAMINAR_ALLOWED_HOSTS; requests for other names get 400."
+)
 ANY_HOST = Fault(
     name="address.any_host",
-    cure="A stranger's Host header would end up in links: write the names themselves in LAMINAR_ALLOWED_HOSTS.",
+    cure="A stranger's Host header would end up in links: list the site's names in LAMINAR_ALLOWED_HOSTS.",
 )
 ELSEWHERE = Fault(
     name="address.elsewhere",
     verdict=Verdict.WARNING,
-    cure="See to the name's DNS, the proxy and its certificate. If only this machine cannot reach its own public "
-    "address, all is well.",
+    cure="Check the name's DNS, the proxy and its certificate. Ignore this if only this machine cannot reach its own "
+    "public address.",
 )
 LOOPS = Fault(
     name="address.loops",
-    cure="The proxy does not say that people come by https: let it send X-Forwarded-Proto.",
+    cure="The proxy does not forward that requests came by https: let it send X-Forwarded-Proto.",
 )
 CONTROL = Fault(
     name="address.control",
-    cure="Nodes report there: see to LAMINAR_CONTROL_URL, and that its host name is in LAMINAR_ALLOWED_HOSTS.",
+    cure="Nodes report there: check LAMINAR_CONTROL_URL, and that its host name is in LAMINAR_ALLOWED_HOSTS.",
 )
 CONTROL_REDIRECTS = Fault(
     name="address.control_redirects",
-    cure="Facts are not sent on: let LAMINAR_CONTROL_URL be the address that answers itself, such as the public one.",
+    cure="Facts do not follow redirects: set LAMINAR_CONTROL_URL to the final address, such as the public one.",
 )
 NO_PROXIES = Fault(
     name="address.no_proxies",
     verdict=Verdict.WARNING,
-    cure="Everybody seems to come from the proxy, and shares its limits: name it in LAMINAR_TRUSTED_PROXIES.",
+    cure="All clients seem to be the proxy, and share its limits: add it to LAMINAR_TRUSTED_PROXIES.",
 )
 
 
@@ -54,13 +56,13 @@ def look_at_addresses(environment: Environment) -> Iterator[Finding]:
     if parts.scheme != "https" and not (is_near(host) and host):
         yield PLAIN.found(f"{environment.public_url} is not https")
     else:
-        yield good(f"people come to {environment.public_url}")
+        yield good(f"the site's address is {environment.public_url}")
     yield from _names(environment, host)
     yield from _public(environment.public_url)
     yield _control(environment.control_url)
     if parts.scheme == "https":
         proxies = ", ".join(str(each) for each in environment.trusted_proxies)
-        yield good(f"proxies that are believed: {proxies}") if proxies else NO_PROXIES.found("no proxy is believed")
+        yield good(f"trusted proxies: {proxies}") if proxies else NO_PROXIES.found("no proxy is trusted")
 
 
 def _names(environment: Environment, host: str) -> Iterator[Finding]:
@@ -72,26 +74,26 @@ def _names(environment: Environment, host: str) -> Iterator[Finding]:
 
 def _public(url: str) -> Iterator[Finding]:
     try:
-        answer = httpx.get(f"{url}/help/", timeout=_PATIENCE, trust_env=False)
+        response = httpx.get(f"{url}/help/", timeout=_PATIENCE, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         yield ELSEWHERE.found(f"{url}: {type(error).__name__}: {error}")
         return
-    if answer.is_redirect and answer.headers.get("location", "").startswith(url):
-        yield LOOPS.found(f"{url} leads to itself")
-    elif answer.status_code != httpx.codes.OK:
-        yield ELSEWHERE.found(f"{url}: {answer.status_code}")
+    if response.is_redirect and response.headers.get("location", "").startswith(url):
+        yield LOOPS.found(f"{url} redirects to itself")
+    elif response.status_code != httpx.codes.OK:
+        yield ELSEWHERE.found(f"{url}: {response.status_code}")
     else:
-        yield good("it answers there")
+        yield good("the site answers there")
 
 
 def _control(url: str) -> Finding:
-    """As a driver would report; who has no token is answered 401 by us."""
+    """Posts like a driver; without a token the site responds with 401."""
     try:
-        answer = httpx.post(url + FACTS, json={}, timeout=_PATIENCE, trust_env=False)
+        response = httpx.post(url + FACTS, json={}, timeout=_PATIENCE, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return CONTROL.found(f"{url}: {type(error).__name__}: {error}")
-    if answer.is_redirect:
-        return CONTROL_REDIRECTS.found(f"{url} leads on to {answer.headers.get('location', 'somewhere')[:120]}")
-    if answer.status_code != httpx.codes.UNAUTHORIZED:
-        return CONTROL.found(f"{url}: {answer.status_code} instead of 401, so something else answers there")
+    if response.is_redirect:
+        return CONTROL_REDIRECTS.found(f"{url} redirects to {response.headers.get('location', 'somewhere')[:120]}")
+    if response.status_code != httpx.codes.UNAUTHORIZED:
+        return CONTROL.found(f"{url}: {response.status_code} instead of 401, so another server answers there")
     return good(f"nodes report to {url}")

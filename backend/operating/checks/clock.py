@@ -1,4 +1,4 @@
-"""The clock of Postgres against that of this process."""
+"""Compares Postgres' clock with that of this process."""
 
 import time
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from backend.operating.checks.findings import Fault, Finding, good
 
 _PATIENCE_S: Final = 3
 MOST_APART_S: Final = 2.0
-"""Codes of a second factor last 30 s, requests to S3 15 minutes; a machine that keeps time at all is within 0.1 s."""
+"""Codes of a second factor last 30 s, requests to S3 15 minutes; a synchronized machine is within 0.1 s."""
 
 APART = Fault(
     name="clock.apart",
-    cure="Let both machines keep time by the same servers (chrony or systemd-timesyncd); sessions, leases and second "
-    "factors go by it.",
+    cure="Synchronize both machines with the same time servers (chrony or systemd-timesyncd); sessions, leases and "
+    "second factors depend on it.",
 )
 
 
 def look_at_clock(environment: Environment) -> Iterator[Finding]:
-    """What cannot be asked is told of by the look at Postgres."""
+    """An unreachable Postgres is reported by its own check."""
     try:
         with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:
             before = time.time()
@@ -32,10 +32,10 @@ def look_at_clock(environment: Environment) -> Iterator[Finding]:
     yield judge(float(row[0]) if row else 0.0, before, after, "Postgres")
 
 
-def judge(told: float, before: float, after: float, whose: str) -> Finding:
-    """Read at some moment between the two: what lies outside by more than a little is a clock that is wrong."""
-    apart = before - told if told < before else max(0.0, told - after)
+def judge(reading: float, before: float, after: float, whose: str) -> Finding:
+    """`reading` was taken between `before` and `after`; further outside than the tolerance, the clock is wrong."""
+    apart = before - reading if reading < before else max(0.0, reading - after)
     if apart > MOST_APART_S:
-        way = "behind" if told < before else "ahead of"
+        way = "behind" if reading < before else "ahead of"
         return APART.found(f"{whose} is {apart:.0f} s {way} this machine")
     return good(f"{whose} and this machine agree on the time")

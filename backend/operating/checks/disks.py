@@ -1,4 +1,4 @@
-"""Room on the disks of the site and of the store, and what the database takes."""
+"""Checks free space on the disks of the site and of the store, and the database's size."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,24 +13,22 @@ from backend.operating.checks.findings import Fault, Finding, Verdict, good
 from backend.site_notices import LEAST_FREE_BYTES
 
 _PATIENCE_S: Final = 3
-_LOW: Final = 0.1  # of a disk: time enough to act, as with every alarm on disks
+_LOW: Final = 0.1  # of a disk: leaves enough time to act
 
 FULL = Fault(
     name="disk.full",
-    cure="Make room, or a larger disk: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept. Jobs wait until then.",
+    cure="Free space or enlarge the disk: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept. Jobs wait until then.",
 )
 LOW = Fault(
     name="disk.low",
     verdict=Verdict.WARNING,
-    cure="Make room, or a larger disk, before it is full: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept.",
+    cure="Free space or enlarge the disk before it is full: shorter LAMINAR_KEEP_…_DAYS, fewer checkpoints kept.",
 )
-AWAY = Fault(
-    name="disk.away", cure="Make the folder, owned by the user of these processes, or mount what belongs there."
-)
+AWAY = Fault(name="disk.away", cure="Create the folder, owned by the user of these processes, or mount its volume.")
 SILENT = Fault(
     name="disk.silent",
-    cure="Bring its file server or its disk back; what needs the folder hangs until then. Where the server is gone for "
-    "good: `umount -f -l` the folder, mount what belongs there, start the processes anew.",
+    cure="Bring its file server or its disk back; everything that needs the folder hangs until then. If the server is "
+    "gone for good: `umount -f -l` the folder, mount its new volume, restart the processes.",
 )
 
 
@@ -41,10 +39,8 @@ def look_at_disks(environment: Environment) -> Iterator[Finding]:
         with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:
             row = db.execute("SELECT pg_database_size(current_database())").fetchone()
     except psycopg.Error:
-        return  # the look at Postgres tells of it
-    yield good(
-        f"the database takes {(row[0] if row else 0) / 1e9:.2f} GB of its own disk, which cannot be seen from here"
-    )
+        return  # reported by the check of Postgres
+    yield good(f"the database takes {(row[0] if row else 0) / 1e9:.2f} GB of its own disk, which this check cannot see")
 
 
 def _folder(name: str, folder: Path) -> Finding:
@@ -55,14 +51,14 @@ def _folder(name: str, folder: Path) -> Finding:
         return AWAY.found(f"{place}: {error.strerror or type(error).__name__}")
     room = heard.last
     if heard.silent_s is not None:
-        told = f"{place} has not answered since {_ago(heard.silent_s)}"
-        return SILENT.found(f"{told}; {_free(room)} at {_ago(heard.age_s)}" if room else told)
+        text = f"{place} has not responded since {_ago(heard.silent_s)}"
+        return SILENT.found(f"{text}; {_free(room)} at {_ago(heard.age_s)}" if room else text)
     if room is None or not room.may_write:
-        return AWAY.found(f"{place} is no folder that this user may write to")
-    told = f"{_free(room)} at {place}"
+        return AWAY.found(f"{place} is not a folder that this user can write to")
+    text = f"{_free(room)} at {place}"
     if room.free_bytes < LEAST_FREE_BYTES:
-        return FULL.found(told)
-    return LOW.found(told) if room.free_bytes < _LOW * room.num_bytes else good(told)
+        return FULL.found(text)
+    return LOW.found(text) if room.free_bytes < _LOW * room.num_bytes else good(text)
 
 
 def _free(room: Room) -> str:

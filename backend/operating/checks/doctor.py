@@ -1,8 +1,8 @@
-"""All looks, one after another, for a terminal and for the status page.
+"""Runs all checks, one after another, for the terminal and the status page.
 
 Invariants:
-- one look that breaks hides no other;
-- every fault has one name, told of in infra/OPERATING.md.
+- a check that raises hides no other;
+- every fault has one name, documented in infra/OPERATING.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from backend.operating.checks.findings import Fault, Finding, Look, Verdict
 
 BROKEN = Fault(
     name="doctor.broken",
-    cure="This look itself failed: what it needs may be away (see the others), or it is our fault.",
+    cure="The check itself failed: a service that it needs may be down (see the other checks), or it is a bug.",
 )
 
 
@@ -43,8 +43,8 @@ class Part:
 
     @property
     def verdict(self) -> Verdict:
-        found = {finding.verdict for finding in self.findings}
-        return next((each for each in (Verdict.WRONG, Verdict.WARNING) if each in found), Verdict.GOOD)
+        verdicts = {finding.verdict for finding in self.findings}
+        return next((each for each in (Verdict.WRONG, Verdict.WARNING) if each in verdicts), Verdict.GOOD)
 
 
 NEAR: Final[dict[str, Look]] = {
@@ -74,13 +74,13 @@ def examine(environment: Environment, looks: dict[str, Look], *, send_to: str = 
 
 
 def known_faults() -> list[Fault]:
-    """All that there are, in the order in which they are looked for."""
+    """All faults, in the order of the checks."""
     named = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Fault)]
     return [*named, BROKEN]
 
 
 def row_of(fault: Fault) -> str:
-    """Of the table in the document."""
+    """The fault's row in the table of the document."""
     return f"| `{fault.name}` | {fault.verdict} | {fault.cure} |"
 
 
@@ -89,5 +89,5 @@ def _found(look: Look, environment: Environment) -> Iterator[Finding]:
         yield from look(environment)
     except (DatabaseError, InterfaceError):
         yield BROKEN.found("the database did not answer")
-    except Exception as error:  # noqa: BLE001  # what is broken in one part must not hide the others
+    except Exception as error:  # noqa: BLE001  # a broken check must not hide the others
         yield BROKEN.found(f"{type(error).__name__}: {error}")

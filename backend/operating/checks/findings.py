@@ -1,8 +1,8 @@
-"""What a look at a part of the site may find: that it is good, or one of the faults that are known by name.
+"""Findings of a check: good, or one of the named faults.
 
 Invariants:
 - a fault has one name and one cure, the same on the terminal, on the page and in infra/OPERATING.md;
-- what is told never holds a password, a token or a key.
+- a finding never contains a password, a token or a key.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from backend.environment import Environment
 class Verdict(StrEnum):
     GOOD = "good"
     WARNING = "warning"
-    """It works, and an operator should know."""
+    """It works, but an operator should know."""
     WRONG = "wrong"
 
 
@@ -34,7 +34,7 @@ class Fault:
     verdict: Verdict = Verdict.WRONG
 
     def found(self, told: str) -> Finding:
-        """`told`: what was seen, in one line."""
+        """`told`: the observation, in one line."""
         return Finding(told=" ".join(told.split())[:400], verdict=self.verdict, fault=self.name, cure=self.cure)
 
 

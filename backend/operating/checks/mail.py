@@ -1,4 +1,4 @@
-"""Mail: connecting, TLS, signing in. A letter goes out only if somebody names its receiver."""
+"""Checks the mail server: connection, TLS, login. Sends a mail only if a receiver is given."""
 
 import smtplib
 import ssl
@@ -16,26 +16,26 @@ _PATIENCE_S: Final = 5
 
 UNREACHABLE = Fault(
     name="mail.unreachable",
-    cure="See to host and port in LAMINAR_EMAIL_URL, and to what closes that port (587 or 465) on the way.",
+    cure="Check host and port in LAMINAR_EMAIL_URL, and firewalls that block the port (587 or 465).",
 )
 TLS = Fault(
     name="mail.tls",
-    cure="See to the server's certificate, and that LAMINAR_EMAIL_URL says smtp:// for STARTTLS (587), smtps:// for "
-    "TLS (465).",
+    cure="Check the server's certificate, and that LAMINAR_EMAIL_URL begins with smtp:// for STARTTLS (587), smtps:// "
+    "for TLS (465).",
 )
-LOGIN = Fault(name="mail.login", cure="See to user and password in LAMINAR_EMAIL_URL (percent-encoded where needed).")
+LOGIN = Fault(name="mail.login", cure="Check user and password in LAMINAR_EMAIL_URL (percent-encoded where needed).")
 PLAIN = Fault(
     name="mail.plain",
-    cure="Letters hold links that open accounts: name a user in LAMINAR_EMAIL_URL (then STARTTLS is asked for), or smtps://.",
+    cure="Mails hold links that open accounts: use smtps://, or a user in LAMINAR_EMAIL_URL, which enables STARTTLS.",
 )
 REFUSED = Fault(
-    name="mail.refused", cure="The server takes no letter from LAMINAR_EMAIL_FROM to that address: its log says why."
+    name="mail.refused", cure="The server refuses mail from LAMINAR_EMAIL_FROM to that address. Check its log."
 )
 
 
 def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Finding]:
     if not environment.email_url:
-        yield good("no mail goes out: invitations are links that one hands on")
+        yield good("mail is not configured: invitation links are passed on by hand")
         return
     parts = urlsplit(environment.email_url)
     place = f"{parts.hostname}:{parts.port or (465 if parts.scheme == 'smtps' else 587)}"
@@ -44,10 +44,10 @@ def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Fin
         connection.open()
         is_closed = isinstance(connection.connection.sock, ssl.SSLSocket)
         if not is_closed and not is_near(parts.hostname or ""):
-            yield PLAIN.found(f"{place}: letters go there unencrypted")
+            yield PLAIN.found(f"{place}: mails are sent unencrypted")
         else:
             yield good(
-                f"{place} answers{', by TLS' if is_closed else ''}{', and takes our name' * bool(parts.username)}"
+                f"{place} answers{', by TLS' if is_closed else ''}{', and accepts the login' * bool(parts.username)}"
             )
         if send_to:
             yield from _letter(connection, environment.email_from, send_to)
@@ -64,14 +64,14 @@ def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Fin
 def _letter(connection: Any, sender: str, receiver: str) -> Iterator[Finding]:
     letter = EmailMessage(
         subject="Laminar: mail works",
-        body="Somebody who operates Laminar asked whether its mail arrives. It does.\n",
+        body="This is a test mail of a Laminar operator. Mail works.\n",
         from_email=sender,
         to=[receiver],
         connection=connection,
     )
     try:
         letter.send()
-        yield good(f"it took a letter to {receiver}")
+        yield good(f"it accepted a mail to {receiver}")
     except smtplib.SMTPException as error:
         yield REFUSED.found(f"{sender} to {receiver}: {error}")
 

@@ -1,10 +1,10 @@
-"""Whether what is said to a server stays on this machine."""
+"""Whether a connection to a server stays on this machine."""
 
 import ipaddress
 
 
 def is_near(host: str) -> bool:
-    """The loopback, a socket, or a name of one word: a neighbour in the same composition of containers."""
+    """True for loopback, a socket, or a one-word name, which is a service in the same composition of containers."""
     name = host.strip("[]")
     try:
         return ipaddress.ip_address(name).is_loopback

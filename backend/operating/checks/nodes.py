@@ -1,8 +1,8 @@
-"""Every node of every Ray, from within: a small job looks at store, way to us, clock, sandbox and versions.
+"""Checks every node of every Ray, from within: a small job tests store, control URL, clock, sandbox and versions.
 
 Invariants:
 - the job holds no device, and leaves nothing behind;
-- Rays are asked side by side, so that several take no longer than one.
+- Rays are checked in parallel, so several take no longer than one.
 """
 
 import shlex
@@ -32,22 +32,22 @@ from engine.spec.fit.shared_memory import SETTINGS, size_setting
 from engine.spec.node_report import COMMAND, FoundAsset, NodeReport, NodeReports, spec_version
 
 WITHIN_S: Final = 120.0
-"""It takes 10 s on an idle machine, most of it the import of Ray, twice; a busy one takes many times that."""
+"""It takes 10 s on an idle machine, mostly two imports of Ray, and many times that on a busy one."""
 MOST_AT_ONCE: Final = 8
 _LAST_WORDS: Final = 300
 Look = tuple[list[Finding], list[NodeReport]]
 
 NO_ANSWER = Fault(
     name="nodes.no_answer",
-    cure="Ray's nodes run no job of ours: start them with Laminar's engine image, or set LAMINAR_RAY_PYTHON and "
+    cure="Ray's nodes cannot run Laminar's jobs: start them with Laminar's engine image, or set LAMINAR_RAY_PYTHON and "
     "PYTHONPATH so that `import engine` works there.",
 )
 SILENT = Fault(
-    name="nodes.silent", cure="See the log of that node's raylet; take it out of the cluster, or start it anew."
+    name="nodes.silent", cure="Check the log of that node's raylet; remove the node from the cluster, or restart it."
 )
 FOLDER = Fault(
     name="nodes.folder",
-    cure="Mount the same folder at LAMINAR_STORE_DIR on every node as on web and worker, with jobs/ of it writable by "
+    cure="Mount the same folder at LAMINAR_STORE_DIR on every node as on web and worker, with its jobs/ writable by "
     "the user of Ray.",
 )
 BUCKET = Fault(
@@ -57,19 +57,19 @@ BUCKET = Fault(
 )
 CONTROL = Fault(
     name="nodes.control",
-    cure="Its jobs train and nobody hears of it: let LAMINAR_CONTROL_URL be an address that every node reaches, and "
-    "that leads nowhere else.",
+    cure="Its jobs cannot report: set LAMINAR_CONTROL_URL to an address that every node reaches, and that is this "
+    "site's.",
 )
 SANDBOX = Fault(
     name="nodes.sandbox",
-    cure="Jobs with code that is not ours fail there: start the node under the seccomp profile of Laminar (see The "
-    "sandbox), on Ubuntu 24.04 with its AppArmor profile.",
+    cure="Jobs with users' code fail there: start the node under Laminar's seccomp profile (see The sandbox), on "
+    "Ubuntu 24.04 with its AppArmor profile.",
 )
 RELEASE = Fault(
     name="nodes.release",
     verdict=Verdict.WARNING,
-    cure="Its copy of Laminar is of another release than ours: once its jobs have ended, start it from the engine "
-    "image of the same tag.",
+    cure="Its copy of Laminar is of another release: once its jobs have ended, start it from the engine image of the "
+    "same tag.",
 )
 PACKAGES = Fault(
     name="nodes.packages", cure="Install infra/locks/engine.txt there, or start the node from the engine image."
@@ -84,7 +84,7 @@ SHARED_MEMORY = Fault(
 
 
 def look_at_nodes(environment: Environment) -> Iterator[Finding]:
-    """A Ray that does not answer is told of by the look at Ray."""
+    """A Ray that does not answer is reported by its own check."""
     token = token_hex(8)
     shown = _shown(environment.store_dir, token)
     command = _command(environment, token if shown else "")
@@ -100,12 +100,12 @@ def look_at_nodes(environment: Environment) -> Iterator[Finding]:
     finally:
         if shown:
             shown.unlink(missing_ok=True)
-    with suppress(DatabaseError, InterfaceError):  # that Postgres is away is told of by the look at it
+    with suppress(DatabaseError, InterfaceError):  # reported by the check of Postgres
         keep_found(seen, now=database_now())
 
 
 def _look_at(called: str, address: RayAddress, environment: Environment, command: str) -> Look:
-    """In a thread of its own: it asks Ray, and nothing of the database."""
+    """Runs in a thread of its own, so it must not use the database."""
     try:
         ray = dashboard_of(address, environment)
         workers = {host.id for host in ray.hosts() if host.cpus or host.gpus}
@@ -114,25 +114,25 @@ def _look_at(called: str, address: RayAddress, environment: Environment, command
     began = time.time()
     try:
         log = run_on_head(ray, f"doctor-{token_hex(8)}", command, within_s=WITHIN_S)
-        found = NodeReports.found_in(log)
+        reported = NodeReports.found_in(log)
     except (LauncherError, ValueError) as error:
         return [NO_ANSWER.found(f"{called}: {error}")], []
-    if found is None:
-        said = f"the last words of its log: {log[-_LAST_WORDS:]}" if log else "it said nothing in time"
-        return [NO_ANSWER.found(f"{called}: {said}")], []
+    if reported is None:
+        log_text = f"the end of its log: {log[-_LAST_WORDS:]}" if log else "it did not report in time"
+        return [NO_ANSWER.found(f"{called}: {log_text}")], []
     ended = time.time()
-    models = [model for report in found.nodes for model in report.models]
+    models = [model for report in reported.nodes for model in report.models]
     largest = max(models, key=lambda model: model.num_bytes, default=None)
     findings = [
         finding
-        for report in found.nodes
+        for report in reported.nodes
         for finding in judge_node(report, began, ended, runs_jobs=report.node_id in workers, largest=largest)
     ]
-    return findings, found.nodes
+    return findings, reported.nodes
 
 
 def _shown(store: Path, token: str) -> Path | None:
-    """For every node to see; where this user cannot write, or the disk does not answer, nothing is shown."""
+    """Creates a marker file for every node to see; None if this user cannot write, or the disk does not answer."""
     with suppress(OSError):
         if room_at(store).silent_s is not None:
             return None
@@ -160,19 +160,19 @@ def judge_node(
     if report.sandbox and runs_jobs:
         troubles.append(SANDBOX.found(f"{name}: {report.sandbox}"))
     if report.spec != spec_version():
-        troubles.append(RELEASE.found(f"{name}: its engine/spec is {report.spec}, ours {spec_version()}"))
+        troubles.append(RELEASE.found(f"{name}: its engine/spec is {report.spec}, expected {spec_version()}"))
     if "torch" not in report.versions:
         troubles.append(PACKAGES.found(f"{name}: torch is not installed"))
     if report.free_bytes < LEAST_FREE_BYTES:
         troubles.append(disks.FULL.found(f"{name}: {report.free_bytes / 1e9:.1f} GB are free at its LAMINAR_STORE_DIR"))
     if runs_jobs and largest is not None and report.shared_bytes:
         troubles += _judge_shared_memory(name, report, largest)
-    time_told = clock.judge(report.clock, began, ended, name)
-    troubles += [time_told] if time_told.fault else []
+    clock_finding = clock.judge(report.clock, began, ended, name)
+    troubles += [clock_finding] if clock_finding.fault else []
     yield from troubles
     if not troubles:
         versions = ", ".join(f"{package} {number}" for package, number in report.versions.items())
-        yield good(f"{name}: store, reports, clock{' and sandbox' if runs_jobs else ''} are well; {versions}")
+        yield good(f"{name}: store, reports, clock{' and sandbox' if runs_jobs else ''} are good; {versions}")
 
 
 def _judge_shared_memory(name: str, report: NodeReport, largest: FoundAsset) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
-"""Postgres: does it answer, is it new enough and one's own, is the way to it closed, are its tables as we need them?
+"""Checks Postgres: does it answer, is it new enough, is the connection encrypted, are its tables migrated?
 
-Behind a pooler both addresses are looked at: Postgres itself for all of this, the pooler for its way and its limits.
+Behind a pooler both addresses are checked: Postgres itself for everything, the pooler for its connection and limits.
 """
 
 from collections.abc import Iterator
@@ -16,48 +16,48 @@ from backend.operating.checks.findings import Fault, Finding, Verdict, good
 from backend.operating.checks.near import is_near
 
 _PATIENCE_S: Final = 3
-_NEIGHBOURS: Final = 2  # beside the first, to see whether it keeps its server process
+_NEIGHBOURS: Final = 2  # further connections, to test whether the first keeps its server process
 
 UNREACHABLE = Fault(
     name="postgres.unreachable",
-    cure="Start Postgres (or the pooler before it), and see to address, user and password in that setting; its own log "
-    "says more.",
+    cure="Start Postgres (or the pooler in front of it), and check address, user and password in that setting; see its "
+    "log for details.",
 )
 OLD = Fault(name="postgres.old", cure="Upgrade Postgres; Laminar is tested with 18.")
 ENCODING = Fault(
     name="postgres.encoding",
-    cure="Names and texts in other letters go wrong there: make a database with CREATE DATABASE … ENCODING 'UTF8' "
-    "TEMPLATE template0, and move what is there by pg_dump.",
+    cure="Texts in other scripts would be damaged: create a database with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE "
+    "template0, and move the data by pg_dump.",
 )
 PLAIN = Fault(
     name="postgres.plain",
-    cure="Whoever is on the way reads and changes everything: switch TLS on in Postgres, and put ?sslmode=verify-full "
-    "at the end of that setting.",
+    cure="An attacker on the network can read and change everything: enable TLS in Postgres, and append "
+    "?sslmode=verify-full to that setting.",
 )
 STANDBY = Fault(
-    name="postgres.standby", cure="Name the server that takes writes there (target_session_attrs=read-write)."
+    name="postgres.standby", cure="Set it to the server that accepts writes (target_session_attrs=read-write)."
 )
 POOLER = Fault(
     name="postgres.pooler",
-    cure="Connections change hands after every transaction, which LISTEN and settings of a session do not survive: "
-    "name Postgres itself in LAMINAR_DATABASE_DIRECT_URL beside it, or set the pooler to pool_mode=session.",
+    cure="The pooler changes connections after every transaction, which breaks LISTEN and session settings: also set "
+    "LAMINAR_DATABASE_DIRECT_URL to Postgres itself, or set the pooler to pool_mode=session.",
 )
 APART = Fault(
     name="postgres.apart",
-    cure="Pages would hear nothing, and migrations change another database: let LAMINAR_DATABASE_URL (the pooler) and "
-    "LAMINAR_DATABASE_DIRECT_URL lead to one database of one server.",
+    cure="Pages would miss notifications, and migrations would change another database: set LAMINAR_DATABASE_URL (the "
+    "pooler) and LAMINAR_DATABASE_DIRECT_URL to the same database of the same server.",
 )
 NO_LIMITS = Fault(
     name="postgres.no_limits",
     verdict=Verdict.WARNING,
-    cure="A statement through the pooler may run for ever: run `python manage.py migrate`, which sets time limits as "
-    "the account's own, with the account that the pooler signs in as.",
+    cure="A statement through the pooler may run forever: run `python manage.py migrate`, which sets time limits for "
+    "its account, with the account that the pooler uses.",
 )
 SUPERUSER = Fault(
     name="postgres.superuser",
     verdict=Verdict.WARNING,
-    cure="Laminar needs a user that owns its database and no more: CREATE ROLE laminar LOGIN; ALTER DATABASE … OWNER "
-    "TO laminar.",
+    cure="Laminar needs only a user that owns its database: CREATE ROLE laminar LOGIN; ALTER DATABASE … OWNER TO "
+    "laminar.",
 )
 UNMIGRATED = Fault(
     name="postgres.unmigrated", cure="Run `python manage.py migrate` (with containers: the service migrate)."
@@ -65,7 +65,7 @@ UNMIGRATED = Fault(
 
 
 def look_at_postgres(environment: Environment) -> Iterator[Finding]:
-    """The one that keeps sessions: LISTEN and migrations go there."""
+    """Checks the server that keeps sessions, which LISTEN and migrations use."""
     pooled, direct = environment.database_url, environment.database_direct_url
     setting = "LAMINAR_DATABASE_DIRECT_URL" if direct else "LAMINAR_DATABASE_URL"
     try:
@@ -89,9 +89,9 @@ def _through_pooler(url: str, place: tuple[Any, ...]) -> Iterator[Finding]:
         ) as pooled:
             yield _way(pooled, url, "LAMINAR_DATABASE_URL")
             yield (
-                good("the pooler leads to the same database")
+                good("the pooler connects to the same database")
                 if _place(pooled) == place
-                else APART.found("the pooler leads to another database than the direct address")
+                else APART.found("the pooler connects to another database than the direct address")
             )
             row = pooled.execute("SELECT current_setting('statement_timeout')").fetchone()
             if row is None or row[0] == "0":
@@ -101,7 +101,7 @@ def _through_pooler(url: str, place: tuple[Any, ...]) -> Iterator[Finding]:
 
 
 def _place(one: psycopg.Connection[Any]) -> tuple[Any, ...]:
-    """What no other database of no other server has: when that server began, and the database's number."""
+    """Identifies the database: the server's start time, and the database's oid."""
     row = one.execute(
         "SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()"
     ).fetchone()
@@ -118,7 +118,7 @@ def _server(first: psycopg.Connection[Any]) -> Iterator[Finding]:
     if encoding != "UTF8":
         yield ENCODING.found(f"the database's encoding is {encoding}, not UTF8")
     if is_standby:
-        yield STANDBY.found("this server is a standby, which takes no writes")
+        yield STANDBY.found("this server is a standby, which accepts no writes")
     if is_superuser:
         yield SUPERUSER.found(f"{first.info.user} is a superuser")
 
@@ -133,27 +133,27 @@ def judge_version(version: str) -> Finding:
 def _way(first: psycopg.Connection[Any], url: str, setting: str) -> Finding:
     host = urlsplit(url).hostname or ""
     if first.pgconn.ssl_in_use:
-        return good("the way to it is encrypted")
+        return good("the connection is encrypted")
     if is_near(host):
-        return good("the way to it stays on this machine")
-    return PLAIN.found(f"{setting}: no TLS on the way to {host}")
+        return good("the connection stays on this machine")
+    return PLAIN.found(f"{setting}: no TLS to {host}")
 
 
 def _own_session(first: psycopg.Connection[Any], url: str) -> Finding:
-    """Others, each in a transaction, beside the first: do they get its server process, or it another one?"""
+    """Opens further connections, each in a transaction: does the first keep its server process to itself?"""
     others: list[psycopg.Connection[Any]] = []
     mine = _process_of(first)
     try:
         for _ in range(_NEIGHBOURS):
             others.append(psycopg.connect(url, connect_timeout=_PATIENCE_S))
             if _process_of(others[-1]) == mine:
-                return POOLER.found("another connection was given the server process of ours")
+                return POOLER.found("another connection got the server process of the first")
         is_kept = _process_of(first) == mine
     finally:
         for each in others:
             each.close()
     return (
-        good("a connection keeps its session") if is_kept else POOLER.found("our connection changed server processes")
+        good("a connection keeps its session") if is_kept else POOLER.found("the connection changed server processes")
     )
 
 

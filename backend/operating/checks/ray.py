@@ -1,4 +1,4 @@
-"""Every Ray of the site: does it answer, to us and to nobody else, and has it the devices that our pools promise?"""
+"""Checks every Ray of the site: does it answer, only with the token, and does it have the pools' promised devices?"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -12,26 +12,26 @@ from backend.pools.clusters.dashboard import Dashboard, RayRefused, RayUnreachab
 from backend.pools.clusters.looks import RayHost, find
 
 OURS: Final = "2.60.0"
-"""What the engine's image has; its lock says so, too."""
+"""The version in the engine's image and lock."""
 
 UNREACHABLE = Fault(
     name="ray.unreachable",
-    cure="Start Ray's head with --dashboard-host=0.0.0.0, and see to LAMINAR_RAY_URL, or to the address on the pool's "
+    cure="Start Ray's head with --dashboard-host=0.0.0.0, and check LAMINAR_RAY_URL, or the address on the pool's "
     "page. Until then its jobs wait.",
 )
 REFUSED = Fault(
     name="ray.refused",
-    cure="Give web, worker and beat the token of the cluster: in the file that LAMINAR_RAY_TOKEN_FILE names, or for a "
-    "pool's own Ray in LAMINAR_RAY_TOKENS_DIR, under the name on the pool's page.",
+    cure="Give web, worker and beat the cluster's token: in the file of LAMINAR_RAY_TOKEN_FILE, or for a pool's own "
+    "Ray in LAMINAR_RAY_TOKENS_DIR, under the name on the pool's page.",
 )
 OPEN = Fault(
     name="ray.open",
-    cure="Whoever reaches it runs code there: start every node of it with RAY_AUTH_MODE=token and the token.",
+    cure="Anyone who reaches it can run code there: start all its nodes with RAY_AUTH_MODE=token and the token.",
 )
 PLAIN = Fault(
     name="ray.plain",
     verdict=Verdict.WARNING,
-    cure="Whoever is on the way reads the token: reach it through a network that is closed, or write https:// in "
+    cure="An attacker on the network can read the token: use a closed network, or an https:// address in "
     "LAMINAR_RAY_URL or on the pool's page.",
 )
 OTHER_VERSION = Fault(
@@ -41,17 +41,16 @@ OTHER_VERSION = Fault(
 )
 NO_DEVICES = Fault(
     name="ray.no_devices",
-    cure="Start workers (`docker compose up -d ray-worker`), and see their logs if they do not join.",
+    cure="Start workers (`docker compose up -d ray-worker`), and check their logs if they do not join.",
 )
 TOO_FEW = Fault(
     name="ray.too_few_devices",
-    cure="Jobs would start and wait for devices that are not there: bring the nodes back, or lower the capacity of the "
-    "pool.",
+    cure="Jobs would start and wait for missing devices: bring the nodes back, or lower the capacity of the pool.",
 )
 
 
 def look_at_ray(environment: Environment) -> Iterator[Finding]:
-    """At each: the site's own, and those that pools name."""
+    """Checks the site's own Ray, and those of pools."""
     for ray in rays_of(environment):
         try:
             yield from _look_at(ray, dashboard_of(ray.address, environment))
@@ -63,12 +62,12 @@ def look_at_ray(environment: Environment) -> Iterator[Finding]:
 
 def _look_at(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
     version = dashboard.version()
-    told = f"{ray}: Ray {version}"
-    yield good(told) if version == OURS else OTHER_VERSION.found(f"{told}, and {OURS} is ours")
+    text = f"{ray}: Ray {version}"
+    yield good(text) if version == OURS else OTHER_VERSION.found(f"{text}; expected {OURS}")
     yield (
         OPEN.found(f"{ray}: its Jobs API answers without a token")
         if takes_strangers(ray.url)
-        else good(f"{ray}: it takes our token, and nobody without one")
+        else good(f"{ray}: its Jobs API requires the token")
     )
     yield from judge_way(ray.url)
     yield from _devices(ray, dashboard.hosts())
@@ -77,21 +76,21 @@ def _look_at(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
 def judge_way(url: str) -> Iterator[Finding]:
     parts = urlsplit(url)
     if parts.scheme != "https" and not is_near(parts.hostname or ""):
-        yield PLAIN.found(f"no TLS on the way to {parts.hostname}")
+        yield PLAIN.found(f"no TLS to {parts.hostname}")
 
 
 def _devices(ray: SiteRay, hosts: Sequence[RayHost]) -> Iterator[Finding]:
-    """What each pool's hosts have, counted as the scheduler's looks count."""
+    """Compares each pool's devices, counted as the scheduler's probes count."""
     num, kind = devices_of(hosts)
     grows = bool(ray.pools) and all(pool.autoscales for pool in ray.pools)
     if not num and not grows:
         yield NO_DEVICES.found(f"{ray}: {len(hosts)} nodes, and no devices")
         return
-    found = find(ray.pools, hosts)
+    found_of = find(ray.pools, hosts)
     for pool in ray.pools:
-        seen = found[pool.pk]
-        told = f"pool {pool.name}: {seen.devices} devices on {len(seen.hosts)} nodes; {seen.promised} are promised"
+        seen = found_of[pool.pk]
+        text = f"pool {pool.name}: {seen.devices} devices on {len(seen.hosts)} nodes; {seen.promised} are promised"
         is_short = seen.devices < seen.promised and not pool.autoscales
-        yield TOO_FEW.found(told) if is_short else good(told)
+        yield TOO_FEW.found(text) if is_short else good(text)
     if not ray.pools:
         yield good(f"{ray}: {len(hosts)} nodes with {num} devices ({kind}); no pool is on it")

@@ -1,4 +1,4 @@
-"""The site itself: its secrets, the people who operate it, its pools."""
+"""Checks the site itself: its secrets, its operators, its pools."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,18 +14,18 @@ from backend.pools.models import ResourcePool
 _LEAST: Final = 32
 """Characters of a secret: 128 bits, as hexadecimal digits."""
 
-DEBUG = Fault(name="site.debug", cure="Strangers read our memory from tracebacks: set LAMINAR_DEBUG=0.")
+DEBUG = Fault(name="site.debug", cure="Tracebacks reveal secrets to strangers: set LAMINAR_DEBUG=0.")
 SHORT_SECRET = Fault(
     name="site.short_secret",
-    cure='Make one with python3 -c "import secrets; print(secrets.token_hex(32))" and set it; a new LAMINAR_SECRET_KEY '
-    "signs everybody out.",
+    cure='Generate one with python3 -c "import secrets; print(secrets.token_hex(32))" and set it; a new '
+    "LAMINAR_SECRET_KEY signs all users out.",
 )
-NOBODY = Fault(name="site.nobody", cure="Run `python manage.py bootstrap`: it makes the first operator.")
-NO_POOL = Fault(name="site.no_pool", cure="Run `python manage.py bootstrap`: it makes a pool of what Ray has.")
+NOBODY = Fault(name="site.nobody", cure="Run `python manage.py bootstrap`: it creates the first operator.")
+NO_POOL = Fault(name="site.no_pool", cure="Run `python manage.py bootstrap`: it creates a pool of Ray's devices.")
 NO_SECOND_FACTOR = Fault(
     name="site.no_second_factor",
     verdict=Verdict.WARNING,
-    cure="Whoever learns an operator's password rules the site: each sets up a second factor at /accounts/2fa/.",
+    cure="An operator's password alone gives full access: set up a second factor for each at /accounts/2fa/.",
 )
 
 
@@ -45,7 +45,7 @@ def look_at_site(environment: Environment) -> Iterator[Finding]:
 def _secrets(environment: Environment) -> dict[str, str]:
     try:
         token = read_token(environment.ray_token_file)
-    except RayRefused:  # the look at Ray tells of it
+    except RayRefused:  # reported by the check of Ray
         token = ""
     secrets = {
         "LAMINAR_SECRET_KEY": environment.secret_key,
@@ -58,10 +58,10 @@ def _secrets(environment: Environment) -> dict[str, str]:
 def _people() -> Iterator[Finding]:
     operators = list(User.objects.filter(is_staff=True, is_active=True).order_by("email"))
     if not operators:
-        yield NOBODY.found("nobody operates this site")
+        yield NOBODY.found("this site has no operator")
         return
     bare = [user.email for user in operators if not has_second_factor(user)]
     if bare:
         yield NO_SECOND_FACTOR.found(f"without a second factor: {', '.join(bare)}")
     else:
-        yield good(f"{len(operators)} operate it, with a second factor")
+        yield good(f"{len(operators)} operators, all with a second factor")

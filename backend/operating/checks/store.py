@@ -1,5 +1,5 @@
-"""The store of large things, from here: writing, reading, deleting. A folder whose disk hangs, or a server that never
-ends its answer, is told of as silent, and is not asked again until it has answered."""
+"""Checks the object store: writing, reading, deleting. A hanging disk or server is reported as silent, and is not
+checked again until it has answered."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,24 +14,23 @@ from backend.store.port import NotStored, StoreError
 
 WRITES_NOT = Fault(
     name="store.writes_not",
-    cure="See to LAMINAR_STORE_URL, its endpoint and its keys (the right s3:PutObject); of a folder, to its owner and "
-    "its disk. Checkpoints and trajectories are not kept until then.",
+    cure="Check LAMINAR_STORE_URL, its endpoint and its keys (s3:PutObject); for a folder, its owner and its disk. "
+    "Checkpoints and trajectories are not saved until then.",
 )
 READS_NOT = Fault(
     name="store.reads_not",
-    cure="Give these keys the rights s3:GetObject and s3:ListBucket; of a folder, mount one that keeps what it is "
-    "given.",
+    cure="Grant these keys s3:GetObject and s3:ListBucket; for a folder, mount one that keeps what was written.",
 )
 DELETES_NOT = Fault(
     name="store.deletes_not",
-    cure="Give these keys the right s3:DeleteObject; without it what is old stays, and is paid for, for ever.",
+    cure="Grant these keys s3:DeleteObject; otherwise old objects stay, and cost money, forever.",
 )
 SILENT = Fault(
     name="store.silent",
-    cure="See to its server and the network between; of a folder, to its mount (disk.silent). Whatever needs the store "
-    "hangs until then.",
+    cure="Check its server and the network in between; for a folder, its mount (disk.silent). Everything that needs "
+    "the store hangs until then.",
 )
-PATIENCE_S: Final = 20.0  # a status page waits for it; a bucket that is slow today answers by then
+PATIENCE_S: Final = 20.0  # a status page waits for it; a slow bucket answers by then
 _asides: Final[defaultdict[str, Aside[list[Finding]]]] = defaultdict(lambda: Aside(deadline_s=PATIENCE_S))
 
 
@@ -40,7 +39,7 @@ def look_at_store(environment: Environment) -> Iterator[Finding]:
     if heard.silent_s is None:
         yield from heard.last or ()
     else:
-        yield SILENT.found(f"{_place(environment)} has not answered for {heard.silent_s:.0f} s")
+        yield SILENT.found(f"{_place(environment)} has not responded for {heard.silent_s:.0f} s")
 
 
 def _place(environment: Environment) -> str:
@@ -59,17 +58,17 @@ def _looked(environment: Environment) -> Iterator[Finding]:
     try:
         is_read = chosen.get(key) == content
         yield (
-            good(f"{place} keeps what it is given")
+            good(f"{place} stores and returns objects")
             if is_read
-            else READS_NOT.found(f"{place}: something else came back")
+            else READS_NOT.found(f"{place}: returned other bytes than were written")
         )
     except (StoreError, OSError) as error:
         yield READS_NOT.found(f"{place}: {type(error).__name__}: {error}")
     try:
         chosen.delete(key)
         chosen.get(key)
-        yield DELETES_NOT.found(f"{place}: what was deleted is still there")
+        yield DELETES_NOT.found(f"{place}: a deleted object still exists")
     except NotStored:
-        yield good("and deletes it")
+        yield good("and deletes them")
     except (StoreError, OSError) as error:
         yield DELETES_NOT.found(f"{place}: {type(error).__name__}: {error}")

@@ -1,5 +1,5 @@
-"""The work behind the pages: does beat tick, does every canary come through the queue, is what must follow done, and
-was there a backup of late?
+"""Checks background work: does beat tick, do canaries pass the queue, is the outbox delivered, and is there a recent
+backup?
 """
 
 from collections.abc import Iterator
@@ -15,28 +15,28 @@ from backend.jobs.models import OutboxMessage
 from backend.operating.checks.findings import Fault, Finding, Verdict, good
 from backend.pulses import AGES, LATE_AFTER_S, ages
 
-_OVERDUE: Final = timedelta(minutes=2)  # a tick delivers by itself what nobody took, within 20 s
-_BACKUP_EVERY: Final = timedelta(hours=36)  # every night, and one night's may be late
+_OVERDUE: Final = timedelta(minutes=2)  # a tick delivers undelivered messages within 20 s
+_BACKUP_EVERY: Final = timedelta(hours=36)  # nightly, with some delay
 _NEW: Final = timedelta(days=2)
 
 BEAT = Fault(
     name="work.beat",
-    cure="Start beat (`docker compose up -d beat`), and see its log: without it nothing is done at intervals.",
+    cure="Start beat (`docker compose up -d beat`), and check its log: without it no periodic work is done.",
 )
 WORKER = Fault(
     name="work.worker",
-    cure="Start a worker (`docker compose up -d worker`), and see its log and the broker's: canaries do not come "
-    "through.",
+    cure="Start a worker (`docker compose up -d worker`), and check its log and the broker's: canaries do not pass the "
+    "queue.",
 )
 BEHIND = Fault(
     name="work.behind",
-    cure="Launches and rounds fail or wait: see the worker's log for `outbox`, whether Ray answers, and add workers.",
+    cure="Launches and rounds fail or wait: check the worker's log for `outbox`, and Ray; add workers.",
 )
 BACKUP = Fault(
     name="work.backup_old",
     verdict=Verdict.WARNING,
-    cure="Take one now (`make backup`, or its container form), and let a timer do it every night. Where your "
-    "provider's backups are used in its place, leave this as it is.",
+    cure="Take one now (`make backup`, or its container form), and schedule it nightly. Ignore this if you use your "
+    "provider's backups instead.",
 )
 
 
@@ -45,13 +45,17 @@ def look_at_work(environment: Environment) -> Iterator[Finding]:
     for part, fault in (("beat", BEAT), ("worker", WORKER)):
         age = known.get(part)
         if age is None:
-            yield fault.found(f"{part} has never been heard of")
+            yield fault.found(f"{part} has never sent a heartbeat")
         elif age > LATE_AFTER_S:
-            yield fault.found(f"{part} has not been heard of for {age:.0f} s")
+            yield fault.found(f"{part} has sent no heartbeat for {age:.0f} s")
         else:
-            yield good(f"{part} was heard of {age:.0f} s ago")
+            yield good(f"{part} sent a heartbeat {age:.0f} s ago")
     late = OutboxMessage.objects.filter(created_at__lt=database_now() - _OVERDUE).count()
-    yield BEHIND.found(f"{late} acts wait for longer than two minutes") if late else good("nothing waits to be done")
+    yield (
+        BEHIND.found(f"{late} outbox messages have waited for more than two minutes")
+        if late
+        else good("the outbox has no backlog")
+    )
     yield from _look_at_backups()
 
 
@@ -64,4 +68,4 @@ def _look_at_backups() -> Iterator[Finding]:
     elif row is not None:
         yield BACKUP.found(f"the last backup was taken {age.days} days ago")
     elif User.objects.filter(date_joined__lt=database_now() - _NEW).exists():
-        yield BACKUP.found("no backup is known of (nor is one after a crash of Postgres, until the next one)")
+        yield BACKUP.found("no backup is recorded (a crash of Postgres also loses the record)")

@@ -147,11 +147,11 @@ class TestAttacks:
 
     def test_an_edited_entry_is_named(self) -> None:
         behind_the_guards("UPDATE audit_auditentry SET actor = 'user:2' WHERE seq = 4")
-        assert first_bad_row() == (4, "it was changed after it was written")
+        assert first_bad_row() == (4, "was changed after it was written")
 
     def test_edited_details_are_named(self) -> None:
         behind_the_guards("""UPDATE audit_auditentry SET data = '{"n": 2.5}' WHERE seq = 9""")
-        assert first_bad_row() == (9, "it was changed after it was written")
+        assert first_bad_row() == (9, "was changed after it was written")
 
     def test_a_hole_is_named(self) -> None:
         behind_the_guards("DELETE FROM audit_auditentry WHERE seq IN (5, 6)")
@@ -159,7 +159,7 @@ class TestAttacks:
 
     def test_a_dropped_tail_is_found_by_the_head(self) -> None:
         behind_the_guards("DELETE FROM audit_auditentry WHERE seq = 10")
-        assert first_bad_row() == (10, "the chain does not end where its head says")
+        assert first_bad_row() == (10, "the chain does not end at its head")
 
     def test_a_dropped_tail_is_found_by_the_anchor_when_the_head_was_set_back(self) -> None:
         behind_the_guards(
@@ -167,11 +167,11 @@ class TestAttacks:
             "UPDATE audit_audithead SET anchored_seq = 0, seq = 6,"
             " hash = (SELECT hash FROM audit_auditentry WHERE seq = 6)",
         )
-        assert first_bad_row() == (7, "the tail is gone: entries up to 8 were anchored")
+        assert first_bad_row() == (7, "the end is missing: entries up to 8 were anchored")
 
     def test_a_log_that_is_gone_is_found(self) -> None:
         behind_the_guards("DELETE FROM audit_auditentry", "DELETE FROM audit_audithead")
-        assert first_bad_row() == (1, "the tail is gone: entries up to 8 were anchored")
+        assert first_bad_row() == (1, "the end is missing: entries up to 8 were anchored")
 
     def test_two_swapped_entries_are_found(self) -> None:
         behind_the_guards(

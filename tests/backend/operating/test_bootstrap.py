@@ -96,7 +96,7 @@ def test_run_again_it_asks_ray_nothing(settings: Any, broken: Broken) -> None:
 def test_another_capacity_is_refused_with_where_to_change_it() -> None:
     bootstrap("--email", ADA)
     before = _all_there_is()
-    with pytest.raises(CommandError, match="has 8 devices, not 16: an operator changes that on http") as refused:
+    with pytest.raises(CommandError, match="has 8 devices, not 16: an operator can change that on http") as refused:
         bootstrap("--capacity", "16", "--team", "Another")
     address = str(refused.value).split()[-1]
     client = Client()
@@ -115,7 +115,7 @@ def test_another_quota_is_refused_with_where_to_change_it() -> None:
 def test_who_was_here_becomes_the_operator_and_keeps_the_password() -> None:
     User.objects.create_user(ADA, "still-waters-run-deep")
     document = told("--email", ADA)
-    assert f"{ADA}, who was here, is an operator now" in document["made"] and document["link"] == ""
+    assert f"{ADA} is now an operator" in document["made"] and document["link"] == ""
     assert User.objects.get().is_staff and User.objects.get().check_password("still-waters-run-deep")
 
 
@@ -128,7 +128,7 @@ def test_a_second_operator_gets_a_team_of_their_own_and_what_is_left_of_the_pool
 
 def test_a_closed_account_is_refused() -> None:
     User.objects.create_user(ADA, is_active=False)
-    with pytest.raises(CommandError, match="is closed or a program's"):
+    with pytest.raises(CommandError, match="is closed or a service account"):
         bootstrap("--email", ADA)
     assert not ResourcePool.objects.exists()
 
@@ -156,11 +156,11 @@ def test_a_refused_token_is_told(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("flags", "told_of"),
     [
-        (["--email", "ada"], "--email: an address such as"),
+        (["--email", "ada"], "--email must be an address such as"),
         (["--email", ADA, "--team", "  "], "--team: one line of 1 to 80 characters"),
         (["--email", ADA, "--capacity", "0"], "--capacity: a whole number of devices from 1"),
         (["--email", ADA, "--quota", "9"], "nothing was changed: at most 8"),
-        ([], "--email: the address of the operator"),
+        ([], "--email is required: the operator"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_nothing_is_made(flags: list[str], told_of: str) -> None:

@@ -134,7 +134,7 @@ class TestDeadMount:
         dies()
         client.force_login(alice)
         page = client.get("/jobs/")
-        assert page.status_code == 200 and "s the disk of this site&#x27;s files has not answered." in page.text
+        assert page.status_code == 200 and "The disk of this site&#x27;s files has not responded for" in page.text
         assert mount.num_held == 1
 
     def test_a_disk_that_is_silent_for_a_moment_is_not_worth_a_banner(self) -> None:
@@ -164,13 +164,13 @@ class TestDeadMount:
         dies()
         silent = of_the_store()
         assert silent.fault == "disk.silent"
-        assert re.search(r"has not answered since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.told)
+        assert re.search(r"has not responded since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.told)
 
     def test_the_look_at_the_store_ends(self, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: Aside(deadline_s=0)))
         monkeypatch.setattr(FolderStore, "put", mount.holds(FolderStore.put))
         (found,) = look_at_store(settings.ENVIRONMENT)
-        assert found.fault == "store.silent" and "has not answered for 0 s" in found.told
+        assert found.fault == "store.silent" and "has not responded for 0 s" in found.told
 
     def test_nothing_is_shown_to_nodes_by_a_disk_that_is_silent(
         self, dies: Callable[[], None], store_dir: Path

@@ -167,8 +167,8 @@ def test_of_two_operators_who_save_at_once_the_second_is_told(
         ({"device": "", "labels": "H100"}, "Labels of its hosts: a line each, such as accelerator=H100; got H100"),
         ({"device": "", "labels": "zone=a\nzone=b"}, "a line each"),
         ({"device": "", "labels": "zone=in("}, "Labels of its hosts: zone: must be a value"),
-        ({"device": "", "ray_url": "http://me:secret@ray"}, "Address of its Ray: the address of a Ray's Jobs API"),
-        ({"device": "gpu", "ray_url": "http://ray:8265", "ray_token": "../x"}, "File of its token: the name of a file"),
+        ({"device": "", "ray_url": "http://me:secret@ray"}, "Address of its Ray: must be the address"),
+        ({"device": "gpu", "ray_url": "http://ray:8265", "ray_token": "../x"}, "File of its token: must be the name"),
         ({"device": "", "autoscales": "yes"}, "Autoscales needs device"),
     ],
 )
@@ -188,7 +188,7 @@ def test_quotas_fit_the_pool_and_are_changed_in_a_row(world: World, operator: Cl
     row = TeamQuota.objects.get(pool=pool, team=world.team)
     assert (row.nominal, row.borrow_limit, row.lend_limit, row.weight) == (1, 2, None, 2.0)
     over = form | {"nominal": str(pool.capacity + 1), "version": versions(operator, pool)[1]}
-    assert "At most" in told(operator, path, over)
+    assert "ust be at most" in told(operator, path, over)
     assert "above 0" in told(operator, path, form | {"weight": "0", "version": versions(operator, pool)[1]})
     assert "quota.changed" in actions(world.team.pk)
 

@@ -1,4 +1,4 @@
-"""`manage.py verify_audit`: is the audit log what was written? Exit code 1 and the first bad entries if it is not."""
+"""`manage.py verify_audit`: verifies the audit log. Exit code 1, with the first bad entry of each chain, on failure."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from backend.audit.anchors import BrokenAnchors
 
 
 class Command(BaseCommand):
-    help = "Check every team's chain of audit entries, and the chains against their signed anchors."
+    help = "Verify every team's chain of audit entries, and the chains against their signed anchors."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
@@ -25,9 +25,9 @@ class Command(BaseCommand):
         for finding in verdict.findings:
             self.stderr.write(f"team={finding.team_id} seq={finding.seq}: {finding.message}")
         if verdict.findings:
-            raise CommandError(f"{len(verdict.findings)} of {verdict.num_chains} chains are not as they were written")
+            raise CommandError(f"{len(verdict.findings)} of {verdict.num_chains} chains were changed")
         if not options["json"]:
             self.stdout.write(
-                f"{verdict.num_entries} entries in {verdict.num_chains} chains are as they were written; "
-                f"anchors vouch for {verdict.num_anchored} of them"
+                f"{verdict.num_entries} entries in {verdict.num_chains} chains are unchanged; "
+                f"{verdict.num_anchored} of them are anchored"
             )

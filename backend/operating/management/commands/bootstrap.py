@@ -1,12 +1,12 @@
-"""`manage.py bootstrap`: makes what a site needs before its first job; prints one link that works once.
+"""`manage.py bootstrap`: creates what a site needs before its first job; prints a single-use link.
 
-    bootstrap                                          asks, on a terminal
-    bootstrap --email ada@example.org                  takes the usual names, and the capacity that Ray reports
+    bootstrap                                          prompts, on a terminal
+    bootstrap --email ada@example.org                  uses the default names, and the capacity that Ray reports
     bootstrap --email ada@example.org --capacity 8 --json
 
 Invariants:
-- the link is printed here and kept nowhere; no password is typed, taken or shown;
-- run again it changes nothing and says so; what is wished otherwise is refused, with where to change it.
+- the link is printed and not stored; no password is typed, read or shown;
+- a repeated run changes nothing; conflicting wishes are refused, with where to change the object.
 """
 
 import json
@@ -28,12 +28,12 @@ from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 
 _NAME: Final = TypeAdapter(Annotated[OneLine, Field(min_length=1, max_length=80)])
-_ASKED: Final = {"email": "Your e-mail address", "team": "Team", "project": "Project", "pool": "Pool of devices"}
-_MOST_DEVICES: Final = 2**31 - 1  # what the column takes
+_PROMPTS: Final = {"email": "Your e-mail address", "team": "Team", "project": "Project", "pool": "Pool of devices"}
+_MOST_DEVICES: Final = 2**31 - 1  # the column's maximum
 
 
 class Command(BaseCommand):
-    help = "Make what a site needs before its first job: operator, team, project, pool, quota."
+    help = "Create what a site needs before its first job: operator, team, project, pool, quota."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--email", help="address of the operator: you")
@@ -43,53 +43,53 @@ class Command(BaseCommand):
         parser.add_argument("--capacity", type=int, help="devices of the pool (as many as Ray reports)")
         parser.add_argument("--flavor", help="kind of these devices (what Ray calls them)")
         parser.add_argument("--quota", type=int, help="devices promised to the team (all that are left)")
-        parser.add_argument("--json", action="store_true", help="print what is there, and the link, as JSON")
+        parser.add_argument("--json", action="store_true", help="print the objects and the link as JSON")
 
     def handle(self, *args: Any, capacity: int | None, quota: int | None, flavor: str | None, **options: Any) -> None:
         for name, number in (("--capacity", capacity), ("--quota", quota)):
             if number is not None and not 1 <= number <= _MOST_DEVICES:
-                raise CommandError(f"{name}: a whole number of devices from 1 to {_MOST_DEVICES}, got {number}")
+                raise CommandError(f"{name} must be a number of devices from 1 to {_MOST_DEVICES}, got {number}")
         wish = _wish(options, capacity=capacity, quota=quota)
         devices = None if pool_called(wish.pool) else _devices(capacity, flavor)
         try:
             begun = begin(wish, devices, now=database_now())
         except Refusal as refusal:
             raise CommandError(f"nothing was changed: {' '.join(refusal.sentences)}") from refusal
-        self.stdout.write(json.dumps(_document(begun)) if options["json"] else _told(begun))
+        self.stdout.write(json.dumps(_document(begun)) if options["json"] else _describe(begun))
 
 
 def _wish(options: dict[str, Any], *, capacity: int | None, quota: int | None) -> Wish:
     before = wish_of_before()
-    given = {name: options[name] for name in _ASKED if options[name] is not None}
+    given = {name: options[name] for name in _PROMPTS if options[name] is not None}
     if "email" not in given and before is None:
         if not sys.stdin.isatty():
-            raise CommandError("--email: the address of the operator, such as --email ada@example.org; none was given")
-        given |= {name: _asked(name) for name in _ASKED if name not in given}
-    usual = {name: getattr(before, name) for name in _ASKED} if before and _is_same(before, given) else {}
+            raise CommandError("--email is required: the operator's address, such as --email ada@example.org")
+        given |= {name: _prompt_for(name) for name in _PROMPTS if name not in given}
+    usual = {name: getattr(before, name) for name in _PROMPTS} if before and _is_same(before, given) else {}
     names = usual | given
     for name, text in names.items():
         try:
             names[name] = _NAME.validate_python(text.strip())
         except ValidationError as error:
-            raise CommandError(f"--{name}: one line of 1 to 80 characters, got {text!r}") from error
+            raise CommandError(f"--{name} must be one line of 1 to 80 characters, got {text!r}") from error
     if not EMAIL.fullmatch(names["email"]) or len(names["email"]) > 254:
-        raise CommandError(f"--email: an address such as ada@example.org, got {names['email']!r}")
+        raise CommandError(f"--email must be an address such as ada@example.org, got {names['email']!r}")
     return Wish(capacity=capacity, quota=quota, **(names | {"email": names["email"].lower()}))
 
 
 def _is_same(before: Wish, given: dict[str, str]) -> bool:
-    """Another operator begins with names of their own."""
+    """Another operator starts with their own names."""
     return given.get("email", before.email).lower() == before.email
 
 
-def _asked(name: str) -> str:
+def _prompt_for(name: str) -> str:
     usual = "" if name == "email" else str(Wish.__dataclass_fields__[name].default)
-    answer = input(f"{_ASKED[name]}{f' [{usual}]' if usual else ''}: ").strip()
+    answer = input(f"{_PROMPTS[name]}{f' [{usual}]' if usual else ''}: ").strip()
     return answer or usual
 
 
 def _devices(capacity: int | None, flavor: str | None) -> Devices:
-    """Of a pool that is to be made."""
+    """The devices of a new pool."""
     if capacity is not None and flavor is not None:
         return Devices(capacity=capacity, flavor=flavor)
     try:
@@ -98,11 +98,11 @@ def _devices(capacity: int | None, flavor: str | None) -> Devices:
         if capacity is not None:
             return Devices(capacity=capacity, flavor=flavor or "cpu")
         raise CommandError(
-            f"Ray did not say how many devices it has ({error}). See to LAMINAR_RAY_URL and its token, "
-            "or name the number: --capacity 8"
+            f"Ray did not report its devices ({error}). Check LAMINAR_RAY_URL and its token, "
+            "or give the number: --capacity 8"
         ) from error
     if not num and capacity is None:
-        raise CommandError("Ray has no devices yet: let its workers join first, or name the number: --capacity 8")
+        raise CommandError("Ray has no devices yet. Let its workers join first, or give the number: --capacity 8")
     return Devices(capacity=capacity or num, flavor=flavor or kind)
 
 
@@ -119,28 +119,28 @@ def _document(begun: Begun) -> dict[str, object]:
     }
 
 
-def _told(begun: Begun) -> str:
+def _describe(begun: Begun) -> str:
     site = settings.ENVIRONMENT.public_url
     if not begun.made:
         lines = [
-            f"Nothing to do: {begun.user.email} operates this site, with team {begun.team.name}, project "
+            f"Nothing to do: the operator of this site is {begun.user.email}, with team {begun.team.name}, project "
             f"{begun.project.name}, pool {begun.pool.name} ({begun.pool.capacity} devices) and a quota of "
             f"{begun.quota.nominal}.",
         ]
     else:
-        lines = ["Made:", *(f"  {sentence}" for sentence in begun.made)]
+        lines = ["Created:", *(f"  {sentence}" for sentence in begun.made)]
     if begun.link:
         lines += [
             "",
-            "Set your password here. The link works once, within 24 hours, for whoever has it:",
+            "Set your password here. The link works once, within 24 hours, for anyone who has it:",
             f"  {begun.link}",
         ]
     elif awaits_a_password(begun.user):
         lines += ["", f"No password is set yet. A new link: python manage.py account reset {begun.user.email}"]
     steps = {
-        "python manage.py doctor": "says what is wrong with this site, and what to do",
+        "python manage.py doctor": "checks this site, and suggests fixes",
         f"{site}/accounts/2fa/": "sets up your second factor",
-        f"{site}/jobs/new": "begins the first job",
+        f"{site}/jobs/new": "submits the first job",
         f"{site}/members/": "invites others",
     }
     width = max(len(step) for step in steps)

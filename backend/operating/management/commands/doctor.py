@@ -1,8 +1,8 @@
-"""`manage.py doctor`: what is wrong with this site, and what to do. Exit code 1 if something is.
+"""`manage.py doctor`: checks this site and suggests fixes. Exit code 1 if something is wrong.
 
-doctor                               a line for everything that was looked at
+doctor                               prints a line for every check
 doctor --no-nodes                    starts no job on Ray
-doctor --send-to ada@example.org     sends a letter, too
+doctor --send-to ada@example.org     also sends a test mail
 doctor --json                        for programs
 """
 
@@ -22,14 +22,14 @@ _SIGNS: Final = {Verdict.GOOD: "ok", Verdict.WARNING: "warning", Verdict.WRONG: 
 
 
 class Command(BaseCommand):
-    help = "Say what is wrong with this site, and what to do."
+    help = "Check this site and suggest fixes."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-        parser.add_argument("--no-nodes", action="store_true", help="start no job that looks at Ray's nodes")
-        parser.add_argument("--send-to", default="", metavar="ADDRESS", help="send a letter there")
+        parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+        parser.add_argument("--no-nodes", action="store_true", help="do not start the job that checks Ray's nodes")
+        parser.add_argument("--send-to", default="", metavar="ADDRESS", help="send a test mail there")
 
     def handle(self, *args: Any, send_to: str, **options: Any) -> None:
         looks = NEAR if options["no_nodes"] else NEAR | NODES
@@ -37,18 +37,18 @@ class Command(BaseCommand):
         for part in examine(settings.ENVIRONMENT, looks, send_to=send_to):
             parts.append(part)
             if not options["json"]:
-                self.stdout.write(_told(part))
+                self.stdout.write(_describe(part))
         counted = Counter(finding.verdict for part in parts for finding in part.findings)
         if options["json"]:
-            found = [{"part": part.title, **asdict(finding)} for part in parts for finding in part.findings]
-            self.stdout.write(json.dumps({"wrong": counted[Verdict.WRONG], "findings": found}))
+            findings = [{"part": part.title, **asdict(finding)} for part in parts for finding in part.findings]
+            self.stdout.write(json.dumps({"wrong": counted[Verdict.WRONG], "findings": findings}))
         if counted[Verdict.WRONG]:
             raise CommandError(f"{counted[Verdict.WRONG]} of {counted.total()} are wrong")
         if not options["json"]:
             self.stdout.write(f"Nothing is wrong; {counted[Verdict.WARNING]} warnings.")
 
 
-def _told(part: Part) -> str:
+def _describe(part: Part) -> str:
     return "\n".join([part.title, *(line for finding in part.findings for line in _lines(finding))])
 
 

@@ -1,4 +1,4 @@
-"""`manage.py migrate`: Django's, past the pooler if there is one, whose servers' time limits it sets."""
+"""`manage.py migrate`: Django's, past the pooler if there is one, and it sets the role's time limits."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class Command(migrate.Command):
     has_pooler = False
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """As a process of its own. A program that calls the command has its connections, and keeps them."""
+        """When run as a process. A program that calls the command keeps its own connections."""
         self.has_pooler = go_direct()
         super().run_from_argv(argv)
 
