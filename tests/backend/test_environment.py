@@ -46,7 +46,7 @@ def test_what_is_printed_of_it_has_no_secret() -> None:
         ("ssl_mode=verify-full", 'invalid connection option "ssl_mode"'),
     ],
 )
-def test_a_database_is_reached_as_its_address_says_and_not_less_safely(option: str, complaint: str) -> None:
+def test_database_keeps_the_addresss_tls_options(option: str, complaint: str) -> None:
     connect = (
         "import django, psycopg; django.setup(); from django.db import connection as made;"
         "psycopg.connect(**made.get_connection_params()).close()"

@@ -81,7 +81,7 @@ def test_however_many_ask_one_look_a_second_is_made(
     assert len(connected) == 2 * of_one_look
 
 
-def test_what_is_wrong_is_seen_within_a_second_and_logged_once_a_look(
+def test_problem_shows_within_a_second_and_logs_once_a_probe(
     settings: Any, caplog: pytest.LogCaptureFixture, pass_time: Callable[[float], None]
 ) -> None:
     good = settings.CELERY_BROKER_URL

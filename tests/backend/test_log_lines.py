@@ -88,7 +88,7 @@ Client(headers={"host": "127.0.0.1", "X-Request-Id": "req_of_ours"}).post("/heal
     [(WEB + SAY + ASKED, 20), (WORKER + SAY, 18), (DRIVER + SAY, 6), (SUPERVISOR, 1)],
     ids=["web", "worker", "driver", "local"],
 )
-def test_as_json_every_line_is_an_object_in_which_nothing_is_forged(setup: str, num_records: int) -> None:
+def test_json_log_lines_are_objects_without_forgery(setup: str, num_records: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"said = {HOSTILE!r}\n{setup}"],
         cwd=ROOT, env=os.environ | {"LAMINAR_LOG_FORMAT": "json"}, capture_output=True, text=True, timeout=60,

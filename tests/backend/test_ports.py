@@ -146,7 +146,7 @@ def test_a_web_process_whose_apps_fill_no_port_does_not_start(app: str, loses: s
     assert done.returncode != 0 and "UnfilledPort" in done.stderr and loses in done.stderr
 
 
-def test_a_port_that_nobody_fills_is_noticed_and_two_fillings_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfilled_and_doubly_filled_ports_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_declared", [])
     port: Port[int] = Port("what nobody has")
     with pytest.raises(UnfilledPort, match="what nobody has"):

@@ -36,7 +36,7 @@ def test_a_canary_that_came_through_is_the_workers_pulse(db: None) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_beats_pulse_is_noted_with_every_canary_that_it_sends_and_with_no_other() -> None:
+def test_beats_pulse_is_recorded_with_its_canaries_only() -> None:
     before_task_publish.connect(_note_tick, sender=CANARY)
     try:
         before_task_publish.send(sender="webhooks.send")
@@ -47,9 +47,7 @@ def test_beats_pulse_is_noted_with_every_canary_that_it_sends_and_with_no_other(
         before_task_publish.disconnect(_note_tick, sender=CANARY)
 
 
-def test_ready_warns_of_background_work_that_stands_still_and_serves_on(
-    db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readyz_warns_of_stalled_work_and_stays_200(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "looks", health.Looks())
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
@@ -77,7 +75,7 @@ def test_a_containers_health_check_goes_by_the_pulse(ours: Environment) -> None:
     assert re.match(r"last heartbeat of worker: \d+ s ago", silence_of("worker", ours))
 
 
-def test_who_was_heard_of_is_not_silent_whatever_letters_the_database_is_in(ours: Environment) -> None:
+def test_recent_pulse_is_read_in_any_database_encoding(ours: Environment) -> None:
     """Names are bytes to who connects to one in SQL_ASCII: nobody was found, and beat was ended every five minutes."""
     beaten(BEAT, ago_s=1)
     assert silence_of("beat", replace(ours, database_url=f"{ours.database_url}?client_encoding=sql_ascii")) == ""

@@ -9,7 +9,7 @@ SELDOM = {"pyarrow", "numpy", "pandas", "boto3", "torch", "ray"}
 
 
 @pytest.mark.long
-def test_a_web_process_with_all_its_routes_loads_nothing_that_is_seldom_needed() -> None:
+def test_web_process_loads_no_rarely_needed_modules() -> None:
     script = f"import backend.asgi, backend.urls, sys; print(*sorted(set(sys.modules) & {SELDOM!r}))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -57,7 +57,7 @@ def test_the_age_of_beats_tick_is_told(ready: Callable[[], Any]) -> None:
     assert told["worker"] is False and told["worker_age_s"] >= 40
 
 
-def test_a_ray_that_is_away_is_told_without_its_pool_or_its_address_and_the_site_serves(
+def test_unreachable_ray_is_a_warning_without_names(
     ready: Callable[[], Any],
 ) -> None:
     pools = [ResourcePool.objects.create(name=name, flavor="cpu", capacity=1) for name in ("secret-pool", "other")]
@@ -112,7 +112,7 @@ class TestStore:
         assert ready()["store"] is True
 
 
-def test_nobody_waits_for_what_does_not_answer_and_it_is_asked_once(
+def test_silent_dependency_is_probed_once_and_delays_no_one(
     ready: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_answer, asked, now = threading.Event(), [], [100.0]

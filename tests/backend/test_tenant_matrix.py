@@ -202,7 +202,7 @@ def test_every_page_has_a_row() -> None:
 PATTERNS: Final = [pattern for pattern in page_urls.urlpatterns if pattern.name in PAGES]
 
 
-def test_a_page_that_is_posted_to_is_looked_at_only_where_its_row_says_so() -> None:
+def test_post_only_page_has_no_get_unless_its_row_says_so() -> None:
     world, wrong = make_world(NOW), []
     browser = Client()
     browser.force_login(world.people["owner"])

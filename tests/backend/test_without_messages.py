@@ -116,7 +116,7 @@ def test_a_job_goes_its_whole_way_when_no_message_ever_arrives(beat: Beat, make_
     assert job.state == "succeeded" and beat.lost, "messages were sent, and all of them were lost"
 
 
-def test_what_is_cancelled_is_stopped_and_the_outbox_is_empty_in_the_end(beat: Beat, make_job: MakeJob) -> None:
+def test_cancelled_jobs_stop_and_the_outbox_drains(beat: Beat, make_job: MakeJob) -> None:
     job = make_job(at=beat.now())
     beat.tick(job, "starting")
     attempt = beat.launched(job)
@@ -134,7 +134,7 @@ def test_what_is_cancelled_is_stopped_and_the_outbox_is_empty_in_the_end(beat: B
     assert not OutboxMessage.objects.exists()
 
 
-def test_a_line_that_nobody_has_looked_at_for_long_is_seen_to_by_the_tick_itself(beat: Beat, make_job: MakeJob) -> None:
+def test_tick_schedules_a_long_unattended_queue(beat: Beat, make_job: MakeJob) -> None:
     job = make_job(at=beat.now())
     OutboxMessage.objects.all().delete()
     for seconds, state in ((20, "queued"), (40, "starting")):

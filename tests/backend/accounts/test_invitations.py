@@ -141,7 +141,7 @@ def test_a_weak_or_mistyped_password_makes_nobody(client: Client, token: str, pa
     assert not User.objects.filter(email=ADDRESS).exists()
 
 
-def test_who_has_an_account_signs_in_first_and_cannot_be_given_a_new_password(client: Client, token: str) -> None:
+def test_invitee_with_account_must_sign_in_to_join(client: Client, token: str) -> None:
     user = User.objects.create_user(ADDRESS, PASSWORD)
     assert b"sign in" in client.get(f"/invitations/{token}").content
     assert (
@@ -157,9 +157,7 @@ def test_who_has_an_account_signs_in_first_and_cannot_be_given_a_new_password(cl
     assert Membership.objects.filter(user=user).exists()
 
 
-def test_a_link_does_not_tell_its_holder_whether_the_address_has_an_account(
-    client: Client, charlie: User, token: str
-) -> None:
+def test_invitation_link_does_not_reveal_existing_account(client: Client, charlie: User, token: str) -> None:
     """Whoever rules a team can invite any address, and holds the link where no mail goes out."""
 
     def told(browser: Client) -> str:

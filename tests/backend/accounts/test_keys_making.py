@@ -57,7 +57,7 @@ def test_a_key_hands_on_nothing_that_it_has_not(alice: User, make_key: Keys, sco
     assert ApiKey.objects.count() == 1
 
 
-def test_without_scopes_named_it_gets_the_usual_ones_that_its_maker_has(alice: User, make_key: Keys) -> None:
+def test_key_without_scopes_gets_makers_default_scopes(alice: User, make_key: Keys) -> None:
     maker = Api(make_key(alice, scopes=("team:write", "jobs:read", "audit:read")))
     assert maker.request("POST", "/api-keys", {"name": "x"}).json()["scopes"] == ["jobs:read"]
 

@@ -84,7 +84,7 @@ def test_a_recovery_code_works_once(client: Client, alice: User) -> None:
         assert is_signed_in(each) is opens
 
 
-def test_guessed_codes_are_counted_by_person_whatever_the_session(alice: User) -> None:
+def test_guessed_codes_are_limited_per_user_across_sessions(alice: User) -> None:
     secret = with_second_factor(alice)
     for n in range(5):
         client = Client()
@@ -106,7 +106,7 @@ def test_the_stored_secret_is_no_use_without_our_key(alice: User) -> None:
     )
 
 
-def test_setting_it_up_asks_for_the_password_again_and_gives_recovery_codes(client: Client, alice: User) -> None:
+def test_mfa_setup_asks_for_password_and_shows_recovery_codes(client: Client, alice: User) -> None:
     alice.set_password(PASSWORD)
     alice.save()
     client.force_login(alice)

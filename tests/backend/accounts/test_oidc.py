@@ -150,7 +150,7 @@ def test_without_an_invitation_nobody_gets_an_account(client: Client, behave: Ca
     assert not User.objects.exists() and not is_signed_in(client)
 
 
-def test_who_is_invited_gets_an_account_without_a_password_and_joins(
+def test_invited_oidc_user_joins_without_a_password(
     client: Client, behave: Callable[..., None], team: Team, alice: User
 ) -> None:
     owner = Acting(user=alice, team=team, role=Role.OWNER)

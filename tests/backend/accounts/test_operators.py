@@ -76,6 +76,6 @@ def test_every_other_page_of_the_admin_refuses_to_change_as_well(browser: Client
     assert {browser.post(address).status_code for address in addresses()} <= {403, 404}
 
 
-def test_an_operator_changes_their_password_where_guesses_are_counted(browser: Client) -> None:
+def test_operators_password_change_counts_guesses(browser: Client) -> None:
     answer = browser.get("/admin/password_change/")
     assert (answer.status_code, answer["Location"]) == (302, "/accounts/password/change/")

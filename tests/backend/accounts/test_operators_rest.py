@@ -72,7 +72,7 @@ def test_an_account_is_closed_and_opened_and_never_one_s_own(
 
 
 @pytest.mark.long
-def test_nothing_that_a_key_may_do_opens_an_account_or_a_team_that_is_there() -> None:
+def test_operator_key_gives_no_access_to_accounts_or_teams() -> None:
     """Of links for a password, or for another owner, there is no route."""
     paths: dict[str, Any] = rest.get_openapi_schema()["paths"]
     assert not [path for path in paths if "/operator/" in path and ("reset" in path or "password" in path)]

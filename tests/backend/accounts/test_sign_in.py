@@ -35,7 +35,7 @@ def test_the_admin_has_no_sign_in_of_its_own(client: Client) -> None:
     assert client.post("/admin/login/", {"username": "a@b.c", "password": "guess"}).status_code == 302
 
 
-def test_who_guesses_too_often_has_to_wait_and_the_right_password_with_them(client: Client) -> None:
+def test_too_many_guesses_block_the_right_password_too(client: Client) -> None:
     User.objects.create_user("ada@example.org", PASSWORD)
     limit = adapter.PER_ACCOUNT_AND_ADDRESS[1]
     for n in range(limit):
@@ -83,7 +83,7 @@ def test_a_forged_header_is_no_other_address(client: Client, settings: Any, monk
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.long
-def test_of_64_at_once_no_more_try_a_password_than_the_limit_allows(
+def test_64_concurrent_sign_ins_respect_the_limit(
     in_own_connection: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 1_000, 60))
@@ -118,7 +118,7 @@ def test_valkey_plays_no_part(client: Client, settings: Any) -> None:
     assert is_signed_in(client)
 
 
-def test_an_unknown_account_and_a_wrong_password_are_answered_alike(client: Client) -> None:
+def test_unknown_account_and_wrong_password_look_alike(client: Client) -> None:
     User.objects.create_user("ada@example.org", PASSWORD)
     pages = [
         sign_in(client, email, "wrong-password").content.decode().replace(email, "WHO")

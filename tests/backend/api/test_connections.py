@@ -133,7 +133,7 @@ def test_a_long_body_that_goes_on_is_taken(dial: Dial) -> None:
     assert told_until_closed(connection).endswith(b"%d" % (pieces * PIECE_BYTES))
 
 
-def test_who_waits_for_an_answer_is_left_alone_also_where_we_do_not_read(dial: Dial) -> None:
+def test_deadline_ignores_waiting_clients_and_paused_reads(dial: Dial) -> None:
     connection, length = dial(), 4 * 1024 * 1024
     begun = HEAD.replace(b"/ ", b"/slow ", 1)
     connection.sendall(begun + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % length + b"a" * length)

@@ -76,7 +76,7 @@ def test_what_an_expired_key_answered_is_forgotten_whole(api: Any, body: Any) ->
     assert IdempotencyKey.objects.get().expires_at > row.expires_at
 
 
-def test_a_twin_does_not_wait_longer_than_a_moment_and_others_do_not_at_all(
+def test_twin_waits_briefly_and_other_requests_not_at_all(
     transactional_db: None, api: Any, body: Any, team: Team
 ) -> None:
     held = {"team_id": team.pk, "key": "k1", "method": "POST", "path": "/api/v1/jobs", "body_sha256": "0" * 64}

@@ -33,7 +33,7 @@ def operator(db: None) -> Client:
     return browser
 
 
-def test_a_page_that_the_admin_denies_is_one_line_with_its_address(operator: Client, log: StringIO) -> None:
+def test_denied_admin_page_is_logged_in_one_line(operator: Client, log: StringIO) -> None:
     assert operator.get("/admin/accounts/team/add/").status_code == 403
     (line,) = lines(log)
     assert "WARNING" in line and "/admin/accounts/team/add/" in line

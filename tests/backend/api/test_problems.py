@@ -93,7 +93,7 @@ def test_a_body_that_is_too_large(api: Any, size: int) -> None:
     problem(api.post("/jobs", b" " * size), 413, "too_large")
 
 
-def test_the_unforeseen_is_logged_with_the_requests_id_and_told_without_detail(
+def test_unexpected_error_is_logged_and_hides_its_details(
     api: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def break_down(*_: object, **__: object) -> None:
@@ -107,7 +107,7 @@ def test_the_unforeseen_is_logged_with_the_requests_id_and_told_without_detail(
     assert document["request_id"] in caplog.text and "ZeroDivisionError" in caplog.text
 
 
-def test_a_database_that_is_away_is_503_and_says_when_to_try_again(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_database_is_503_with_retry_after(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise OperationalError("connection refused")
 

@@ -33,7 +33,7 @@ def test_what_is_taken_comes_back_with_time(db: None) -> None:
     assert [take(SLOW, of="a").remaining for _ in range(2)] == [1, 0]
 
 
-def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
+def test_submit_returns_rate_limit_and_retry_after(
     api: Any, api_of: Any, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.jobs.rest.new_job.SUBMITS", Rate(name="submit", limit=2, window_s=3_600))
@@ -56,7 +56,7 @@ def test_what_counts_as_several_uses_moves_a_bucket_by_as_many(db: None) -> None
     assert [take_in_turn([whole])[0].allowed for _ in range(2)] == [True, False], "more than the limit: all of it"
 
 
-def test_a_team_sends_so_many_bytes_a_day_by_whichever_key_or_page(
+def test_sent_bytes_are_limited_per_team_and_day(
     api: Any, api_of: Any, alice: User, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.api.rate_limit.SENT", Rate(name="sent-kib", limit=100, window_s=86_400))

@@ -25,7 +25,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"backend.api.rate_limit.{name}", rate)
 
 
-def test_reads_are_counted_and_one_too_many_is_told_when_to_go_on(few: None, api: Any, api_of: Any, bob: User) -> None:
+def test_reads_are_counted_and_429_has_retry_after(few: None, api: Any, api_of: Any, bob: User) -> None:
     answers = [api.get("/me") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert [answer["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]

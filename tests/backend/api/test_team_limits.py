@@ -111,9 +111,7 @@ def test_a_socket_answers_an_id_that_is_none(watch: Callable[..., Watcher], alic
         watcher.hear_until(lambda frame: frame.get("error") == "not_found")
 
 
-def test_an_answer_is_given_again_only_to_who_may_see_its_project(
-    api: Api, project: Project, pool: ResourcePool, alice: User
-) -> None:
+def test_replay_needs_access_to_the_project(api: Api, project: Project, pool: ResourcePool, alice: User) -> None:
     other = Project.objects.create(team=project.team, name="Second steps")
     limited = Api(
         create_api_key(team=project.team, created_by=alice, name="limited", scopes=["jobs:write"], project=project)[1]

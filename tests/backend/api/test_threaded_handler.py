@@ -104,7 +104,7 @@ def test_who_answered_holds_no_connection(url: str) -> None:
     eventually(lambda: connections_out() == 0)
 
 
-def test_a_stream_holds_no_connection_and_ends_when_its_reader_leaves(url: str) -> None:
+def test_stream_holds_no_connection_and_ends_with_its_reader(url: str) -> None:
     connection.close()
     with httpx.stream("GET", f"{url}/endless") as stream:
         lines = stream.iter_lines()  # kept: to forget it is to leave

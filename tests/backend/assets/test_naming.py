@@ -79,7 +79,7 @@ def test_every_name_that_is_not_there_is_told_at_once(make_job: MakeJob) -> None
     assert [error.pointer for error in refused.value.errors] == ["/model/source", "/environment/params/data"]
 
 
-def test_what_merely_lies_in_the_shared_folder_is_named_by_nobody_until_it_is_registered(
+def test_unregistered_files_of_shared_folder_cannot_be_named(
     make_job: MakeJob, team: Team, store_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (store_dir / "data").mkdir()
@@ -98,9 +98,7 @@ def test_what_merely_lies_in_the_shared_folder_is_named_by_nobody_until_it_is_re
     assert "gsm8k.jsonl@2 of Ants: registered" in capsys.readouterr().out
 
 
-def test_what_an_operator_has_in_the_store_is_registered_and_fetched_from_where_it_lies(
-    make_job: MakeJob, store_dir: Path
-) -> None:
+def test_files_in_the_store_are_registered_and_fetched_in_place(make_job: MakeJob, store_dir: Path) -> None:
     content = ROWS * (PART_BYTES // len(ROWS) + 1)
     store().put("operators/large/a.jsonl", content)
     for prefix, said in (("jobs/x", "which Laminar"), ("nothing", "no file"), ("assets", "which Laminar")):
@@ -167,9 +165,7 @@ def whole(answer: Any) -> bytes:
     return asyncio.run(_pieces(answer))
 
 
-def test_an_attempt_fetches_what_its_job_named_and_nothing_else_and_no_longer(
-    api: Api, data: str, make_job: MakeJob
-) -> None:
+def test_live_attempt_fetches_only_its_jobs_assets(api: Api, data: str, make_job: MakeJob) -> None:
     other = upload(api, {"a.jsonl": ROWS}, name="other").json()["id"]
     job = make_job(**asking("sums"))
     assets = order_for(attempt_of(job)).assets
@@ -189,7 +185,7 @@ def test_an_attempt_fetches_what_its_job_named_and_nothing_else_and_no_longer(
     assert fetch(f"{data}/{part}", assets.token).status_code == 401
 
 
-def test_from_a_bucket_a_link_of_minutes_is_given_that_says_no_key_of_ours(
+def test_bucket_part_is_a_short_lived_link_without_keys(
     data: str, make_job: MakeJob, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assets = order_for(attempt_of(make_job(**asking("sums")))).assets

@@ -29,7 +29,7 @@ def put(url: str, asset: str, key: str, content: Any, *, sha256: str = "", **hea
     return httpx.put(address, content=content, headers=told, timeout=120)
 
 
-def test_a_part_of_full_size_arrives_and_a_longer_one_is_refused_unread(web_server: str, asset: str, api: Api) -> None:
+def test_longer_part_is_refused_unread(web_server: str, asset: str, api: Api) -> None:
     longer = put(web_server, asset, str(api.key), CONTENT + b"x")
     assert (longer.status_code, longer.json()["code"]) == (413, "too_large")
     assert put(web_server, asset, str(api.key), CONTENT).status_code == 204
@@ -54,9 +54,7 @@ def test_of_who_may_not_send_it_no_part_is_read(web_server: str, asset: str, api
     assert not AssetPart.objects.exists()
 
 
-def test_a_connection_that_breaks_leaves_nothing_and_the_part_comes_again(
-    web_server: str, asset: str, api: Api
-) -> None:
+def test_broken_upload_of_part_leaves_nothing_and_is_retried(web_server: str, asset: str, api: Api) -> None:
     parts = urlsplit(web_server)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as sender:
         address = f"{parts.path}/assets/{asset}/files/0/parts/0?sha256={sha256_of(CONTENT)}"

@@ -19,7 +19,7 @@ from tests.backend.conftest import NOW, Api
 
 
 @pytest.mark.django_db
-def test_bytes_count_from_the_beginning_of_an_upload_until_they_are_gone(api: Api, team: Team, now: datetime) -> None:
+def test_bytes_count_from_start_of_upload_to_deletion(api: Api, team: Team, now: datetime) -> None:
     set_storage(team, 2 * len(ROWS), actor="user:1", now=now)
     asset = upload(api, {"a.jsonl": ROWS}).json()["id"]
     assert api.get("/storage").json() == {"used_bytes": len(ROWS), "max_bytes": 2 * len(ROWS)}

@@ -41,7 +41,7 @@ def codes(answer: Any) -> list[tuple[str, str]]:
     return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
 
 
-def test_a_whole_upload_gets_a_version_a_hash_and_an_entry_in_the_audit_log(api: Api) -> None:
+def test_complete_upload_gets_version_hash_and_audit_entry(api: Api) -> None:
     ready = upload(api, LARGE).json()
     assert (ready["state"], ready["version"], ready["reference"]) == ("ready", 1, "sums@1")
     assert ready["sha256"] == manifest_of(LARGE).sha256
@@ -85,7 +85,7 @@ def test_everything_asked_twice_is_done_once(api: Api) -> None:
         (7, 0, ROWS, "", 404),
     ],
 )
-def test_a_part_that_is_not_what_was_announced_is_refused_and_not_kept(
+def test_part_with_other_content_is_refused_and_not_kept(
     api: Api, file: int, part: int, content: bytes, told: str, wanted: int
 ) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
@@ -93,7 +93,7 @@ def test_a_part_that_is_not_what_was_announced_is_refused_and_not_kept(
     assert not AssetPart.objects.exists() and not keys_of(asset)
 
 
-def test_an_upload_is_complete_only_as_what_it_was_announced_to_be(api: Api) -> None:
+def test_upload_completes_only_with_listed_content(api: Api) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
     put(api, asset, 0, 0, ROWS)
     wrong = api.post(f"/assets/{asset}/complete", {"num_bytes": 1, "sha256": manifest_of({"a.jsonl": ROWS}).sha256})
@@ -110,7 +110,7 @@ def test_nothing_of_a_ready_asset_changes(api: Api) -> None:
     assert complete(api, asset, other).json()["code"] == "not_uploading"
 
 
-def test_a_part_that_is_sent_anew_with_other_bytes_keeps_no_more_than_the_listing_said(api: Api) -> None:
+def test_replaced_part_stores_no_more_than_the_listing(api: Api) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
     for answer in (b"5", b"6", b"7"):
         assert put(api, asset, 0, 0, ROWS.replace(b"4", answer)).status_code == 204
@@ -123,7 +123,7 @@ def test_a_part_that_is_sent_anew_with_other_bytes_keeps_no_more_than_the_listin
     assert len(keys_of(asset)) == 1
 
 
-def test_another_listing_under_a_name_that_is_being_uploaded_is_refused(api: Api) -> None:
+def test_second_listing_of_unfinished_name_is_refused(api: Api) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
     refused = begin(api, {"b.jsonl": ROWS})
     assert (refused.status_code, refused.json()["asset"]) == (409, asset)
@@ -153,7 +153,7 @@ def test_every_wrong_file_of_a_listing_is_told_at_once(api: Api) -> None:
     assert [code for _, code in codes(answer)] == ["missing", "missing"]
 
 
-def test_an_uploaded_model_is_counted_with_those_that_were_trained(api: Api, team: Any, now: datetime) -> None:
+def test_uploaded_and_trained_models_share_version_numbers(api: Api, team: Any, now: datetime) -> None:
     RegisteredModel.objects.create(team=team, name="adder", created_at=now, last_number=4)
     assert upload(api, MODEL, kind="model", name="adder").json()["version"] == 5
     assert Asset.objects.get().config == {"model_type": "llama"}
@@ -178,9 +178,7 @@ def test_an_uploaded_model_is_counted_with_those_that_were_trained(api: Api, tea
         ("model.safetensors", (9).to_bytes(8, "little") + b"[" * 9, "JSON"),
     ],
 )
-def test_a_model_whose_files_are_not_what_they_are_called_does_not_become_one(
-    api: Api, file: str, content: bytes, says: str
-) -> None:
+def test_model_with_malformed_files_is_refused(api: Api, file: str, content: bytes, says: str) -> None:
     answer = upload(api, {**MODEL, file: content}, kind="model", name="adder")
     assert answer.status_code == 422 and says in answer.json()["errors"][0]["message"]
     assert Asset.objects.get().state == AssetState.UPLOADING and not RegisteredModel.objects.exists()
@@ -209,7 +207,7 @@ def test_a_viewer_reads_and_an_outsider_sees_nothing(
     assert ours == none
 
 
-def test_a_key_of_one_project_uploads_for_it_and_reaches_no_other(api: Api, team: Any, alice: User) -> None:
+def test_project_key_uploads_only_for_its_project(api: Api, team: Any, alice: User) -> None:
     first, second = (Project.objects.create(team=team, name=name) for name in ("one", "two"))
     _, text = create_api_key(team=team, created_by=alice, name="limited", project=first)
     limited = Api(text)
@@ -227,7 +225,7 @@ def test_a_key_of_one_project_uploads_for_it_and_reaches_no_other(api: Api, team
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_deleted_leaves_nothing_behind_and_its_version_is_not_given_again(api: Api, now: datetime) -> None:
+def test_deleted_asset_leaves_no_bytes_and_version_is_not_reused(api: Api, now: datetime) -> None:
     asset = upload(api, {"a.jsonl": ROWS}).json()["id"]
     delete_asset(asset, actor="user:1", now=now)
     assert api.get(f"/assets/{asset}").status_code == 404
@@ -265,7 +263,7 @@ def test_a_sweep_that_died_between_bytes_and_row_is_done_again(
     assert sweep_deleted(now=now + 3 * GRACE) == 1 and not keys_of(asset)
 
 
-def test_no_more_than_a_bounded_number_of_parts_is_taken_in_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_parts_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from threading import BoundedSemaphore
 
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]

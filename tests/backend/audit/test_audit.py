@@ -91,7 +91,7 @@ def test_what_was_written_is_as_it_was_written(write: Any, team: Team, other_tea
         {"not a number": float("nan"), "endless": float("inf"), "when": NOW, 7: "a key that is no text"},
     ],
 )
-def test_whatever_was_said_comes_back_from_the_database_with_the_same_hash(write: Any, data: Any) -> None:
+def test_any_entry_has_the_same_hash_when_read_back(write: Any, data: Any) -> None:
     write(data=data, target="\0key")
     assert first_bad_row() is None
 
@@ -161,7 +161,7 @@ class TestAttacks:
         behind_the_guards("DELETE FROM audit_auditentry WHERE seq = 10")
         assert first_bad_row() == (10, "the chain does not end at its head")
 
-    def test_a_dropped_tail_is_found_by_the_anchor_when_the_head_was_set_back(self) -> None:
+    def test_anchor_reveals_dropped_tail_with_reset_head(self) -> None:
         behind_the_guards(
             "DELETE FROM audit_auditentry WHERE seq > 6",
             "UPDATE audit_audithead SET anchored_seq = 0, seq = 6,"
@@ -187,7 +187,7 @@ class TestAttacks:
         found = first_bad_row()
         assert found is not None and found[0] == 8 and "written again" in found[1]
 
-    def test_before_the_first_anchor_a_rewrite_would_pass_which_is_why_there_are_anchors(self, team: Team) -> None:
+    def test_rewrite_before_the_first_anchor_is_not_detected(self, team: Team) -> None:
         write_anew(team, from_seq=9, actor="user:2")
         assert first_bad_row() is None, "entries 9 and 10 are not anchored yet"
 

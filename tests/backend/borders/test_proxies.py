@@ -72,7 +72,7 @@ def test_every_web_server_of_ours_leaves_the_header_to_us() -> None:
         assert "uvicorn" in words and "--no-proxy-headers" in words
 
 
-def test_every_web_server_of_ours_bounds_what_comes_in_before_we_see_it() -> None:
+def test_every_web_server_bounds_requests() -> None:
     """uvicorn's own default takes 16 MiB in one frame of a socket, and waits for a request for ever."""
     for words in web_servers():
         assert words >= {"--ws-max-size", "65536", "--http", "backend.api.connections:BoundedHttp"}

@@ -119,7 +119,7 @@ def test_a_name_in_any_language_is_one(api: Any, job: Job, name: str) -> None:
     assert api.request("PATCH", f"/jobs/{job.pk}", {"name": name}).status_code == 200
 
 
-def test_json_that_spells_what_cannot_be_stored_is_refused_at_its_place(api: Any, job: Job) -> None:
+def test_unstorable_json_text_is_refused_with_its_pointer(api: Any, job: Job) -> None:
     for hidden in (b'"\\u0000"', b'"\\ud800"', b'["a", "\\uDFFF"]', b'{"x": "\\u0000"}', b'{"\\u0000": 1}'):
         answer = api.post(f"/jobs/{job.pk}/retry", b'{"changes": {"a": ' + hidden + b"}}")
         assert answer.status_code == 422, answer.content

@@ -49,7 +49,7 @@ def priced(pool: ResourcePool, now: datetime, text: str) -> None:
     set_price(pool, terms, actor="user:1", now=now)
 
 
-def test_a_project_s_budget_lets_new_work_wait_with_its_name_and_stops_nothing(
+def test_project_budget_holds_new_jobs_and_stops_none(
     make_job: MakeJob, pool: ResourcePool, team: Team, project: Project, now: datetime
 ) -> None:
     limited(team, now, str(3 * HOUR), project=project.pk)
@@ -78,7 +78,7 @@ def test_a_person_s_budget_binds_that_person_alone(
     assert (his.reason, hers.state) == ("budget", "starting") and bob.email in his.message
 
 
-def test_a_budget_of_money_is_counted_by_the_prices_of_the_time_as_it_is_billed(
+def test_money_budget_uses_the_prices_that_are_billed(
     make_job: MakeJob, pool: ResourcePool, team: Team, project: Project, now: datetime
 ) -> None:
     priced(pool, now, "0.5")
@@ -102,9 +102,7 @@ def test_a_budget_of_money_is_counted_by_the_prices_of_the_time_as_it_is_billed(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 100), st.sets(st.sampled_from("abc"))), max_size=8),
     st.dictionaries(st.sampled_from("abc"), st.integers(-50, 400), min_size=3, max_size=3),
 )
-def test_what_starts_in_one_round_never_costs_more_than_any_purse_has(
-    jobs: list[tuple[int, int, set[str]]], left: dict[str, int]
-) -> None:
+def test_starts_of_one_round_never_exceed_a_purse(jobs: list[tuple[int, int, set[str]]], left: dict[str, int]) -> None:
     queued = [
         QueuedJobView(
             id=f"job{n}", team="t", devices=devices, queued_at=NOW, max_runtime_s=longest, draws_on=tuple(sorted(draws))
@@ -137,7 +135,7 @@ def spend(job: Job, pool: ResourcePool, now: datetime, seconds: float) -> None:
 
 
 @override_settings(EMAIL_BACKEND="django.core.mail.backends.locmem.EmailBackend")
-def test_each_level_is_told_once_a_month_in_the_log_by_webhook_and_by_mail(
+def test_each_level_warns_once_a_month_on_every_channel(
     job: Job, pool: ResourcePool, team: Team, alice: User, project: Project, now: datetime,
     monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any,
 ) -> None:  # fmt: skip

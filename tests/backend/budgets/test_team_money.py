@@ -142,7 +142,7 @@ def test_an_operator_s_program_sets_it_and_the_team_reads_it(
     assert (entry.target, entry.data) == (team.pk, {"before": None, "after": "2500.50 money"})
 
 
-def test_operators_set_it_on_their_page_and_the_team_sees_it_on_its_own(
+def test_operator_sets_team_money_and_team_page_shows_it(
     operator: Client, pool: ResourcePool, team: Team, now: datetime
 ) -> None:
     path = f"/operator/teams/{team.pk}/money"

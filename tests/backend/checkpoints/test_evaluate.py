@@ -77,7 +77,7 @@ def shown(api: Api, checkpoint: Checkpoint) -> list[dict[str, Any]]:
 
 
 class TestAsking:
-    def test_it_is_a_small_job_that_asks_what_the_checkpoints_own_job_asked(
+    def test_evaluation_repeats_settings_of_the_checkpoints_job(
         self, api: Api, trained: Job, checkpoint: Checkpoint, alice: User
     ) -> None:
         answer = ask(api, checkpoint)
@@ -183,7 +183,7 @@ class TestAsking:
 
 
 class TestTheAnswer:
-    def test_it_joins_the_checkpoint_and_the_job_succeeds_without_a_step(
+    def test_evaluation_joins_checkpoint_and_its_job_succeeds(
         self, api: Api, checkpoint: Checkpoint, pool: ResourcePool
     ) -> None:
         job = job_of(ask(api, checkpoint))
@@ -234,7 +234,7 @@ class TestTheAnswer:
             job.evaluation.save()
         assert [told["job"] for told in shown(api, checkpoint)] == [job.pk for job in reversed(jobs)]
 
-    def test_what_a_job_says_of_its_own_training_is_no_evaluation_of_a_checkpoint(
+    def test_training_jobs_evaluation_is_not_the_checkpoints(
         self, api: Api, trained: Job, checkpoint: Checkpoint, pool: ResourcePool
     ) -> None:
         goes_on = job_of(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.long_except("0")
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
+def test_download_loads_in_transformers_with_saved_weights(
     lora_rank: int,
     job: Job,
     api: Any,
@@ -69,7 +69,7 @@ def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
     assert model(ids).logits.shape[:2] == ids.shape
 
 
-def test_of_several_ranks_the_model_is_exported_and_not_what_they_trained_with() -> None:
+def test_export_of_several_ranks_omits_training_state() -> None:
     model = ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     model += ["model.safetensors.index.json", "adapter/adapter_model.safetensors"]
     training = ["state-00001-of-00002.safetensors", "state-00002-of-00002.safetensors", "trainer.json"]

@@ -40,7 +40,7 @@ def numbers(api: Api) -> list[int]:
 
 
 class TestTakingBack:
-    def test_a_version_goes_its_checkpoint_stays_and_the_audit_log_knows(self, api: Api, promote: Promote) -> None:
+    def test_removed_version_keeps_checkpoint_and_is_audited(self, api: Api, promote: Promote) -> None:
         checkpoint = promote(5)
         assert send(api, "DELETE", "/models/sums/versions/1").status_code == 204
         assert numbers(api) == [] and api.get("/models/sums/versions/1").status_code == 404

@@ -78,9 +78,7 @@ class TestRetention:
         aged = to_delete(newest_first, keep_last=2, keep_best=9, ttl_s=60, now=now)
         assert aged == ["5", "6", "7", "8"], "the last two stay whatever their age"
 
-    def test_a_sweep_deletes_the_files_of_what_goes_and_of_nothing_else(
-        self, save: Save, job: Job, now: datetime
-    ) -> None:
+    def test_sweep_deletes_only_files_of_marked_checkpoints(self, save: Save, job: Job, now: datetime) -> None:
         Retention.objects.create(job=job, keep_last=2, keep_best=0)
         made = [save(step) for step in (1, 2, 3, 4)]
         assert sweep(now=now) == 2

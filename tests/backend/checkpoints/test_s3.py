@@ -264,9 +264,7 @@ class TestFaults:
         with pytest.raises(ConnectionError):
             remote(url, "http://127.0.0.1:9", tmp_path).open(f"{url}/jobs/job_a/step-000001")
 
-    def test_a_store_that_is_full_costs_this_checkpoint_and_takes_the_next(
-        self, proxy: Proxy, url: str, tmp_path: Path
-    ) -> None:
+    def test_full_store_loses_one_checkpoint_and_takes_the_next(self, proxy: Proxy, url: str, tmp_path: Path) -> None:
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(told.put, remote(url, proxy.endpoint, tmp_path))
 
@@ -280,7 +278,7 @@ class TestFaults:
         proxy.answer = lambda number: 0
         assert isinstance(saved(6), CheckpointWritten)
 
-    def test_an_upload_that_died_at_any_request_is_not_visible_and_goes_on_where_it_stopped(
+    def test_interrupted_upload_is_invisible_and_resumes(
         self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
     ) -> None:
         """The uploader's own death, at each of its writes in turn."""
@@ -347,7 +345,7 @@ class TestFaults:
         (key,) = [key for key in keys_below(url, server) if key.endswith(sha256(in_place_of).hexdigest())]
         client.put_object(Bucket=BUCKET, Key=f"{urlsplit(url).path.strip('/')}/{key}", Body=content)
 
-    def test_a_part_that_rotted_in_the_store_is_refused_by_who_loads_it_and_no_copy_stays(
+    def test_loader_refuses_rotten_part_and_keeps_no_copy(
         self, host: RemoteCheckpoints, server: S3Server, url: str, tmp_path: Path
     ) -> None:
         weights = b"weights"
@@ -360,7 +358,7 @@ class TestFaults:
         self.put(server, url, weights, in_place_of=weights)
         load_alone(Everything(), open_checkpoint(address).folder)
 
-    def test_a_part_that_is_cut_short_or_gone_is_seen_before_anything_is_fetched(
+    def test_truncated_or_missing_part_is_seen_before_fetching(
         self, host: RemoteCheckpoints, server: S3Server, url: str, tmp_path: Path
     ) -> None:
         address, weights = host.upload(checkpoint_in(tmp_path)), CONTENTS["model.safetensors"]

@@ -37,7 +37,7 @@ UNREADABLE = [
 
 
 class TestVerification:
-    def test_one_that_is_whole_becomes_complete_and_its_parts_are_known(self, save: Save, now: datetime) -> None:
+    def test_intact_checkpoint_becomes_complete_with_its_parts(self, save: Save, now: datetime) -> None:
         checkpoint = save(5, is_verified=False)
         assert verify_due(now=now) == 1
         checkpoint.refresh_from_db()
@@ -77,12 +77,12 @@ class TestVerification:
         assert newest_checkpoint(job) == checkpoint, "the engine has read it back, after all"
 
     @pytest.mark.parametrize("uri", UNREADABLE)
-    def test_an_address_that_nobody_can_read_is_refused_at_the_border(self, uri: str) -> None:
+    def test_invalid_address_is_refused_at_ingestion(self, uri: str) -> None:
         with pytest.raises(ValidationError):
             CheckpointSaved(step=5, version=5, uri=uri, manifest_sha256="a" * 64, num_bytes=1)
 
     @pytest.mark.parametrize("uri", [uri for uri in UNREADABLE if "\x00" not in uri])
-    def test_one_that_was_let_in_before_is_corrupt_and_not_asked_for_ever(
+    def test_stored_invalid_address_is_corrupt_and_not_retried(
         self, job: Job, make_checkpoint: Any, store_dir: Path, now: datetime, uri: str
     ) -> None:
         checkpoint = make_checkpoint(job, step=5)
@@ -100,7 +100,7 @@ class TestVerification:
             with pytest.raises(Elsewhere):
                 files_of(row)
 
-    def test_a_part_is_never_read_through_a_link_or_a_path_that_climbs(self, save: Save, tmp_path: Path) -> None:
+    def test_part_is_never_read_through_link_or_parent_path(self, save: Save, tmp_path: Path) -> None:
         checkpoint = save(5)
         (tmp_path / "secret").write_text("x")
         (folder_of(checkpoint) / "adapter2").symlink_to(tmp_path)
@@ -109,9 +109,7 @@ class TestVerification:
             with pytest.raises((MissingPart, ValueError)):
                 list(found.chunks(name, None))  # type: ignore[arg-type]
 
-    def test_a_part_too_large_for_a_turn_is_checked_by_its_size_and_that_is_said(
-        self, save: Save, now: datetime
-    ) -> None:
+    def test_part_too_large_for_a_turn_is_checked_by_size_only(self, save: Save, now: datetime) -> None:
         checkpoint = save(5, is_verified=False)
         decided, turns = False, 0
         while not decided:
@@ -129,7 +127,7 @@ class TestVerification:
         point = resume_point(job)
         assert newest_checkpoint(job) == first and point is not None and point.uri == first.uri
 
-    def test_one_that_an_attempt_could_not_open_is_doubted_and_the_one_before_is_next(
+    def test_unopenable_checkpoint_is_doubted_and_previous_is_used(
         self, save: Save, job: Job, attempt: JobAttempt, now: datetime
     ) -> None:
         older, rotten = save(5), save(10)
@@ -146,7 +144,7 @@ class TestVerification:
         verify_due(now=now)
         assert state_of(rotten) == "corrupt"
 
-    def test_a_job_that_was_to_start_from_a_broken_one_does_not_begin_anew_in_silence(
+    def test_job_from_broken_checkpoint_does_not_start_from_scratch(
         self, save: Save, begin_from: Callable[[Checkpoint], Job]
     ) -> None:
         checkpoint = save(5)

@@ -53,7 +53,7 @@ def history(attempt: JobAttempt, pool: ResourcePool, make_job: Any) -> History:
     return after(before, scrape(), at=time.time())
 
 
-def test_every_query_asks_for_metrics_that_there_are_and_shows_something(history: History) -> None:
+def test_every_query_uses_existing_metrics(history: History) -> None:
     told = {name for _, samples in history for name in samples}
     at = history[-1][0] - 300 - EVERY_S  # within five minutes of what has just happened
     for title, expression in QUERIES.items():
@@ -72,7 +72,7 @@ def test_a_legend_tells_every_curve_of_its_panel_from_the_others(history: Histor
 
 
 @pytest.mark.parametrize("expression", [*QUERIES.values(), *(rule["expr"] for rule in RULES.values())])
-def test_what_only_grows_is_asked_for_its_rate_and_nothing_else_is(expression: str) -> None:
+def test_counters_and_only_counters_are_queried_by_rate(expression: str) -> None:
     rates = set(re.findall(r"(?:rate|increase)\((\w+)", expression))
     assert rates == {name for name in names_in(expression) if name.endswith(("_total", "_sum", "_count", "_bucket"))}
 

@@ -217,9 +217,7 @@ def test_on_a_healthy_site_no_alarm_is_raised(pool: ResourcePool, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_it_fires_when_what_it_is_for_befalls_the_site_and_no_other_does(
-    name: str, pool: ResourcePool, make_job: Make, tmp_path: Path
-) -> None:
+def test_alarm_fires_alone_for_its_fault(name: str, pool: ResourcePool, make_job: Make, tmp_path: Path) -> None:
     befall, beside = TROUBLES[name]
     history = befall(pool, make_job) if "make_job" in signature(befall).parameters else befall(pool)
     assert firing(history) == {name} | beside
@@ -236,7 +234,7 @@ def test_what_has_never_been_heard_of_is_silent_too(pulse: str, name: str, pool:
     assert firing(is_so(pool)) == {name}
 
 
-def test_every_alarm_says_what_is_wrong_how_bad_it_is_and_what_to_do() -> None:
+def test_every_alarm_has_summary_severity_and_fix() -> None:
     document = (ROOT / "infra/OPERATING.md").read_text()
     for name, rule in RULES.items():
         assert rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"]["summary"], name

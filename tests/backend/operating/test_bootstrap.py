@@ -112,14 +112,14 @@ def test_another_quota_is_refused_with_where_to_change_it() -> None:
         bootstrap("--quota", "4")
 
 
-def test_who_was_here_becomes_the_operator_and_keeps_the_password() -> None:
+def test_existing_user_becomes_operator_and_keeps_password() -> None:
     User.objects.create_user(ADA, "still-waters-run-deep")
     document = told("--email", ADA)
     assert f"{ADA} is now an operator" in document["made"] and document["link"] == ""
     assert User.objects.get().is_staff and User.objects.get().check_password("still-waters-run-deep")
 
 
-def test_a_second_operator_gets_a_team_of_their_own_and_what_is_left_of_the_pool() -> None:
+def test_second_operator_gets_own_team_and_rest_of_the_pool() -> None:
     bootstrap("--email", ADA, "--quota", "6")
     document = told("--email", "bea@example.org", "--team", "Bees")
     assert (document["capacity"], document["quota"], ResourcePool.objects.count()) == (8, 2, 1)

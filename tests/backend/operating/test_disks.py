@@ -88,7 +88,7 @@ class TestAside:
         mount.is_back.set()
         first.join()
 
-    def test_what_is_silent_is_told_with_its_last_word_and_how_old_that_is(
+    def test_silent_disk_is_reported_with_its_last_state_and_age(
         self, aside: Aside[int], clock: list[float], hung: threading.Thread
     ) -> None:
         clock[0] += 7
@@ -137,7 +137,7 @@ class TestDeadMount:
         assert page.status_code == 200 and "The disk of this site&#x27;s files has not responded for" in page.text
         assert mount.num_held == 1
 
-    def test_a_disk_that_is_silent_for_a_moment_is_not_worth_a_banner(self) -> None:
+    def test_briefly_silent_disk_shows_no_banner(self) -> None:
         last = Room(free_bytes=10**9, num_bytes=10**10, may_write=True)
         assert [*site_notices._of_the_disk(Heard(last=last, age_s=3, silent_s=2))] == []
         told = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
@@ -179,7 +179,7 @@ class TestDeadMount:
         assert nodes._shown(store_dir, "token") is None
 
 
-def test_a_folder_that_is_not_there_or_whose_disk_is_broken_is_an_error(
+def test_missing_folder_or_broken_disk_is_an_error(
     tmp_path: Path, store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileNotFoundError):

@@ -54,7 +54,7 @@ def _said(monkeypatch: pytest.MonkeyPatch, looks: Looks, *flags: str) -> tuple[s
     return out.getvalue(), ""
 
 
-def test_a_site_that_is_well_or_only_warned_of_ends_without_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_without_faults_or_with_warnings_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     said, failure = _said(monkeypatch, {"This": _well, "That": _warned})
     assert failure == "" and "Nothing is wrong; 1 warnings." in said
     assert "  ok       it is well" in said and "  warning  1 GB left  [disk.low]" in said

@@ -83,7 +83,7 @@ def test_an_operator_finds_it_in_the_menu(operator: Client) -> None:
     assert b'href="/status/"' in operator.get("/jobs/").content
 
 
-def test_whoever_asks_again_within_seconds_is_given_what_was_found(operator: Client, looking: Looking) -> None:
+def test_repeated_check_within_seconds_reuses_the_result(operator: Client, looking: Looking) -> None:
     for _ in range(5):
         operator.get("/status/")
     assert looking.times == 1

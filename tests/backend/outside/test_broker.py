@@ -37,7 +37,7 @@ def test_messages_and_health_go_over_tls(company: Company, broker_port: int, set
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_server_that_is_another_gets_no_password_and_the_setting_is_named(
+def test_impostor_broker_gets_no_password_and_setting_is_named(
     company: Company, broker_port: int, case: str, settings: Any
 ) -> None:
     url = over_tls(company, broker_port, case)
@@ -62,7 +62,7 @@ def test_what_no_library_would_understand_is_refused(query: str) -> None:
         read_environment(told)
 
 
-def test_a_file_that_holds_no_authority_is_refused_before_anybody_is_asked() -> None:
+def test_file_without_authority_is_refused_before_connecting() -> None:
     for wrong in ("/nonexistent.pem", __file__):
         with pytest.raises(MissingSetting, match=rf"^LAMINAR_CA_FILE: .*{wrong}"):
             read_environment(dict(os.environ) | {"LAMINAR_CA_FILE": wrong})

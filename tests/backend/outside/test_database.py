@@ -40,7 +40,7 @@ def test_a_server_of_our_authority_is_reached_over_tls(company: Company, databas
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_server_that_is_another_is_refused_and_the_setting_is_named(
+def test_impostor_server_is_refused_and_the_setting_named(
     company: Company, database_port: int, case: str, settings: Any
 ) -> None:
     url = over_tls(company, database_port, case)
@@ -58,7 +58,7 @@ def test_an_authority_in_the_address_goes_before_the_one_of_all(company: Company
 
 
 @pytest.mark.django_db
-def test_the_live_hub_reaches_postgres_as_the_address_says_and_not_less_safely(
+def test_live_hub_keeps_the_addresss_tls_options(
     company: Company, database_port: int, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def listens(case: str) -> bool:
@@ -107,7 +107,7 @@ def behind_a_pooler(transactional_db: None) -> Any:
     connections["default"] = kept
 
 
-def test_through_a_pooler_nothing_is_left_on_a_servers_connection(behind_a_pooler: None) -> None:
+def test_pooled_connection_leaves_nothing_on_the_server(behind_a_pooler: None) -> None:
     for _ in range(6):
         fetch_prepared("SELECT %s::int", [1])
     assert connections["default"].settings_dict["DISABLE_SERVER_SIDE_CURSORS"]
@@ -122,7 +122,7 @@ def test_what_listens_goes_past_the_pooler(behind_a_pooler: None) -> None:
         assert db.execute("SHOW statement_timeout").fetchone() == ("20s",)
 
 
-def test_migrations_go_past_the_pooler_and_leave_the_time_limits_to_the_role(behind_a_pooler: None) -> None:
+def test_migrations_bypass_pooler_and_set_the_roles_limits(behind_a_pooler: None) -> None:
     assert go_direct()
     assert connection.settings_dict["OPTIONS"]["options"]
     set_time_limits()

@@ -49,7 +49,7 @@ def test_a_letter_goes_over_tls_to_a_server_of_our_authority(
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_server_that_is_another_is_told_nothing_and_the_setting_is_named(
+def test_impostor_mail_server_gets_nothing_and_names_setting(
     company: Company, server: MailServer, scheme: str, case: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not send(settings, company, server, scheme, case)

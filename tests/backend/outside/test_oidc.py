@@ -55,7 +55,7 @@ def test_metadata_token_and_keys_are_asked_over_tls(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_provider_that_is_another_is_not_asked_and_the_setting_is_named(
+def test_impostor_provider_is_refused_and_setting_named(
     client: Client, company: Company, port: int, settings: Any, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     configure(settings, company, port, case)
@@ -65,7 +65,7 @@ def test_a_provider_that_is_another_is_not_asked_and_the_setting_is_named(
 
 
 @pytest.mark.django_db
-def test_a_provider_that_becomes_another_on_the_way_back_gets_no_code(
+def test_provider_replaced_during_sign_in_gets_no_code(
     client: Client, company: Company, port: int, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     configure(settings, company, port, RIGHT)

@@ -50,7 +50,7 @@ def test_both_planes_reach_a_bucket_of_our_authority(
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_server_that_is_another_is_refused_at_once_and_the_setting_is_named(
+def test_impostor_bucket_is_refused_at_once_and_setting_named(
     monkeypatch: pytest.MonkeyPatch,
     company: Company,
     address: StoreAddress,

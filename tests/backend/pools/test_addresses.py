@@ -51,9 +51,7 @@ def test_a_file_that_holds_no_token_is_said_to(tokens: Path) -> None:
             token_of(RayAddress(url=ELSEWHERE, token="east"))
 
 
-def test_a_token_that_is_renewed_is_used_at_the_next_call_and_written_nowhere(
-    tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_renewed_token_is_used_at_once_and_not_stored(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     pool = ResourcePool(name="east", ray_url=ELSEWHERE, ray_token="east")
     before = ray_of(pool)

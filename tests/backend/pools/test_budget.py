@@ -105,7 +105,7 @@ def test_a_budget_that_makes_no_sense_is_refused(operator: Api, team: Team, body
     assert put(operator, f"/budgets/{team.pk}", body).status_code == 422
 
 
-def test_two_pools_that_start_jobs_of_one_team_take_turns_at_its_budget(
+def test_two_pools_are_serialized_on_a_teams_budget(
     make_job: Callable[..., Job], pool: ResourcePool, team: Team, now: datetime, django_assert_num_queries: Any
 ) -> None:
     """The second round is shown what the first one has promised, because it waits for the budget's row."""

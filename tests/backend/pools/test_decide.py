@@ -16,7 +16,7 @@ R = WaitingReason
 
 
 @given(worlds())
-def test_nothing_is_ever_oversold_and_every_job_is_admitted_or_has_one_reason(world: World) -> None:
+def test_no_overselling_and_each_job_admitted_or_has_one_reason(world: World) -> None:
     """Checked by the world itself, in each of its minutes."""
     check_verdict(world.view(), decide(world.view()))
 
@@ -82,7 +82,7 @@ def test_small_jobs_fill_the_gap_beside_a_big_one_for_a_while() -> None:
     assert verdict.reasons == {"big": R.TEAM_CEILING, "small": R.BEHIND_PRIORITY}
 
 
-def test_a_patient_borrower_holds_the_line_for_all_who_borrow_and_for_no_one_else() -> None:
+def test_patient_borrower_holds_the_line_of_borrowers_only() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(2)}
     runs = [holder("runs", 4, team="bees", ran=MINUTE)]
     big = job("big", 6, waited=BACKFILL_PATIENCE)
@@ -91,7 +91,7 @@ def test_a_patient_borrower_holds_the_line_for_all_who_borrow_and_for_no_one_els
     assert verdict.reasons == {"big": R.POOL_FULL, "bee": R.BACKFILL_HOLD}
 
 
-def test_a_borrower_that_waits_for_others_does_not_keep_its_team_from_its_own() -> None:
+def test_waiting_borrower_does_not_block_its_teams_own_quota() -> None:
     teams = {"ants": team(4), "bees": team(4)}
     theirs = [holder("theirs", 4, team="bees", preemptible=False)]
     wide, narrow = job("wide", 8, waited=timedelta(days=2)), job("narrow", 2)
@@ -116,7 +116,7 @@ def test_age_outdoes_any_priority_in_the_end() -> None:
     assert in_line([job("newest", 1, priority=100), oldest], NOW)[0].id == "oldest"
 
 
-def test_teams_that_borrow_least_go_first_and_then_those_that_had_least() -> None:
+def test_least_borrowing_then_least_history_goes_first() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(8)}
     line = [job("a", 4, waited=MINUTE), job("b", 4, team="bees")]
     borrowing = [holder("runs", 2, ran=MINUTE)]
@@ -134,7 +134,7 @@ def test_weights_divide_what_is_lent() -> None:
     assert sum(name.startswith("ants") for name in admitted) == 6
 
 
-def test_a_hundred_quick_submissions_do_not_all_pass_before_another_team_s_one() -> None:
+def test_burst_of_submissions_does_not_block_another_team() -> None:
     teams = {"ants": team(4), "bees": team(4)}
     line = [job(f"a{n:02}", 1, waited=2 * MINUTE) for n in range(50)] + [job("b", 1, team="bees")]
     assert "b" in decide(pool(*line, teams=teams, capacity=8)).admitted

@@ -18,7 +18,7 @@ def test_a_job_that_starts_gets_its_replicas_at_once() -> None:
     assert verdict.admitted == ("a",) and verdict.grants == (Resize(job="a", replicas=2),)
 
 
-def test_nothing_is_granted_while_somebody_waits_who_could_use_it() -> None:
+def test_no_replica_is_granted_while_a_job_could_start() -> None:
     runs = [holder("runs", 3, most_replicas=4, preemptible=False)]
     assert decide(pool(job("a", 6, team="bees"), holders=runs)).grants == ()
     unlimited = {"ants": team(8), "bees": team(0)}
@@ -32,7 +32,7 @@ def test_a_team_whose_own_line_waits_for_its_quota_gets_none() -> None:
     assert verdict.grants == (Resize(job="b", replicas=1),)
 
 
-def test_replicas_are_spread_by_share_and_borrowed_devices_are_named() -> None:
+def test_replicas_are_spread_by_share_and_report_borrowing() -> None:
     teams = {"ants": team(2), "bees": team(0), "crabs": team(6)}
     runs = [holder("a", 2, most_replicas=9), holder("b", 2, team="bees", most_replicas=9)]
     assert decide(pool(teams=teams, holders=runs)).grants == (

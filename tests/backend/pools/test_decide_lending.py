@@ -16,7 +16,7 @@ R = WaitingReason
 HALVES = {"ants": team(4), "bees": team(4)}
 
 
-def test_what_others_do_not_use_may_be_borrowed_by_what_may_be_taken_back() -> None:
+def test_preemptible_jobs_borrow_unused_devices() -> None:
     assert decide(pool(job("a", 8), teams=HALVES)).admissions[0].borrowed == 4
     assert decide(pool(job("a", 8, preemptible=False), teams=HALVES)).reasons == {"a": R.EXCEEDS_MAX}
 
@@ -48,7 +48,7 @@ def test_a_fence_keeps_what_is_not_lent_for_its_team() -> None:
 
 @settings(deadline=None)
 @given(worlds(), st.sampled_from(TEAMS), st.integers(1, 12), st.booleans())
-def test_a_team_gets_its_unused_nominal_quota_after_one_round_of_reclaiming(
+def test_team_gets_its_nominal_quota_after_one_reclaim_round(
     world: World, name: str, devices: int, preemptible: bool
 ) -> None:
     """I12. Whatever the others hold: two minutes after what may be taken back has had its least time."""

@@ -23,7 +23,7 @@ def test_who_borrows_most_loses_first() -> None:
     assert verdict.claims == {"a": 3}
 
 
-def test_of_one_team_the_least_urgent_and_then_the_youngest_loses_first() -> None:
+def test_least_urgent_then_youngest_job_is_paused_first() -> None:
     urgent, old, young = (
         holder("urgent", 2, team="bees", priority=5, ran=timedelta(minutes=20)),
         holder("old", 2, team="bees", ran=timedelta(hours=5)),
@@ -48,7 +48,7 @@ def test_what_is_firm_is_never_taken() -> None:
     assert victims(verdict) == ["soft"]
 
 
-def test_within_a_team_strictly_more_urgent_jobs_take_the_place_of_others() -> None:
+def test_strictly_more_urgent_job_preempts_within_its_team() -> None:
     runs = [holder("runs", 8, priority=1)]
     for priority, paused in ((0, []), (1, []), (2, ["runs"])):
         verdict = decide(pool(job("a", 4, priority=priority), holders=runs))
@@ -64,13 +64,13 @@ def test_elastic_replicas_go_before_any_job_is_paused() -> None:
     assert (verdict.reasons, verdict.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 2})
 
 
-def test_elastic_replicas_of_another_team_within_its_nominal_are_its_own() -> None:
+def test_elastic_replicas_within_nominal_are_not_taken() -> None:
     holders = [holder("grown", 3, team="bees", replicas=5, preemptible=False)]
     verdict = decide(pool(job("a", 2), teams={"ants": team(0), "bees": team(8)}, holders=holders))
     assert not verdict.reclaims and verdict.reasons == {"a": R.POOL_FULL}
 
 
-def test_an_elastic_replica_goes_to_another_borrower_only_if_that_one_borrows_less() -> None:
+def test_elastic_replica_moves_only_to_a_lesser_borrower() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(8)}
     holders = [holder("grown", 3, team="bees", ran=MINUTE, replicas=5)]
     for devices, left in ((2, 3), (3, 2), (5, None)):
@@ -78,7 +78,7 @@ def test_an_elastic_replica_goes_to_another_borrower_only_if_that_one_borrows_le
         assert verdict.reclaims == (() if left is None else (Resize(job="grown", replicas=left),))
 
 
-def test_between_two_that_would_borrow_the_same_nothing_changes_hands() -> None:
+def test_equal_borrowers_take_nothing_from_each_other() -> None:
     """Else each could take it back from the other forever."""
     teams = {"ants": team(0), "bees": team(0), "crabs": team(7)}
     for borrowed, changes in ((3, False), (4, True)):
@@ -117,7 +117,7 @@ def test_one_preemption_is_not_made_twice() -> None:
     assert not verdict.preemptions and verdict.claims == {"a": 4}
 
 
-def test_devices_that_are_leaving_anyway_are_waited_for_before_anybody_is_paused() -> None:
+def test_leaving_devices_are_awaited_before_pausing_jobs() -> None:
     teams = {"ants": team(4), "bees": team(0)}
     holders = [holder("ends", 4, team="bees", is_leaving=True, preemptible=False), holder("stays", 4, team="bees")]
     verdict = decide(pool(job("a", 4), teams=teams, holders=holders))

@@ -48,7 +48,7 @@ def seen(pool: ResourcePool, now: datetime) -> ResourcePool:
     return pool
 
 
-def test_nothing_starts_on_what_is_being_taken_out_and_a_large_job_waits_for_it() -> None:
+def test_nothing_starts_on_drained_devices_and_large_job_waits() -> None:
     view = replace(pool_view(waiting("one", devices=4), waiting("two", devices=4)), drained=4)
     assert decide(view).admitted == ("one",)
     large = decide(replace(pool_view(waiting("large", devices=8)), drained=4))
@@ -70,9 +70,7 @@ def test_a_drained_host_counts_no_more_until_it_is_given_back(
     assert told[0].data == {"ray_url": "", "reason": "a fan"}
 
 
-def test_every_pool_on_that_ray_heeds_as_far_as_the_host_is_its_own(
-    seen: ResourcePool, operator: Operator, now: datetime
-) -> None:
+def test_every_pool_with_the_host_avoids_it(seen: ResourcePool, operator: Operator, now: datetime) -> None:
     beside = ResourcePool.objects.create(name="beside", flavor="x", capacity=4, labels={"zone": "b"})
     half = ResourcePool.objects.create(name="half", flavor="x", capacity=8)
     east = ResourcePool.objects.create(name="east", flavor="x", capacity=8, ray_url="http://east.example.org:8265")
@@ -84,7 +82,7 @@ def test_every_pool_on_that_ray_heeds_as_far_as_the_host_is_its_own(
     assert [devices_out(each) for each in (seen, half, beside, east)] == [6, 6, 0, 0], "4 of 16 promised are left"
 
 
-def test_an_attempt_that_begins_avoids_it_by_the_id_that_it_has_then(
+def test_new_attempt_avoids_drained_host_by_current_id(
     seen: ResourcePool, attempt: JobAttempt, operator: Operator, now: datetime
 ) -> None:
     drain(operator, seen, "a", reason="", now=now)

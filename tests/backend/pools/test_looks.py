@@ -117,7 +117,7 @@ def test_every_ray_has_a_message_of_its_own(pool: ResourcePool, monkeypatch: pyt
     assert sent == [((pool.pk,), 30.0)]
 
 
-def test_the_page_of_a_team_tells_of_a_gap_and_an_operators_of_the_reason(
+def test_team_page_shows_gap_and_operator_page_its_reason(
     pool: ResourcePool, ray: FakeRay, alice: User, bob: User, api: Api
 ) -> None:
     ray.away = True

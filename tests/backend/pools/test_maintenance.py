@@ -35,7 +35,7 @@ def terms(now: datetime, **changes: Any) -> MaintenanceTerms:
     return MaintenanceTerms(**(usual | changes))
 
 
-def test_nothing_starts_from_the_moment_that_it_names_until_it_is_over(
+def test_nothing_starts_from_stops_from_until_the_end(
     operator: Operator, job: Job, pool: ResourcePool, now: datetime, make_spec: MakeSpec
 ) -> None:
     announce(operator, terms(now, stops_from=now + HOUR), now=now)
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_is_refused(operator: Operator, now: datetime, chang
     assert not Maintenance.objects.exists() and not AuditEntry.objects.exists()
 
 
-def test_an_operator_s_key_announces_changes_and_ends_and_every_key_reads(
+def test_operator_key_manages_maintenance_and_every_key_reads(
     adam: User, alice: User, make_key: MakeKey, api: Api
 ) -> None:
     User.objects.filter(pk=adam.pk).update(is_staff=True)
@@ -124,7 +124,7 @@ def test_an_operator_s_key_announces_changes_and_ends_and_every_key_reads(
     assert api.get("/maintenance").json()["data"] == []
 
 
-def test_everybody_who_is_signed_in_reads_it_on_every_page_and_nobody_else(
+def test_signed_in_users_only_see_it_on_every_page(
     operator: Operator, alice: User, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.pages.announcements.looks", Looks())

@@ -30,7 +30,7 @@ def change(api: Api, pool: ResourcePool, body: Any, **headers: str) -> Any:
     return api.client.patch(path, data=body, content_type="application/json", headers=sent)
 
 
-def test_an_operator_makes_a_pool_and_moves_it_to_a_ray_of_its_own(operator: Api) -> None:
+def test_operator_creates_pool_and_moves_it_to_its_own_ray(operator: Api) -> None:
     made = operator.post("/pools", NEW)
     assert made.status_code == 201, made.content
     pool = ResourcePool.objects.get(pk=made.json()["id"])
@@ -49,7 +49,7 @@ def test_an_operator_makes_a_pool_and_moves_it_to_a_ray_of_its_own(operator: Api
     assert told[1][2] == {"before": {"ray_url": "", "ray_token": ""}, "after": {"ray_url": EAST, "ray_token": "east"}}
 
 
-def test_what_is_left_out_stays_and_the_scheduler_hears_of_a_change(operator: Api, pool: ResourcePool) -> None:
+def test_omitted_fields_stay_and_scheduler_is_notified(operator: Api, pool: ResourcePool) -> None:
     OutboxMessage.objects.all().delete()
     assert change(operator, pool, {"is_open": False, "device": "cpu"}).status_code == 200
     assert change(operator, pool, {"device": None, "device_gb": 80}).status_code == 200
@@ -59,9 +59,7 @@ def test_what_is_left_out_stays_and_the_scheduler_hears_of_a_change(operator: Ap
     assert change(operator, pool, {"capacity": None}).status_code == 422
 
 
-def test_its_ray_is_not_changed_under_what_runs_unless_that_moves_too(
-    operator: Api, pool: ResourcePool, attempt: JobAttempt
-) -> None:
+def test_ray_of_busy_pool_changes_only_if_jobs_move_too(operator: Api, pool: ResourcePool, attempt: JobAttempt) -> None:
     refused = change(operator, pool, {"ray_url": EAST})
     assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
     assert "jobs hold 3 devices" in refused.json()["errors"][0]["message"]
@@ -115,7 +113,7 @@ def test_two_pools_have_two_names(operator: Api, pool: ResourcePool) -> None:
 
 
 @pytest.mark.parametrize("who", ["alice", "bob", "charlie"])
-def test_nobody_but_an_operator_says_where_a_pool_runs_or_sees_it(
+def test_only_operators_see_or_set_a_pools_ray(
     who: str, request: pytest.FixtureRequest, pool: ResourcePool, api_of: Callable[[User], Api]
 ) -> None:
     """Owners of teams included: an address that a tenant chose would be asked by our worker, from within."""

@@ -48,7 +48,7 @@ def see(pool: ResourcePool, now: datetime, *hosts: dict[str, Any]) -> None:
     ],
     ids=["no host", "silent", "one silent", "one has", "none has", "neither has", "a head has", "a head alone"],
 )
-def test_a_pool_lacks_a_sandbox_where_every_host_that_works_says_so(
+def test_pool_lacks_sandbox_if_every_working_host_reports_none(
     hosts: list[dict[str, Any]], expected: bool, pool: ResourcePool, now: datetime
 ) -> None:
     assert not lacks_sandbox(pool), "its Ray was never seen"
@@ -56,9 +56,7 @@ def test_a_pool_lacks_a_sandbox_where_every_host_that_works_says_so(
     assert lacks_sandbox(pool) is expected
 
 
-def test_a_job_waits_without_devices_until_a_host_has_a_sandbox_and_holds_nobody_up(
-    make_job: Any, pool: ResourcePool, now: datetime
-) -> None:
+def test_job_waits_for_a_sandbox_and_blocks_no_other(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     see(pool, now, host(NO_SANDBOX))
     confined, plain = make_job(devices=4, **SANDBOXED), make_job(devices=4, at=now + timedelta(seconds=1))
     assert schedule_pool(pool.pk, now=now) == 1

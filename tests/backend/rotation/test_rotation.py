@@ -36,9 +36,7 @@ def take_away(settings: Any) -> None:
     settings.SECRET_KEY_FALLBACKS = []
 
 
-def test_a_driver_that_runs_and_an_attempt_that_waits_for_its_launch_keep_their_token(
-    settings: Any, attempt: JobAttempt
-) -> None:
+def test_running_and_launching_attempts_keep_their_token(settings: Any, attempt: JobAttempt) -> None:
     given = attempt_token(attempt.job_id, attempt.n, attempt.fence)
     rotate(settings)
     assert attempt_of_token(given) == attempt
@@ -55,7 +53,7 @@ def test_nobody_is_signed_out(settings: Any, client: Client, alice: User) -> Non
     client.get("/jobs/")
 
 
-def test_links_that_were_signed_before_are_good_until_the_key_is_taken_away(settings: Any) -> None:
+def test_old_links_work_until_the_key_is_removed(settings: Any) -> None:
     link = signing.dumps([1, 2], salt="x")
     rotate(settings)
     assert signing.loads(link, salt="x") == [1, 2]
@@ -64,9 +62,7 @@ def test_links_that_were_signed_before_are_good_until_the_key_is_taken_away(sett
         signing.loads(link, salt="x")
 
 
-def test_webhooks_and_second_factors_are_sealed_again_and_outlive_the_key(
-    settings: Any, team: Team, alice: User, now: datetime
-) -> None:
+def test_resealed_secrets_outlive_the_old_key(settings: Any, team: Team, alice: User, now: datetime) -> None:
     secret, adapter = new_secret(), SecondFactorAdapter()
     hook = WebhookEndpoint.objects.create(
         team=team, url="https://example.org", events=["*"], secret=seal(secret), created_at=now
@@ -83,9 +79,7 @@ def test_webhooks_and_second_factors_are_sealed_again_and_outlive_the_key(
     assert unseal(hook.secret) == secret and adapter.decrypt(factor.data["secret"]) == "otp"
 
 
-def test_a_seal_that_no_known_key_opens_is_told_and_nothing_is_changed(
-    settings: Any, team: Team, now: datetime
-) -> None:
+def test_unopenable_seal_is_reported_and_nothing_changes(settings: Any, team: Team, now: datetime) -> None:
     hook = WebhookEndpoint.objects.create(
         team=team, url="https://example.org", events=["*"], secret=seal(new_secret()), created_at=now
     )
@@ -95,9 +89,7 @@ def test_a_seal_that_no_known_key_opens_is_told_and_nothing_is_changed(
     assert WebhookEndpoint.objects.get().secret == hook.secret
 
 
-def test_anchors_of_a_former_audit_key_are_verified_and_those_of_a_strange_one_are_not(
-    tmp_path: Path, now: datetime
-) -> None:
+def test_anchors_verify_with_former_but_not_foreign_keys(tmp_path: Path, now: datetime) -> None:
     anchors, key_file = tmp_path / "anchors.jsonl", tmp_path / "key.pem"
     append_anchors(anchors, [("team_1", 1, "a")], key=signing_key(key_file), now=now)
     going, coming = rotate_key(key_file)

@@ -36,7 +36,7 @@ def browser(ada: User) -> Client:
     return client
 
 
-def test_every_cookie_belongs_to_this_host_alone_over_https_and_to_no_script(https_client: Browsers, ada: User) -> None:
+def test_cookies_are_host_only_secure_and_httponly(https_client: Browsers, ada: User) -> None:
     client = https_client()
     client.get("/accounts/login/", secure=True)
     client.post("/accounts/login/", {"login": ada.email, "password": PASSWORD}, secure=True)
@@ -54,7 +54,7 @@ def test_what_a_page_tells_once_is_in_no_cookie(browser: Client, team: Any) -> N
 
 
 @pytest.mark.long
-def test_every_answer_asks_for_https_for_a_year_and_of_subdomains_too(https_client: Browsers) -> None:
+def test_every_response_has_hsts_for_a_year_with_subdomains(https_client: Browsers) -> None:
     client = https_client()
     asked = {path: client.get(path, secure=True)["Strict-Transport-Security"] for path in EVERYTHING}
     assert set(asked.values()) == {"max-age=31536000; includeSubDomains"}, asked
@@ -68,7 +68,7 @@ def test_people_are_led_to_https(https_client: Browsers) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/me", "/api/v1/nothing", "/internal/engine/heartbeat", "/metrics"])
-def test_a_program_that_comes_over_http_is_refused_and_not_led_on(https_client: Browsers, api: Any, path: str) -> None:
+def test_program_over_http_is_refused_without_redirect(https_client: Browsers, api: Any, path: str) -> None:
     client, key = https_client(), {"Authorization": f"Bearer {api.key}"}
     answer = client.get(path, headers=key | {"X-Forwarded-Proto": "http", "X-Forwarded-For": "192.0.2.9"})
     assert (answer.status_code, answer.json()["code"]) == (403, "https_only")
@@ -154,7 +154,7 @@ def test_a_parameter_given_twice_means_one_thing_everywhere(
         )
 
 
-def test_no_folder_is_listed_and_nothing_beside_the_static_files_is_served() -> None:
+def test_only_static_files_are_served_and_no_folder_is_listed() -> None:
     client = Client()
     for path in (
         *("/static/", "/static/css/", "/static/js/lib/", "/static/css/base.css.bak", "/static/../manage.py"),

@@ -65,7 +65,7 @@ def test_nothing_is_evaluated_and_no_text_is_called_safe() -> None:
     assert not found
 
 
-def test_nothing_is_unpickled_and_no_parser_is_loaded_that_follows_entities() -> None:
+def test_nothing_is_unpickled_and_no_xml_parser_is_loaded() -> None:
     found = []
     for name, tree in TREES.items():
         for node in ast.walk(tree):
@@ -115,7 +115,7 @@ def test_templates_escape_everything(path: Path) -> None:
     assert not re.search(r"\|\s*safe\b|autoescape\s+off|\|\s*safeseq", path.read_text())
 
 
-def test_scripts_write_text_and_never_markup_and_hear_no_other_window() -> None:
+def test_scripts_write_only_text_and_ignore_other_windows() -> None:
     scripts = sorted((ROOT / "frontend/static/js").rglob("*.js"))
     assert scripts
     found = {path.name: SINKS.findall(path.read_text()) for path in scripts}

@@ -26,7 +26,7 @@ SPREADS_RETRIES = "backend/webhooks/settling.py"
 
 
 @pytest.mark.long
-def test_passwords_are_hashed_by_argon2id_as_strongly_as_is_advised_today() -> None:
+def test_passwords_are_hashed_with_recommended_argon2id() -> None:
     """OWASP's cheat sheet of 2025: 19 MiB, two passes. In a process of its own: the tests' own hashes are cheap."""
     done = subprocess.run([sys.executable, "-c", HASH], cwd=ROOT, capture_output=True, text=True, check=True)
     found = re.fullmatch(r"argon2\$argon2id\$v=19\$m=(\d+),t=(\d+),p=\d+\$.+\n", done.stdout)

@@ -97,7 +97,7 @@ class Fields(HTMLParser):
             self.found.append(dict(attrs))
 
 
-def test_password_fields_are_masked_and_open_to_password_managers(link: str, as_ada: Callable[[], Client]) -> None:
+def test_password_fields_are_masked_and_allow_managers(link: str, as_ada: Callable[[], Client]) -> None:
     for sign_on, path, num_fields in (
         (Client, "/accounts/login/", 1), (Client, link, 2), (as_ada, "/accounts/password/change/", 3),
     ):  # fmt: skip

@@ -22,7 +22,7 @@ CHUNKED = b"0\r\n\r\n"
         b"X-One: a\r\n\tTransfer-Encoding: chunked\r\nContent-Length: -1\r\n",
     ],
 )
-def test_a_request_whose_length_can_be_read_in_two_ways_is_refused(web_server: str, headers: bytes) -> None:
+def test_request_with_ambiguous_length_is_refused(web_server: str, headers: bytes) -> None:
     request = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n" + CHUNKED + HIDDEN
     answers = exchanged(web_server, request)
     assert answers.startswith(b"HTTP/1.1 400"), answers[:200]

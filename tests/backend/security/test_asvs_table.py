@@ -64,7 +64,7 @@ def test_every_point_has_one_row_and_there_is_no_other() -> None:
     assert sorted(told.elements()) == sorted(wanted())
 
 
-def test_every_row_is_held_by_tests_that_exist_or_says_why_by_none() -> None:
+def test_every_row_names_existing_tests_or_a_reason() -> None:
     faults = []
     for number, asks, held_by in rows():
         tests = _TEST.findall(held_by)

@@ -57,7 +57,7 @@ class TestEveryStore:
         store.put("large", large)
         assert store.get("large") == content
 
-    def test_what_is_not_there_is_said_to_be_missing_and_deleted_in_peace(self, store: ObjectStore) -> None:
+    def test_missing_object_is_reported_and_its_deletion_succeeds(self, store: ObjectStore) -> None:
         with pytest.raises(NotStored):
             store.get("nothing")
         with pytest.raises(NotStored):

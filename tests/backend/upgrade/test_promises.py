@@ -14,7 +14,7 @@ GUIDE = FOLDER.parents[2] / "frontend" / "templates" / "pages" / "programs" / "g
 
 @pytest.mark.long
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
-def test_nothing_that_a_release_promised_is_taken_away_renamed_or_asked_for_anew(release: Any) -> None:
+def test_no_promise_of_a_release_is_removed_or_made_required(release: Any) -> None:
     assert RELEASES[0].stem == "api-0.1.0"
     assert broken(set(release.read_text().splitlines()), present()) == []
 
@@ -30,13 +30,13 @@ def test_nothing_that_a_release_promised_is_taken_away_renamed_or_asked_for_anew
         ("", "GET /api/v1/colours takes query shade must be given", ""),
     ],
 )
-def test_what_would_break_a_program_is_found_and_what_is_added_is_not(gone: str, come: str, found: str) -> None:
+def test_breaking_changes_are_found_and_additions_are_not(gone: str, come: str, found: str) -> None:
     before = present()
     after = {line for line in before if not gone or not line.startswith(gone)} | ({come} if come else set())
     assert [line[: len(found)] for line in broken(before, after)][:1] == ([found] if found else [])
 
 
-def test_what_is_marked_as_deprecated_says_what_to_use_in_its_place() -> None:
+def test_deprecations_name_their_replacement() -> None:
     assert "marked <code>deprecated</code>" in GUIDE.read_text(), "which is what the guide promises"
     silent = [told for told in _deprecated(rest_api()) if not re.search(r"\b(instead|in its place)\b", str(told))]
     assert silent == []

@@ -23,7 +23,7 @@ def test_every_release_since_the_first_is_held() -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
-def test_what_a_release_before_tells_and_needs_is_understood_and_told(release: Any) -> None:
+def test_messages_of_former_releases_are_understood(release: Any) -> None:
     """The spec within an order is left to the jobs' own compatibility; everything else only grows."""
     before, now = json.loads(release.read_text()), present()
     assert [found for name in before for found in breaks(before[name], now[name]) if "Spec." not in found] == []
@@ -44,7 +44,7 @@ def test_a_change_that_would_break_a_running_job_is_found(fault: Callable[[Docum
     assert any(line.startswith(found) for line in breaks(present()["Heartbeat"], changed))
 
 
-def test_a_driver_of_a_later_release_runs_its_job_under_this_control_plane(attempt: JobAttempt, now: datetime) -> None:
+def test_later_driver_works_with_this_control_plane(attempt: JobAttempt, now: datetime) -> None:
     """It tells more: a field in a heartbeat, in a batch and in a fact, and a fact of a kind that is not known yet."""
     client = Client(headers={"Authorization": f"Bearer {attempt_token(attempt.job_id, attempt.n, attempt.fence)}"})
     about = {"attempt": attempt.n, "fence": attempt.fence, "later": {"x": [1]}}
@@ -64,7 +64,7 @@ def test_a_driver_of_a_later_release_runs_its_job_under_this_control_plane(attem
     assert Job.objects.get().state == JobState.SUCCEEDED
 
 
-def test_a_control_plane_of_a_later_release_is_understood_by_this_driver() -> None:
+def test_later_control_plane_works_with_this_driver() -> None:
     reply = {"requests": [{"id": "a", "kind": "dance"}, {"id": "b", "kind": "pause", "when": "now"}], "later": 1}
     understood = HeartbeatReply.model_validate_json(json.dumps(reply))
     assert [(request.id, request.kind) for request in understood.requests] == [("b", "pause")]

@@ -164,9 +164,7 @@ def test_a_new_wish_kills_the_one_before(alice: User) -> None:
         changes.confirm_change(first.token, alice, now=now)
 
 
-def test_a_wish_that_was_withdrawn_moves_nothing_and_can_still_be_answered(
-    ada: Client, alice: User, posts: None
-) -> None:
+def test_withdrawn_change_moves_nothing_and_stays_cancellable(ada: Client, alice: User, posts: None) -> None:
     asks(ada)
     ada.post("/accounts/email/", {"withdraw": "yes"})
     assert ada.post(path_in(letters_to(NEW)[0])).status_code == 404 and email_of(alice) == "alice@example.org"
@@ -182,7 +180,7 @@ def test_what_is_stored_opens_nothing(alice: User) -> None:
     assert asked.token not in stored + told
 
 
-def test_where_no_mail_goes_out_the_page_says_whose_link_it_takes(ada: Client, alice: User, capsys: Any) -> None:
+def test_page_without_mail_says_that_operator_has_the_link(ada: Client, alice: User, capsys: Any) -> None:
     assert "manage.py account move" in ada.get("/accounts/email/").content.decode()
     assert asks(ada).status_code == 409 and not AddressChange.objects.exists()
     call_command("account", "move", "Alice@example.org", NEW)

@@ -84,7 +84,7 @@ def test_one_address_is_proved_for_one_person(alice: User, charlie: User) -> Non
     assert person_at(ADA.upper()) == charlie and is_proved(alice) and not is_proved(other)
 
 
-def test_whoever_is_signed_in_hangs_no_other_identity_on_their_account(
+def test_signed_in_user_cannot_connect_another_identity(
     client: Client,
     behave: Behave,  # noqa: F811
     alice: User,
@@ -105,7 +105,7 @@ def test_a_mailed_link_is_shown_to_its_receiver_only(api: Api, posts: None) -> N
     assert "on its way by mail" in shown and "/invitations/" not in shown.split("Open invitations")[0]
 
 
-def test_a_mail_server_that_takes_nothing_leaves_the_link_to_be_handed_on(api: Api, settings: Any) -> None:
+def test_refused_mail_leaves_the_link_to_the_sender(api: Api, settings: Any) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, email_url="smtp://127.0.0.1:1")
     settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = (
         "django.core.mail.backends.smtp.EmailBackend",
@@ -117,7 +117,7 @@ def test_a_mail_server_that_takes_nothing_leaves_the_link_to_be_handed_on(api: A
 
 
 @pytest.mark.parametrize("by_mail", [True, False])
-def test_who_opened_the_invitation_that_they_sent_is_out_when_the_owner_comes(
+def test_owners_first_sign_in_ejects_the_invitations_sender(
     client: Client,
     behave: Behave,  # noqa: F811
     team: Team,

@@ -53,7 +53,7 @@ def test_each_browser_is_listed_and_this_one_is_marked(alice: User) -> None:
     assert page.count('name="end"') == 1, "this one ends by signing out"
 
 
-def test_signing_in_is_noted_even_if_nothing_is_asked_for_after_it(alice: User) -> None:
+def test_sign_in_is_recorded_without_a_further_request(alice: User) -> None:
     alice.set_password(PASSWORD)
     alice.save()
     Client().post("/accounts/login/", {"login": alice.email, "password": PASSWORD})

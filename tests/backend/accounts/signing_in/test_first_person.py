@@ -20,7 +20,7 @@ def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend.pages.templatetags.account_pages.first_person", FirstPerson())
 
 
-def test_a_site_without_people_says_on_its_sign_in_page_how_to_begin() -> None:
+def test_sign_in_page_of_empty_site_explains_bootstrap() -> None:
     page = Client().get("/accounts/login/").content
     assert all(command in page for command in COMMANDS)
 

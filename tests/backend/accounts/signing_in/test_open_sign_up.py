@@ -29,7 +29,7 @@ def test_it_is_closed_unless_it_is_opened(client: Client, posts: None) -> None:
     assert b"by invitation" in signs_up(client, NEW).content and not User.objects.exists() and not mail.outbox
 
 
-def test_a_letter_proves_the_address_and_only_then_somebody_comes_in(client: Client, is_open: None) -> None:
+def test_sign_up_needs_the_mailed_verification(client: Client, is_open: None) -> None:
     assert b"Prove your address" in signs_up(client, NEW).content
     user = User.objects.get(email=NEW)
     assert not is_proved(user) and client.get("/jobs/").status_code == 302
@@ -50,7 +50,7 @@ def test_an_address_that_is_here_already_is_answered_alike(client: Client, is_op
     assert "already exists" in letters_to(alice.email)[0] and person_at(alice.email) == alice
 
 
-def test_a_new_password_and_a_second_factor_are_told_to_the_person(client: Client, posts: None, alice: User) -> None:
+def test_user_is_mailed_about_password_and_second_factor(client: Client, posts: None, alice: User) -> None:
     alice.set_password(PASSWORD)
     alice.save()
     client.post("/accounts/login/", {"login": alice.email, "password": PASSWORD})

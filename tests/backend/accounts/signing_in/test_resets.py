@@ -84,7 +84,7 @@ def test_a_new_password_is_judged(
     assert sets(client, link).status_code == 302, "the link is not spent by a slip"
 
 
-def test_a_link_ends_with_its_time_with_a_newer_one_and_with_the_account(ada: User) -> None:
+def test_reset_link_ends_by_expiry_newer_link_or_closed_account(ada: User) -> None:
     now = database_now()
     first, second = make_reset(ada, now=now), make_reset(ada, now=now)
     with pytest.raises(DeadLink):
@@ -105,7 +105,7 @@ def test_the_second_factor_is_still_asked_for(client: Client, ada: User, posts: 
     assert "_auth_user_id" in client.session
 
 
-def test_a_mailbox_takes_an_account_from_who_only_claimed_its_address(client: Client, ada: User, posts: None) -> None:
+def test_mailed_reset_claims_account_with_unverified_address(client: Client, ada: User, posts: None) -> None:
     """Somebody signed up with another's address, or wrote it over their own when one still could."""
     claims_without_proof(ada, NOBODY)
     with pytest.raises(CommandError, match="not verified"):
@@ -138,6 +138,6 @@ def test_where_no_mail_goes_out_an_operator_makes_the_link(client: Client, ada: 
     assert asked.actor == "operator" and link.split("/")[-2] not in str(asked.data)
 
 
-def test_one_mailbox_gets_few_letters_and_every_asker_the_same_answer(client: Client, ada: User, posts: None) -> None:
+def test_reset_mails_are_limited_and_responses_equal(client: Client, ada: User, posts: None) -> None:
     answers = {forgets(client, ada.email).status_code for _ in range(6)}
     assert answers == {200} and len(letters_to(ada.email)) == 4

@@ -49,9 +49,7 @@ def test_a_file_without_certificates_is_found(content: bytes) -> None:
 
 
 @pytest.mark.django_db
-def test_a_file_that_is_gone_or_a_folder_is_found_and_none_is_well(
-    broken: Broken, tmp_path: Path, authority: Authority
-) -> None:
+def test_unreadable_file_is_found_and_unset_is_good(broken: Broken, tmp_path: Path, authority: Authority) -> None:
     for path in (tmp_path / "gone.pem", tmp_path):
         assert faults(authorities.look_at_authorities(broken(ca_file=str(path)))) == {"authority.unreadable"}
     assert faults(authorities.look_at_authorities(broken(ca_file=""))) == set()

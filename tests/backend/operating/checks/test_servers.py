@@ -50,9 +50,7 @@ def test_a_pooler_in_transaction_mode_is_found(broken: Broken, database_url: str
         assert faults(postgres.look_at_postgres(broken(database_url=url))) == {"postgres.pooler"}
 
 
-def test_a_pooler_with_a_direct_address_beside_it_is_well_and_told_of_its_limits(
-    broken: Broken, database_url: str
-) -> None:
+def test_pooler_with_direct_address_is_good_and_limits_checked(broken: Broken, database_url: str) -> None:
     with pooling(database_url + "?options=-cstatement_timeout%3D20000") as url:
         both = broken(database_url=url, database_direct_url=database_url)
         assert faults(postgres.look_at_postgres(both)) == set()
@@ -156,7 +154,7 @@ def test_a_valkey_without_room_is_found(broken: Broken, valkey: Any) -> None:
 
 
 @pytest.mark.parametrize("url", [f"redis://:hunter2@{AWAY}/0", "wrong password"])
-def test_a_valkey_that_does_not_take_us_is_found_without_the_password(broken: Broken, url: str) -> None:
+def test_refusing_valkey_is_reported_without_the_password(broken: Broken, url: str) -> None:
     if url == "wrong password":
         parts = urlsplit(settings.ENVIRONMENT.broker_url)
         url = f"redis://:hunter2@{parts.hostname}:{parts.port}/0"

@@ -63,7 +63,7 @@ def test_a_token_that_ray_refuses_or_that_is_not_there_is_found(
     assert faults(ray.look_at_ray(broken(ray_url=dashboard.url, ray_token_file=tmp_path / "none"))) == {"ray.refused"}
 
 
-def test_a_ray_that_is_away_and_one_that_is_something_else_are_found(
+def test_unreachable_ray_and_another_server_are_found(
     with_ray: Environment, broken: Broken, answering: Answers
 ) -> None:
     for url in ("http://127.0.0.1:9", answering(200)):
@@ -71,7 +71,7 @@ def test_a_ray_that_is_away_and_one_that_is_something_else_are_found(
         assert faults(ray.look_at_ray(strange)) == {"ray.unreachable"}
 
 
-def test_a_pool_s_own_ray_is_looked_at_with_its_own_token_and_named(
+def test_pools_own_ray_is_checked_with_its_token_and_named(
     with_ray: Environment, dashboard: Dashboard, tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").mkdir()
@@ -221,7 +221,7 @@ def test_each_wrong_address_is_found(
     assert faults(address.look_at_addresses(broken(**(well | names | changes)))) == found
 
 
-def test_a_control_address_that_leads_elsewhere_or_is_another_s_is_found(broken: Broken, answering: Answers) -> None:
+def test_redirecting_or_foreign_control_address_is_found(broken: Broken, answering: Answers) -> None:
     for status, fault in ((301, "address.control_redirects"), (404, "address.control")):
         control = answering(status, "https://elsewhere.example.org/")
         assert fault in faults(address.look_at_addresses(broken(control_url=control)))
