@@ -80,9 +80,9 @@ def _find_fault(entry: AuditEntry, seq: int, previous_hash: str, anchor: Anchor 
     if entry.seq != seq:
         return f"entries {seq} to {entry.seq - 1} are missing"
     if entry.previous_hash != previous_hash:
-        return "does not follow the previous entry: one of them was inserted, moved or changed"
+        return "it does not follow the previous entry: one of them was inserted, moved or changed"
     if entry.hash != hash_of(entry):
-        return "was changed after it was written"
+        return "it was changed after it was written"
     if anchor is not None and anchor.hash != entry.hash:
         return "the chain up to here was rewritten: the anchor is for another chain"
     return ""

@@ -1,6 +1,6 @@
 """A real uvicorn with the whole application, and browsers that watch jobs through its socket.
 
-Silence is proved by a marker: a NOTIFY on the hub's own channel that every socket is sent. What was committed before
+Silence is proved by a marker: a NOTIFY on the hub's channel that every socket receives. Whatever was committed before
 the marker and concerns a socket reaches that socket before the marker does.
 """
 
@@ -64,7 +64,7 @@ class Watcher:
         self.socket.send(json.dumps(frame))
 
     def hear(self) -> dict[str, Any]:
-        """The next frame that is no sign of life."""
+        """The next frame that is not a heartbeat."""
         while "beat" in (frame := json.loads(self.socket.recv(timeout=WITHIN_S))):
             pass
         told: dict[str, Any] = frame
@@ -87,7 +87,7 @@ class Watcher:
         return [frame for frame in frames if frame.get("job") != MARKER]
 
     def closed_with(self) -> tuple[int, list[dict[str, Any]]]:
-        """The code, and what was still said before, without the markers of other browsers."""
+        """The close code, and the frames before it, without the markers of other browsers."""
         frames = []
         try:
             while True:
@@ -98,7 +98,7 @@ class Watcher:
             return closed.rcvd.code, frames
 
     def settle(self) -> None:
-        """The hub listens, what this browser said is carried out, and nothing is on its way."""
+        """Waits until the hub listens, this browser's commands are executed, and no frame is in transit."""
         eventually(hub_listens, "the hub listens")
         self.say({"watch": UNKNOWN})
         self.hear_until(lambda frame: frame.get("job") == UNKNOWN)
@@ -113,11 +113,11 @@ def _offer_markers_too(inbox: Inbox, team: str, job: str, cursor: int) -> None:
     if job == MARKER:
         inbox.jobs[MARKER] = team
     _offer(inbox, team, job, cursor)
-    inbox.jobs.pop(MARKER, None)  # nobody's right to this one is ever checked
+    inbox.jobs.pop(MARKER, None)  # access to this one is never checked
 
 
 def hub_listens() -> bool:
-    """As Postgres sees it; where it begins, every socket is told to pull."""
+    """As Postgres sees it; when it starts, every socket gets a pull."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "

@@ -1,6 +1,6 @@
-"""Builders: alice and bob share a team, vera may only look, charlie is an outsider with a team of his own.
+"""Builders: alice and bob share a team, vera is its viewer, charlie is an outsider with his own team.
 
-Nothing here talks to Ray or to a broker; time is the constant NOW unless a test moves it.
+Nothing here connects to Ray or a broker; time is the constant NOW unless a test moves it.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class MakeKey(Protocol):
 
 @dataclass(slots=True)
 class Api:
-    """A program that holds one key. Answers come back as Django's test client gives them."""
+    """A client with one API key. Responses are those of Django's test client."""
 
     key: str | None = None
     client: Client = field(default_factory=lambda: Client(raise_request_exception=False))
@@ -58,7 +58,7 @@ class Api:
         return self.client.get(f"/api/v1{path}", query, headers=self._headers())
 
     def post(self, path: str, body: Any = None, *, key: str | None = None, **headers: str) -> Any:
-        """`key` is the Idempotency-Key. A body that is bytes is sent as it is."""
+        """`key` is the Idempotency-Key. A body of bytes is sent unchanged."""
         if key is not None:
             headers["Idempotency-Key"] = key
         content_type = headers.pop("content_type", "application/json")
@@ -75,7 +75,7 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outbox rows are written, but nobody's worker is told of them."""
+    """Outbox rows are written, but no worker is notified."""
     monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: None)
 
 
@@ -174,7 +174,7 @@ def make_job(team: Team, project: Project, pool: ResourcePool, alice: User, make
 
 
 def given_asset(team: Team | None, kind: str, name: str, *, version: int = 1, config: Any = None) -> Asset:
-    """What an operator registered for them, or for everybody; whoever launches a job would look for its files."""
+    """An asset that an operator registered, for the team or for all; a launched job would read its files."""
     return Asset.objects.create(
         team=team, kind=kind, name=name, version=version, state=AssetState.READY, origin=AssetOrigin.FOLDER, place=name,
         num_bytes=1, num_files=1, num_parts=1,
@@ -183,9 +183,9 @@ def given_asset(team: Team | None, kind: str, name: str, *, version: int = 1, co
 
 
 def with_spec_of_before(job: Job, **changes: Any) -> None:
-    """As another release took it in; a guard keeps this one from changing it."""
+    """As another release stored it; a trigger prevents this one from changing it."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # a table with checks to come cannot be altered
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # a table with deferred checks cannot be altered
         cursor.execute("ALTER TABLE jobs_job DISABLE TRIGGER laminar_guard_job")
         Job.objects.filter(pk=job.pk).update(spec=job.spec | changes)
         cursor.execute("ALTER TABLE jobs_job ENABLE TRIGGER laminar_guard_job")
@@ -237,7 +237,7 @@ def make_key(db: None) -> MakeKey:
 
 @pytest.fixture
 def api(alice: User, make_key: MakeKey) -> Api:
-    """Alice's program, with every scope."""
+    """A client with alice's key, with every scope."""
     return Api(make_key(alice))
 
 
@@ -258,7 +258,7 @@ def key_row() -> Callable[[str], ApiKey]:
 
 @pytest.fixture
 def in_own_connection() -> Callable[..., Any]:
-    """For threads: the function gives its connection back to the pool, or the test database cannot be dropped."""
+    """For threads: closes the function's connection, or the test database could not be dropped."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:

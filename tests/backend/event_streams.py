@@ -33,7 +33,7 @@ def web_server(transactional_db: None) -> Iterator[str]:
 
 
 class Stream:
-    """A stream as a program reads it: frames as dictionaries, comments under "comment"."""
+    """A stream as a client reads it: frames as dictionaries, comments under "comment"."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response, self.status = response, response.status_code
@@ -53,7 +53,7 @@ class Stream:
                 found[name] = json.loads(value) if name == "data" else value
 
     def next(self) -> dict[str, Any]:
-        """The next frame that is not a comment nor a hint."""
+        """The next frame that is neither a comment nor a retry hint."""
         return next(frame for frame in self._frames if "event" in frame)
 
     def rest(self) -> list[dict[str, Any]]:

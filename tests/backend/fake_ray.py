@@ -1,4 +1,4 @@
-"""Ray's Jobs API as a dict: it knows what it was told, all else is missing. Called with any pool it is its Ray."""
+"""Ray's Jobs API as a dict: it knows the submitted jobs only. Called with any pool, it is that pool's Ray."""
 
 from dataclasses import dataclass, field
 from typing import Self

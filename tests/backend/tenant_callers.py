@@ -1,4 +1,4 @@
-"""Who calls in the tenant matrix, and the shapes of its rows."""
+"""Callers of the tenant matrix, and the types of its rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class World:
         return template.format(**self.ids)
 
     def key_of(self, actor: str, *, scope: str | None) -> str | None:
-        """A key made for this one route: `narrow key` is the owner's with every scope but the one that the route asks,
-        `single key` has that one alone (the operator's, where an owner may not)."""
+        """A key for this route: `narrow key` is the owner's with every scope except the route's, `single key` has the
+        route's scope only (the operator's key, if an owner may not call the route)."""
         if actor == "anonymous":
             return None
         owner_may = scope is None or scope in scopes_of_role(Role.OWNER)
@@ -66,15 +66,15 @@ class Row:
     body: Body | None = None
     query: str = ""
     ok: frozenset[int]
-    """What one who may is answered: done, or not possible in this state (409, 425, 422). Never 401, 403, 404."""
+    """The statuses of an authorized caller: success, or a conflict of state (409, 425, 422). Never 401, 403, 404."""
     names_ours: bool = False
-    """Its body names something of ours."""
+    """Whether its body names a resource of the team."""
     is_shared: bool = False
-    """What its path names is the other team's as well."""
+    """Whether the resource in its path is shared with the other team."""
     only_rulers: bool = False
-    """Beside the scope it needs the role of an admin or owner."""
+    """Whether it needs the admin or owner role in addition to the scope."""
     speaks_of_itself: bool = False
-    """Any key may do it to itself, and needs a right to do it to another."""
+    """Whether any key may do it to itself, and needs a scope to do it to another."""
 
 
 def row(body: Body | None = None, *also: int, query: str = "", **flags: bool) -> Row:
@@ -91,6 +91,6 @@ class Page:
     method: str = "GET"
     form: Body | None = None
     may: frozenset[str] = EVERYBODY
-    """Who of the team; the others are refused."""
+    """The roles of the team that may post; others are refused."""
     asks: bool = False
-    """It is posted to, and looked at as well: it asks once more."""
+    """Whether a page that is posted to can also be read, which tests it once more."""

@@ -1,4 +1,4 @@
-"""What a new resource adds to the tenant matrix: one of it in a team that owns one of everything, and the rows of its
+"""Additions of a new resource to the tenant matrix: one in a team that owns one of everything, and the rows of its
 routes and pages."""
 
 import hashlib
@@ -38,7 +38,7 @@ SECRET_WORDS = "only ants may read this"
 
 
 def make_world(now: datetime, *, label: str = "") -> World:
-    """`label` makes what must be the only one of its name another one."""
+    """`label` distinguishes names that must be unique."""
     team, others = Team.objects.create(name="Ants"), Team.objects.create(name="Bees")
     people = {
         name: _person(name + label, team, role)
@@ -152,7 +152,7 @@ def _checkpoint(job: Job, *, step: int, now: datetime) -> Checkpoint:
 
 
 def _asset(team: Team, now: datetime) -> Asset:
-    """An upload of which nothing has come."""
+    """An upload without any part."""
     asset = Asset.objects.create(
         team=team, kind=AssetKind.DATA, name="only-ants", num_bytes=5, num_files=2, num_parts=2,
         created_at=now, created_by="user:1",
@@ -163,7 +163,7 @@ def _asset(team: Team, now: datetime) -> Asset:
     return asset
 
 
-# A body is what one who may would really send; what it needs to exist is made above.
+# A body is what an authorized caller would send; the objects that it needs are created above.
 ROWS: Final[dict[str, Row]] = {
     "POST /jobs": row(lambda world: {"project": world.ids["project_id"], "spec": {"name": "another"}}, names_ours=True),
     "GET /jobs": row(),
@@ -382,4 +382,4 @@ PAGES: Final[dict[str, Page]] = {
     "operator_reset_person": Page(method="POST", may=OPERATOR),
 }
 OPEN_PAGES: Final = {"help", "api_guide", "client", "client_wheel", "accept_invitation"}
-"""Whoever holds an invitation's link may look; test_invitations.py says who may accept."""
+"""Anyone with the link may open the page; test_invitations.py covers who may accept."""

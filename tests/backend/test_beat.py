@@ -1,4 +1,4 @@
-"""The beat ticks only what a worker knows, and a worker notes how long each background task took."""
+"""Beat ticks only tasks that a worker knows, and a worker records each background task's duration."""
 
 import pytest
 from celery import Celery
@@ -20,7 +20,7 @@ def test_every_tick_names_a_background_task_that_exists() -> None:
 
 
 def test_worker_starts_without_system_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They import every route, for a process that answers none."""
+    """They import every route, which this process does not serve."""
     ran: list[object] = []
     monkeypatch.setattr(checks, "run_checks", lambda **more: ran.append(more))
     monkeypatch.setattr(DjangoWorkerFixup, "django_setup", lambda fixup: None)

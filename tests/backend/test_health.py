@@ -16,7 +16,7 @@ from backend import health
 
 @pytest.fixture(autouse=True)
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Nobody has looked yet, and time stands still."""
+    """No probe yet, and a fixed clock."""
     now = [1_000.0]
     monkeypatch.setattr(health, "looks", health.Looks(lambda: now[0]))
 

@@ -1,6 +1,6 @@
-"""The log of every process of ours is one line a record, whatever a stranger is called, in words or as JSON.
+"""Every process logs one line a record, for any hostile name, as text or as JSON.
 
-Each process sets its logging up as it does when it starts, in a process of its own, and then names what is hostile.
+Each process configures its logging as at its start, in a separate process, and then logs hostile names.
 """
 
 import ast

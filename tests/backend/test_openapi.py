@@ -1,4 +1,4 @@
-"""The API describes itself, and what it says is true: every route, every status, every scope, every name."""
+"""The API's description is complete and true: every route, every status, every scope, every name."""
 
 import re
 from collections import defaultdict
@@ -19,7 +19,7 @@ from backend.rest import api as rest_api
 from backend.rest import operation_id
 
 ANYWHERE = {401, 403, 429, 500, 503}
-"""No key, a key that may not, too often, our fault, not now."""
+"""No key, insufficient scope, rate limit, internal error, unavailable."""
 WITH_A_BODY = {400, 413, 415, 422}
 
 
@@ -46,7 +46,7 @@ def test_the_document_is_openapi_3_1_with_one_security_scheme(document: dict[str
 
 
 def test_no_two_shapes_have_one_name(document: dict[str, Any]) -> None:
-    """The document has one entry a name: of two shapes, one would be described as the other."""
+    """The document has one entry per name: one of two shapes would be described as the other."""
     ours = defaultdict[str, set[str]](set)
     for model in all_models(BaseModel):
         if model.__module__.startswith(("backend.", "engine.")):
@@ -124,7 +124,7 @@ def test_every_schema_is_a_schema_and_every_example_fits_it(document: dict[str, 
         for given in operation.get("parameters", []):
             for example in given["schema"].get("examples", []):
                 assert not list(with_references(document, given["schema"]).iter_errors(example)), (method, path)
-    assert num_examples, "there is something to check"
+    assert num_examples, "there is no example"
 
 
 def test_every_default_fits_its_schema(document: dict[str, Any]) -> None:
@@ -151,11 +151,11 @@ def test_every_error_class_of_ours_has_a_message_and_a_code() -> None:
     for kind in below(Refusal):
         assert (kind.__doc__ or "").strip() and re.fullmatch(r"[a-z_]+", kind.code), kind
         assert 400 <= kind.status < 600, kind
-    assert _BY_STATUS, "what Django answers by itself is said in our words too"
+    assert _BY_STATUS, "Django's own responses have our texts too"
 
 
 def test_no_address_stands_in_two_routers() -> None:
-    """Django would only ever ask the first, and answer 405 for what the second knows."""
+    """Django would only try the first, and answer 405 for methods of the second."""
     addresses = [bound.prefix + path for bound in rest_api._get_bound_routers() for path in bound.path_operations]
     assert len(addresses) == len(set(addresses))
 

@@ -1,6 +1,6 @@
-"""Every page, called with what nobody would type: no 5xx, no traceback, no path of this machine.
+"""Every page, called with hostile values: no 5xx, no traceback, no path of this machine.
 
-A tenth of what `make soak` calls; `python -m tests.bench.page_calls` calls as many as one likes.
+A tenth of the calls of `make soak`; `python -m tests.bench.page_calls` makes any number of calls.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ def _as_often_as_one_likes(settings: Any) -> None:
 def judge(found: Found) -> None:
     print(found.calls, dict(found.by_status))
     assert not found.failures, "\n\n".join(f"{kind}\n{told}" for kind, told in found.failures.items())
-    assert {200, 302, 400, 404} <= set(found.by_status), "it never got anywhere"
+    assert {200, 302, 400, 404} <= set(found.by_status), "no call got anywhere"
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""What an app needs of one above it: declared below, filled above, and nowhere else."""
+"""Calls of an app into one above it: declared below, filled above, and nowhere else."""
 
 import ast
 import importlib
@@ -20,7 +20,7 @@ from backend import ports
 from backend.ports import Port, UnfilledPort, refuse_unfilled
 
 ROOT = Path(backend.__file__).resolve().parent
-# Words of one app that are also what Django calls a relation of an app above it.
+# Words of one app that are also Django's name of a relation of an app above it.
 OTHER_WORDS = {
     ("pools", "usage"): "what a team uses of a pool: a field of TeamView",
     ("pools", "jobs"): "the jobs of a plan: a property of decide's own",
@@ -30,14 +30,14 @@ OTHER_WORDS = {
 
 class Relation(NamedTuple):
     app: str
-    """That has it without saying so."""
+    """The app that has the relation without naming it."""
     name: str
     owner: str
     """The app above it, which declares it."""
 
 
 def height_of_apps() -> dict[str, int]:
-    """As the import contract orders them, the lowest first."""
+    """As in the import contract, the lowest first."""
     contracts = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     nouns = next(contract for contract in contracts if contract["name"].startswith("Backend nouns"))
     rows = enumerate(reversed(nouns["layers"]))
@@ -67,7 +67,7 @@ def modules_of_apps() -> Iterator[tuple[str, Path]]:
 
 
 def names_used(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Attributes, and the relations that the keywords of a query and its texts go through."""
+    """Attributes, and the relations in a query's keywords and texts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             yield node.lineno, node.attr
@@ -130,7 +130,7 @@ def test_a_hidden_edge_is_seen(code: str) -> None:
 def test_every_port_is_filled_when_the_site_has_started() -> None:
     for module in pkgutil.walk_packages(backend.__path__, "backend."):
         if not {"migrations", "management"} & set(module.name.split(".")):
-            importlib.import_module(module.name)  # a port that nobody has imported would not be known
+            importlib.import_module(module.name)  # an unimported port would not be known
     assert len(ports._declared) >= 5
     refuse_unfilled()
 

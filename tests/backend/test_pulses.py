@@ -1,4 +1,4 @@
-"""A pulse is work that was begun or came to its end; where one is missing, pages and /readyz say so."""
+"""A pulse is work that was started or completed; if it is missing, pages and /readyz report it."""
 
 import re
 import subprocess
@@ -58,7 +58,7 @@ def test_readyz_warns_of_stalled_work_and_stays_200(db: None, settings: Any, mon
 
 @pytest.fixture
 def ours(settings: Any, transactional_db: None) -> Environment:
-    """This test's own database, as whoever connects to it by themselves reaches it."""
+    """This test's own database, by an independent connection."""
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     environment: Environment = settings.ENVIRONMENT
     return replace(environment, database_url=url)
@@ -76,16 +76,16 @@ def test_a_containers_health_check_goes_by_the_pulse(ours: Environment) -> None:
 
 
 def test_recent_pulse_is_read_in_any_database_encoding(ours: Environment) -> None:
-    """Names are bytes to who connects to one in SQL_ASCII: nobody was found, and beat was ended every five minutes."""
+    """In an SQL_ASCII database names are bytes: no pulse matched, and beat was restarted every five minutes."""
     beaten(BEAT, ago_s=1)
     assert silence_of("beat", replace(ours, database_url=f"{ours.database_url}?client_encoding=sql_ascii")) == ""
 
 
 def test_nobody_is_called_silent_who_could_not_have_been_heard(ours: Environment) -> None:
-    """Whoever ends what is silent would end all of it with a database that is away."""
+    """Otherwise a database outage would restart every component."""
     beaten(CANARY, ago_s=LATE_AFTER_S + 1)
     for part, lacks in (
-        ("worker", ours),  # and no beat asks it
+        ("worker", ours),  # and no beat sends canaries
         ("beat", replace(ours, broker_url="redis://127.0.0.1:1/0")),
         ("beat", replace(ours, database_url="postgresql://x:x@127.0.0.1:1/x")),
     ):
@@ -94,7 +94,7 @@ def test_nobody_is_called_silent_who_could_not_have_been_heard(ours: Environment
 
 
 def test_to_listen_loads_no_django() -> None:
-    """Twice a minute and container, on a machine that may have no time to spare."""
+    """It runs twice a minute per container, on a machine that may be busy."""
     script = (
         "import backend.environment, backend.listening, sys; print([name for name in sys.modules if 'django' in name])"
     )

@@ -1,7 +1,7 @@
-"""The whole API, called with what its document allows and with what it forbids: no 5xx, nothing undocumented.
+"""The whole API, called with documented and with invalid values: no 5xx, nothing undocumented.
 
-Half of the calls hold one hostile value (`tests/bench/hostile.py`). Here they are answered in this process and rolled
-back; hostile bodies go through a real server, as does everything in tests/bench/schema_calls.py.
+Half of the calls hold one hostile value (`tests/bench/hostile.py`). Here they run in this process and are rolled back;
+hostile bodies go through a real server, as does everything in tests/bench/schema_calls.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def served(transactional_db: None, settings: Any, document: dict[str, Any]) -> I
 
 @pytest.fixture
 def call(db: None, settings: Any, document: dict[str, Any]) -> Callable[..., Tally]:
-    """Every operation, by and of one team that lasts."""
+    """Every operation, as one team that persists."""
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, rate_scale=100_000.0)
     session, team = session_inside(), new_team()
     return partial(call_everything, document, INSIDE, session=session, only_team=team)

@@ -1,4 +1,4 @@
-"""What a process of the control plane loads is part of its start, and in memory as long as it lives."""
+"""The modules that a control-plane process loads cost start time, and memory as long as it lives."""
 
 import subprocess
 import sys

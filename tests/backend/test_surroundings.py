@@ -1,4 +1,4 @@
-"""/readyz tells of beat, worker, Ray and store as they were last seen, serves on without them, and waits for nobody."""
+"""/readyz reports beat, worker, Ray and store as last seen, stays up without them, and waits for none."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from tests.backend.test_pulses import beaten
 
 @pytest.fixture
 def ready(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """A new look at this test's own database."""
+    """A new probe of this test's own database."""
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
 
@@ -72,7 +72,7 @@ def test_unreachable_ray_is_a_warning_without_names(
     assert ready()["ray"] is True
     for pool in pools:
         seen(pool, at=now - timedelta(minutes=10), problem="away")
-    assert ready()["ray"] is None, "nobody has looked for long"
+    assert ready()["ray"] is None, "no recent probe"
 
 
 class TestStore:
@@ -103,7 +103,7 @@ class TestStore:
         look_at_store()
         long_ago = database_now() - timedelta(minutes=5)
         Examination.objects.update(began_at=long_ago, ended_at=long_ago)
-        assert ready()["store"] is None, "nobody looks"
+        assert ready()["store"] is None, "no probe is running"
         Examination.objects.update(began_at=database_now() - timedelta(seconds=5))
         assert ready()["store"] is False
 

@@ -1,7 +1,7 @@
-"""Every route × every kind of caller: what is another team's does not exist, what a role may not do is refused.
+"""Every route × every kind of caller: another team's resource does not exist, and a role's limits hold.
 
-The routes come from the routers themselves, so one without a row in tenant_world fails; a row says only what to send
-and what one who may is answered. What everybody else must be answered follows from the scope that the route asks for.
+The routes come from the routers themselves, so one without a row in tenant_world fails; a row states only what to send
+and the response to an authorized caller. The responses to all other callers follow from the route's scope.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class Route:
     method: str
     path: str
     scope: str | None
-    """None: any good key."""
+    """None: any valid key."""
 
     @property
     def key(self) -> str:
@@ -73,7 +73,7 @@ def test_every_route_has_a_row_and_every_row_a_route() -> None:
 
 
 COVERING: Final = ("anonymous", OUTSIDER, "viewer", "single key")
-"""Of the gate: nobody, another team, who may only read, and who has just the right that is needed."""
+"""Callers of the gate: signed out, another team, a viewer, and one with exactly the required scope."""
 
 
 @pytest.mark.proof
@@ -94,7 +94,7 @@ def assert_no_complaints(complaints: Iterable[str]) -> None:
 
 
 def _complaints(world: World, routes: Iterable[Route], actors: Sequence[str]) -> Iterator[str]:
-    """All in one world: what an answer did is taken back."""
+    """All in one world: the effects of a call are rolled back."""
     for route, actor in itertools.product(routes, actors):
         wanted = ROWS[route.key]
         with transaction.atomic():
@@ -115,7 +115,7 @@ def _ask(world: World, route: Route, wanted: Row, actor: str) -> Any:
 
 
 def _judge(world: World, route: Route, wanted: Row, actor: str, answer: Any) -> str:
-    """What is wrong with it; empty: nothing."""
+    """What is wrong with the response; empty: nothing."""
     status = answer.status_code
     if actor in NOBODY:
         return "" if status == 401 else "nobody is let in"
@@ -131,7 +131,7 @@ def _judge(world: World, route: Route, wanted: Row, actor: str, answer: Any) -> 
 
 
 def _says_a_secret(world: World, route: Route, wanted: Row, answer: Any) -> bool:
-    """Answers may repeat what was asked for; that much the caller knew."""
+    """A response may repeat the request, which the caller knew."""
     if answer.streaming:
         return False  # a stream: test_sse.py and test_log_stream.py read them
     asked = f"{world.path(route.path)} {wanted.body(world) if wanted.body else None}"
@@ -164,7 +164,7 @@ def test_every_socket_is_known_here() -> None:
 
     *known, rest = sockets.routes
     assert {str(route.pattern) for route in known} == SOCKETS
-    assert str(rest.pattern) == ""  # whatever else is asked for is refused
+    assert str(rest.pattern) == ""  # other subscriptions are refused
 
 
 @pytest.mark.django_db(transaction=True)
@@ -173,7 +173,7 @@ def test_a_socket_tells_of_a_job_only_whom_its_team_knows(actor: str, watch: Cal
     world = make_world(NOW)
     job = world.ids["job_id"]
     watcher = watch(world.people[actor], {"watch": job})
-    answer = watcher.hear_until(lambda frame: "job" in frame)[-1]  # the hub may tell all to pull before
+    answer = watcher.hear_until(lambda frame: "job" in frame)[-1]  # the hub may send everyone a pull before
     if actor in (OUTSIDER, "key of one who left"):
         assert answer == {"error": "not_found", "job": job}
     else:
@@ -259,7 +259,7 @@ def _page_complaints(world: World, patterns: Iterable[URLPattern], visitors: Seq
 
 
 def _num_done(world: World) -> int:
-    """A denied request leaves its own entry in the log, and is none of these."""
+    """A denied request's own log entry does not count."""
     entries = AuditEntry.objects.filter(team_id=world.ids["team_id"]).exclude(action="request.denied")
     return entries.count() + Job.objects.count()
 
@@ -276,5 +276,5 @@ def _judge_page(world: World, page: Page, visitor: str, names_ours: bool, answer
         secrets = [SECRET_WORDS, world.ids["job_id"], world.ids["team_id"], world.ids["key_id"]]
         return "it says something of ours" if any(each.encode() in answer.content for each in secrets) else ""
     if visitor not in page.may:
-        return "" if status in (302, 403, 404) else "may not do that"  # back with a message; nothing is done (above)
+        return "" if status in (302, 403, 404) else "may not do that"  # redirected with a message, without effect
     return "" if status in (200, 302) else "may do it"

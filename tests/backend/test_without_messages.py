@@ -1,6 +1,6 @@
-"""With every message dropped, jobs still finish: no Celery message ever arrives, only the beat's ticks run.
+"""Jobs finish even if every Celery message is lost: only beat's ticks run.
 
-The ticks are called as the beat calls them; what they hand to the broker is lost. Time is moved by hand.
+The ticks are called as beat calls them; messages to the broker are dropped. Time is moved by hand.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Beat:
         return self.ray
 
     def tick(self, job: Job, state: str, *, within_s: int = 90) -> None:
-        """Until the job has come there. The beat goes on; its own ticks are all that runs."""
+        """Ticks until the job reaches the state. Beat's ticks are all that runs."""
         for _ in range(within_s // 5):
             self.passed += timedelta(seconds=5)
             background.validate_waiting()
@@ -122,7 +122,7 @@ def test_cancelled_jobs_stop_and_the_outbox_drains(beat: Beat, make_job: MakeJob
     attempt = beat.launched(job)
     beat.say(attempt, READY)
     cancel_job(job.pk, actor="user:1", now=beat.now())
-    for _ in range(8):  # a driver that does not listen
+    for _ in range(8):  # a driver that ignores requests
         beat.passed += timedelta(seconds=5)
         reconcile(beat.ray_of, beat.now, lambda: True)
     assert attempt.submission_id in beat.ray.stopped

@@ -1,4 +1,4 @@
-"""A mail server that keeps its letters, and the links in them."""
+"""An in-memory mail server, and the links in its mails."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from django.core import mail
 
 @pytest.fixture
 def posts(settings: Any) -> None:
-    """From now on mail goes out, and lies in django.core.mail.outbox."""
+    """Enables mail, which is kept in django.core.mail.outbox."""
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, email_url="smtp://127.0.0.1")
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 
@@ -20,6 +20,6 @@ def letters_to(address: str) -> list[str]:
 
 
 def path_in(letter: str) -> str:
-    """Of the one link in it."""
+    """The path of its only link."""
     (path,) = re.findall(r"https?://[^/\s]+(/\S+)", letter)
     return str(path)

@@ -1,8 +1,8 @@
-"""A small OpenID provider as a process of its own: discovery, keys, the code flow with PKCE, real signatures.
+"""A small OpenID provider as a separate process: discovery, keys, the code flow with PKCE, real signatures.
 
     python -m tests.backend.accounts.openid_provider PORT [CERTIFICATE KEY]
 
-It signs everybody in without asking. What it says of them, and how it misbehaves, is set by POST /behave:
+Every sign-in succeeds without a prompt. POST /behave sets its claims and its faults:
 {"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret",
 "issuer": "https://…" (of the metadata)}.
 """
@@ -141,7 +141,7 @@ def serve(port: int, certificate: Sequence[str]) -> None:
             self.wfile.write(text)
 
         def log_message(self, *_: Any) -> None:
-            """The test's output is not its log."""
+            """Keeps its requests out of the test's output."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     if certificate:
@@ -153,7 +153,7 @@ def serve(port: int, certificate: Sequence[str]) -> None:
 
 @contextmanager
 def running(*certificate: str) -> Iterator[int]:
-    """Its port; as a process of its own, for it and we fetch from each other. `certificate`: a chain and its key."""
+    """Yields its port. A separate process, since it and the site call each other. `certificate`: chain and key."""
     port = free_port()
     process = subprocess.Popen([sys.executable, "-m", __name__, str(port), *certificate], cwd=ROOT)
     try:
@@ -165,7 +165,7 @@ def running(*certificate: str) -> Iterator[int]:
 
 
 def turn_on(settings: Any, issuer: str, *, ca_file: str = "") -> None:
-    """Ours ask it from now on."""
+    """Makes the site use it from now on."""
     app = {
         "provider_id": "sso", "name": "Example", "client_id": CLIENT_ID, "secret": CLIENT_SECRET,
         "settings": {"server_url": issuer, "oauth_pkce_enabled": True},

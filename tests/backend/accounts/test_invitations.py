@@ -1,4 +1,4 @@
-"""Invitations: for one address, once, until they end; and the page that accepts them."""
+"""Invitations: single-use, for one address, until they expire; and the page that accepts them."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def owner(team: Team, alice: User) -> Acting:
 
 @pytest.fixture
 def token(owner: Acting) -> str:
-    """Of an invitation that is open now, by the database's clock: the page reads it."""
+    """Of a live invitation by the database's clock, which the page uses."""
     return invite(owner, email=ADDRESS, role=Role.MEMBER, now=database_now())[1]
 
 
@@ -73,7 +73,7 @@ def test_a_stolen_link_is_useless_for_another_address(owner: Acting, charlie: Us
     with pytest.raises(NotYours):
         join(token, charlie, now=NOW)
     assert not Membership.objects.filter(team=owner.team, user=charlie).exists()
-    assert open_invitation(token, now=NOW) is not None, "and it still works for whom it is meant"
+    assert open_invitation(token, now=NOW) is not None, "and it still works for the invited user"
 
 
 def test_it_works_once(owner: Acting) -> None:
@@ -151,14 +151,14 @@ def test_invitee_with_account_must_sign_in_to_join(client: Client, token: str) -
     user.refresh_from_db()
     assert user.check_password(PASSWORD)
     tried = AuditEntry.objects.filter(action="sign_in.refused").latest("at")
-    assert "second account" in str(tried.data), "not unseen"
+    assert "second account" in str(tried.data), "recorded"
     client.force_login(user)
     assert client.post(f"/invitations/{token}").status_code == 302
     assert Membership.objects.filter(user=user).exists()
 
 
 def test_invitation_link_does_not_reveal_existing_account(client: Client, charlie: User, token: str) -> None:
-    """Whoever rules a team can invite any address, and holds the link where no mail goes out."""
+    """An owner or admin can invite any address, and holds the link if there is no mail."""
 
     def told(browser: Client) -> str:
         return re.sub(

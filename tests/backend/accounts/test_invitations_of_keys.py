@@ -1,4 +1,4 @@
-"""What a key invites ends with the key, carries no more than the key has, and is never an owner."""
+"""An invitation made by a key ends with the key, grants no more than the key has, and never the owner role."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

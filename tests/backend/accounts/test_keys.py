@@ -1,4 +1,4 @@
-"""API keys: their text, and whom they speak for."""
+"""API keys: their text, and their owners."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

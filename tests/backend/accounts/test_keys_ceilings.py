@@ -1,4 +1,4 @@
-"""Ceilings of a key: devices at once and GPU-hours in all, exact under a race."""
+"""Ceilings of a key: concurrent devices and total GPU-hours, exact under a race."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,7 +27,7 @@ HOUR_S = 3_600
 
 @pytest.fixture
 def limited(team: Team, alice: User, project: Project, pool: ResourcePool, make_spec: MakeSpec) -> Callable[..., Any]:
-    """`limited(max_devices=4)`: the key, and a function that submits with it and gives the answer."""
+    """`limited(max_devices=4)`: the key, and a function that submits with it and returns the response."""
 
     def make(**ceilings: Any) -> tuple[ApiKey, Callable[..., Any]]:
         key, text = create_api_key(team=team, created_by=alice, name="limited", **ceilings)
@@ -51,7 +51,7 @@ def test_the_ceiling_of_devices_counts_what_waits_and_what_runs(limited: Any, po
     assert (problem["limit"], problem["in_use"]) == (6, 6)
     cancel_job(first.json()["id"], actor="user:1", now=NOW)
     assert submit(3).status_code == 202
-    assert Job.objects.count() == 3, "a refused job is no job"
+    assert Job.objects.count() == 3, "a refused job is not stored"
 
 
 def test_a_ceiling_holds_at_the_door_whoever_knocks(
@@ -120,7 +120,7 @@ def test_of_many_at_once_no_more_pass_than_the_ceiling_allows(
 
 
 def test_the_measure_is_served_by_an_index(limited: Any) -> None:
-    """Not a scan of every event that ever was."""
+    """Not by a scan of all events."""
     with connection.cursor() as db:
         db.execute("SET LOCAL enable_seqscan = off")
         db.execute("EXPLAIN SELECT job_id FROM jobs_jobevent WHERE type = 'submitted' AND actor = 'key:x'")

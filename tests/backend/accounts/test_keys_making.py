@@ -1,4 +1,4 @@
-"""Making keys: nobody hands on more than they have, a secret is shown once, and a revoked key takes its children."""
+"""Creating keys: no key exceeds its maker's scopes, a secret is shown once, and revocation includes child keys."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -67,7 +67,7 @@ def test_a_key_makes_none_that_outlives_it(alice: User, make_key: Keys) -> None:
     later = (database_now() + timedelta(hours=2)).isoformat()
     assert maker.request("POST", "/api-keys", wish(expires_at=later)).status_code == 422
     child = maker.request("POST", "/api-keys", wish()).json()
-    assert child["expires_at"] is not None, "said nothing, got its maker's end"
+    assert child["expires_at"] is not None, "defaults to its maker's expiry"
     assert maker.request("POST", "/api-keys", wish(expires_at="2020-01-01T00:00:00Z")).status_code == 422
     assert maker.request("POST", "/api-keys", wish(expires_at="2036-01-01T00:00:00")).status_code == 422, "no zone"
 

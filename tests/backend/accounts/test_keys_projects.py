@@ -1,4 +1,4 @@
-"""A key that is limited to a project reaches that project's jobs; everything else is refused, also what is new."""
+"""A key limited to a project reaches that project's jobs; everything else, including new routes, is refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Members and roles: who may give which, a team keeps an owner, and with a membership go its keys."""
+"""Members and roles: who may grant which, a team keeps an owner, and ending a membership revokes its keys."""
 
 import threading
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_the_database_keeps_the_last_owner_whoever_asks(alice: User, statement: 
 def test_two_owners_who_demote_each_other_at_once_leave_one(
     team: Team, alice: User, bob: User, in_own_connection: Callable[..., Any]
 ) -> None:
-    """Past the service's own lock: two raw transactions that each see the other as an owner."""
+    """Bypasses the service's lock: two raw transactions that each see the other as an owner."""
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
     both_have_written, refused = threading.Barrier(2), []
 
@@ -109,7 +109,7 @@ def test_who_is_removed_loses_every_key_and_gets_none_back(team: Team, alice: Us
     remove_member(acting(alice, team), bob.public_id, now=NOW)
     assert recognise_api_key(text, now=NOW) is None
     Membership.objects.create(user=bob, team=team, role=Role.MEMBER)
-    assert recognise_api_key(text, now=NOW) is None, "coming back brings no key back"
+    assert recognise_api_key(text, now=NOW) is None, "rejoining restores no key"
     assert ApiKey.objects.get(owner=bob).revoked_at == NOW
 
 
@@ -131,7 +131,7 @@ def test_another_teams_member_does_not_exist(api: Api, charlie: User) -> None:
 
 def test_every_change_is_audited_with_who_did_it(api: Api, team: Team, alice: User, bob: User) -> None:
     api.request("PATCH", f"/members/{bob.public_id}", {"role": "viewer"})
-    api.request("PATCH", f"/members/{bob.public_id}", {"role": "viewer"})  # changes nothing, so tells nothing
+    api.request("PATCH", f"/members/{bob.public_id}", {"role": "viewer"})  # changes nothing, so sends no notice
     api.request("DELETE", f"/members/{bob.public_id}")
     rows = list(AuditEntry.objects.filter(team=team).order_by("seq"))
     assert [(row.action, row.target) for row in rows] == [

@@ -1,4 +1,4 @@
-"""Second factors: asked for at sign-in, used once, counted, encrypted at rest, and what a team may demand."""
+"""Second factors: required at sign-in, single-use, rate-limited, encrypted at rest, and a team's requirement."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def with_second_factor(user: User) -> str:
 
 
 def code_of(secret: str) -> str:
-    """Of the half minute in which these tests stand still (`conftest.py`)."""
+    """For the half minute at which these tests fix the clock (`conftest.py`)."""
     return str(format_hotp_value(hotp_value(secret, *yield_hotp_counters_from_time())))
 
 

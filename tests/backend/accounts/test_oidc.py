@@ -1,4 +1,4 @@
-"""Signing in with an OpenID provider: a real one, over HTTP, with real signatures, and every way that it may lie."""
+"""Sign-in with an OpenID provider: a real one, over HTTP, with real signatures, and every way in which it may cheat."""
 
 import json
 import urllib.error
@@ -35,7 +35,7 @@ def issuer() -> Iterator[str]:
 
 @pytest.fixture
 def behave(issuer: str, settings: Any) -> Callable[..., None]:
-    """Turns the provider on in our settings, and tells it what to say."""
+    """Configures the provider in the settings, and sets its behaviour."""
     turn_on(settings, issuer)
 
     def tell(**behaviour: Any) -> None:
@@ -47,7 +47,7 @@ def behave(issuer: str, settings: Any) -> Callable[..., None]:
 
 
 def come_back(client: Client, *, change: Callable[[str], str] = lambda address: address) -> Answer:
-    """Through the provider and back, as a browser goes. `change` may tamper with the way back."""
+    """To the provider and back, as a browser. `change` may tamper with the redirect back."""
     left = client.post("/accounts/oidc/sso/login/?next=/jobs/")
     assert left.status_code == 302, left.content
     opener = urllib.request.build_opener(_NoRedirects)
@@ -105,7 +105,7 @@ LIES: dict[str, dict[str, Any]] = {
     "without a subject": {"drop": ["sub"]},
     "an address that is not verified": {"claims": {"email_verified": False}},
     "an address that is verified in words": {"claims": {"email_verified": "true"}},
-    "an address of which nothing is said": {"drop": ["email_verified"]},
+    "an address without a verification claim": {"drop": ["email_verified"]},
     "userinfo of somebody else": {"drop": ["email"], "userinfo": {"sub": "x", "email": ADA, "email_verified": True}},
     "no address anywhere": {"drop": ["email"], "userinfo": {"sub": "subject-1"}},
 }
@@ -120,7 +120,7 @@ def test_a_provider_that_lies_opens_nothing(client: Client, behave: Callable[...
     assert answer.status_code in {200, 401, 403} and b"You are not signed in" in answer.content
     behave()
     come_back(client)
-    assert is_signed_in(client), "the same without the lie goes through"
+    assert is_signed_in(client), "the same without the fault succeeds"
 
 
 def test_an_address_may_come_from_userinfo_of_the_same_subject(client: Client, behave: Callable[..., None]) -> None:

@@ -1,4 +1,4 @@
-"""Django's admin shows and changes nothing, whatever is registered in it, and whoever asks."""
+"""Django's admin is read-only, for every registered model and every user."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_the_admin_only_shows_a(model: type[Model], browser: Client) -> None:
     before, row = rows_of(model), model._default_manager.first()
     pages = [reverse(f"{name}_changelist"), reverse(f"{name}_add")]
     if row is not None:
-        pk = quote(row.pk)  # as the admin's own links do: _24 in an address is a sign
+        pk = quote(row.pk)  # quoted as in the admin's own links
         page = browser.get(reverse(f"{name}_change", args=[pk]))
         assert page.status_code == 200 and 'name="_save"' not in page.content.decode()
         assert browser.get(reverse(f"{name}_delete", args=[pk])).status_code == 403
@@ -60,7 +60,7 @@ def test_the_admin_only_shows_a(model: type[Model], browser: Client) -> None:
     for address in pages:
         for form in ({"post": "yes"}, {"action": "delete_selected", "_selected_action": marked, "post": "yes"}):
             assert browser.post(address, form).status_code == 403, address
-    assert rows_of(model)[: len(before)] == before, "what was refused may be told in the log"
+    assert rows_of(model)[: len(before)] == before, "the refusal may add a log entry"
 
 
 def test_every_other_page_of_the_admin_refuses_to_change_as_well(browser: Client) -> None:

@@ -1,4 +1,4 @@
-"""Operators by REST: teams and people of the whole site, with a scope that no team's key ever has, and no way in."""
+"""Operators by REST: teams and users of the whole site, with a scope that no team's key has, and no way to log in."""
 
 from typing import Any
 
@@ -68,12 +68,14 @@ def test_an_account_is_closed_and_opened_and_never_one_s_own(
     assert (refused.status_code, refused.json()["code"]) == (409, "closes_oneself")
     assert operator.post("/operator/people/usr_nobody/close", {}).status_code == 404
     assert AuditEntry.objects.filter(action="account.closed", actor__startswith="key:").exists()
-    assert not AuditEntry.objects.filter(team_id=SITE, action="account.closed").exists(), "it is their team's to read"
+    assert not AuditEntry.objects.filter(team_id=SITE, action="account.closed").exists(), (
+        "it is in the log of their team"
+    )
 
 
 @pytest.mark.long
 def test_operator_key_gives_no_access_to_accounts_or_teams() -> None:
-    """Of links for a password, or for another owner, there is no route."""
+    """No route returns a reset link, or a link for another owner."""
     paths: dict[str, Any] = rest.get_openapi_schema()["paths"]
     assert not [path for path in paths if "/operator/" in path and ("reset" in path or "password" in path)]
     assert [path for path in paths if path.endswith("/owner")] == []

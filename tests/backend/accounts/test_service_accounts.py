@@ -1,4 +1,4 @@
-"""Service accounts: no sign-in, keys of their own that outlive their maker, never more than a member."""
+"""Service accounts: no sign-in, own keys that outlive their creator, never more than a member."""
 
 import pytest
 from django.db import IntegrityError, transaction

@@ -1,4 +1,4 @@
-"""Signing in: one door for everybody, and limits on guesses that hold over every process, or nobody gets in."""
+"""Sign-in: one route for all users, with limits on guesses that hold across processes and fail closed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,9 @@ def test_too_many_guesses_block_the_right_password_too(client: Client) -> None:
     limit = adapter.PER_ACCOUNT_AND_ADDRESS[1]
     for n in range(limit):
         assert TOO_OFTEN not in sign_in(client, "ada@example.org", f"guess-{n}").content.decode()
-    assert TOO_OFTEN in sign_in(client, "Ada@Example.org ", PASSWORD).content.decode(), "another spelling is no other"
+    assert TOO_OFTEN in sign_in(client, "Ada@Example.org ", PASSWORD).content.decode(), (
+        "another spelling is the same account"
+    )
     assert not is_signed_in(client)
 
 
@@ -77,8 +79,8 @@ def test_a_forged_header_is_no_other_address(client: Client, settings: Any, monk
 
     assert tries("203.0.113.{n}") == [False] * 4 + [True] * 2, "no proxy is trusted"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=read_networks("10.0.0.1"))
-    assert tries("203.0.113.{n}") == [False] * 6, "our own proxy's word counts"
-    assert tries("203.0.113.{n}, 192.0.2.1") == [False] * 4 + [True] * 2, "what stands left of it does not"
+    assert tries("203.0.113.{n}") == [False] * 6, "the trusted proxy's header counts"
+    assert tries("203.0.113.{n}, 192.0.2.1") == [False] * 4 + [True] * 2, "addresses left of it do not"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -111,7 +113,7 @@ def test_without_the_counter_nobody_gets_in(client: Client, monkeypatch: pytest.
 
 
 def test_valkey_plays_no_part(client: Client, settings: Any) -> None:
-    """Nothing listens at this address: neither the count nor the sign-in asks there."""
+    """Nothing listens at this address: neither the count nor the sign-in connects there."""
     settings.CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
     User.objects.create_user("ada@example.org", PASSWORD)
     sign_in(client, "ada@example.org", PASSWORD)
@@ -139,7 +141,7 @@ def test_all_other_sessions_die_with_a_new_password(client: Client) -> None:
     assert changed.status_code == 302
     user.refresh_from_db()
     assert user.check_password(new)
-    assert client.get("/jobs/").status_code == 200, "who changed it stays"
+    assert client.get("/jobs/").status_code == 200, "the session that changed it stays"
     assert elsewhere.get("/jobs/").status_code == 302
 
 

@@ -1,4 +1,4 @@
-"""A corpus of things that programs send by mistake or on purpose: always a problem, never a 5xx, nothing written."""
+"""A corpus of malformed and hostile requests: always a problem, never a 5xx, nothing written."""
 
 import json
 from typing import Any

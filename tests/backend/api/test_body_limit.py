@@ -1,4 +1,4 @@
-"""The wall in front of Django: what is too large is refused before it is read."""
+"""The body limit in front of Django: too large bodies are refused unread."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from backend.api.body_limit import limit_bodies
 
 
 class Client:
-    """Plays one HTTP request against the wrapped application and counts what was taken from the wire."""
+    """Plays one HTTP request against the wrapped application and counts the bytes received."""
 
     def __init__(self, chunks: list[bytes], *, announced: bool, max_bytes: int = 100) -> None:
         self.chunks = list(chunks)
@@ -76,7 +76,7 @@ def test_other_traffic_passes_untouched() -> None:
         seen.append(scope["type"])
 
     async def nothing(*_: Any) -> Any:
-        raise AssertionError("nobody reads or answers here")
+        raise AssertionError("no reader and no response here")
 
     async def play() -> None:
         await limit_bodies(app)({"type": "websocket"}, nothing, nothing)

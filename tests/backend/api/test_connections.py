@@ -1,4 +1,4 @@
-"""Connections that send nothing, too little or too much are let go; used ones are left alone. A real uvicorn."""
+"""Connections that send nothing, too little or too much are closed; used ones are left alone. A real uvicorn."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ class Hasty(BoundedHttp):
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Counts a body; to GET /slow it takes its time; a socket is told what it says."""
+    """Counts a body's bytes; GET /slow answers slowly; a socket echoes."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -79,7 +79,7 @@ def told_until_closed(connection: socket.socket) -> bytes:
 
 
 def drip(connection: socket.socket, piece: bytes) -> None:
-    """A piece now and then, until the other side has had enough."""
+    """Sends a piece now and then, until the server closes."""
     end = time.monotonic() + ENDS_WITHIN_S
     connection.settimeout(SHORT_S / 10)
     while time.monotonic() < end:
@@ -91,7 +91,7 @@ def drip(connection: socket.socket, piece: bytes) -> None:
             continue
         except (BrokenPipeError, ConnectionResetError):
             return
-    raise AssertionError("it goes on and on")
+    raise AssertionError("it never ends")
 
 
 def test_who_says_nothing_is_let_go(dial: Dial) -> None:
@@ -124,7 +124,7 @@ def test_a_head_without_an_end_is_refused(dial: Dial) -> None:
 def test_a_long_body_that_goes_on_is_taken(dial: Dial) -> None:
     connection, pieces = dial(), 6
     connection.sendall(HEAD + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (pieces * PIECE_BYTES))
-    for _ in range(pieces):  # longer in all than one piece may take
+    for _ in range(pieces):  # longer in total than one piece may take
         connection.settimeout(SHORT_S / 4)
         with pytest.raises(TimeoutError):
             connection.recv(1)

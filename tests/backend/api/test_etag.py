@@ -1,4 +1,4 @@
-"""ETag and If-Match: nobody overwrites what they have not seen."""
+"""ETag and If-Match: no write overwrites an unseen change."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same request twice is one effect and two equal answers."""
+"""Idempotency-Key: a repeated request has one effect and gets the same response."""
 
 import time
 from datetime import timedelta
@@ -59,13 +59,13 @@ def test_another_team_may_use_the_same_key(
     api: Any, api_of: Any, body: Any, charlie: User, other_project: Project
 ) -> None:
     mine = api.post("/jobs", body, key="k1").json()
-    spec = {"name": "Sums", "placement": {"preemptible": True}}  # their team runs on what is borrowed
+    spec = {"name": "Sums", "placement": {"preemptible": True}}  # their team has borrowed devices only
     theirs = api_of(charlie).post("/jobs", {"project": other_project.pk, "spec": spec}, key="k1").json()
     assert mine["id"] != theirs["id"] and theirs["project"] == other_project.pk
 
 
 def test_what_an_expired_key_answered_is_forgotten_whole(api: Any, body: Any) -> None:
-    """Its row is taken over by the new request, of whatever kind."""
+    """A new request of any kind takes over its row."""
     first = api.post("/jobs", body, key="k1").json()
     row = IdempotencyKey.objects.get()
     IdempotencyKey.objects.update(expires_at=row.created_at)
@@ -81,7 +81,7 @@ def test_twin_waits_briefly_and_other_requests_not_at_all(
 ) -> None:
     held = {"team_id": team.pk, "key": "k1", "method": "POST", "path": "/api/v1/jobs", "body_sha256": "0" * 64}
     now = database_now()
-    with psycopg.connect(the_database()) as other:  # somebody is in the middle of the same request
+    with psycopg.connect(the_database()) as other:  # the same request is in progress
         columns = [*held, "location", "created_at", "expires_at"]
         other.execute(
             f"INSERT INTO api_idempotencykey ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})",

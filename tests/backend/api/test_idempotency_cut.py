@@ -1,4 +1,4 @@
-"""A client whose connection breaks before it hears the answer asks again with the same key: that is one job."""
+"""A client that loses its connection before the response retries with the same key: that is one job."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ def server(transactional_db: None) -> Iterator[str]:
 
 
 def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, after_s: float) -> None:
-    """The whole request goes out; the answer is never read."""
+    """The whole request is sent; the response is never read."""
     target = urlsplit(base_url)
     lines = ["POST /api/v1/jobs HTTP/1.1", f"Host: {target.netloc}", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -40,7 +40,7 @@ def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, aft
 
 @pytest.mark.long
 def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, project: Project, pool: ResourcePool) -> None:
-    """Hung up at once, somewhere in the middle, and after the answer was on its way; some retries race the first."""
+    """Disconnects at once, in the middle, or during the response; some retries race the first request."""
     ids = []
     for number in range(TRIES):
         body = json.dumps({"project": project.pk, "spec": {"name": f"Sums {number}"}}).encode()

@@ -1,4 +1,4 @@
-"""What is refused is one line of the log; a traceback stands there only for what nobody foresaw."""
+"""A refusal is one line of the log; only unexpected errors have a traceback."""
 
 import logging
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from backend.accounts.models import User
 
 @pytest.fixture
 def log() -> Iterator[StringIO]:
-    """What the process's own handler writes, with its filters and its form."""
+    """The output of the process' own handler, with its filters and its format."""
     (handler,) = [each for each in logging.getLogger().handlers if each.name == "stderr"]
     assert isinstance(handler, logging.StreamHandler)
     written = StringIO()
@@ -22,7 +22,7 @@ def log() -> Iterator[StringIO]:
 
 
 def lines(log: StringIO) -> list[str]:
-    """Without what says that the refusal was noted in the audit log."""
+    """Without the line that the refusal was written to the audit log."""
     return [line for line in log.getvalue().splitlines() if "action=request.denied" not in line]
 
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer is one shape and names its request."""
+"""Every error response has one shape and names its request."""
 
 import json
 import logging

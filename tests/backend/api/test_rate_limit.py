@@ -1,4 +1,4 @@
-"""How often a team may submit: exact, also when everybody asks at once."""
+"""How often a team may submit: exact, also for concurrent requests."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ def test_the_limit_passes_and_one_more_does_not(db: None) -> None:
     with pytest.raises(RateExceeded) as refused:
         take(SLOW, of="a")
     assert 0 < int(refused.value.headers["Retry-After"]) <= 720
-    assert take(SLOW, of="b").remaining == 4, "everybody has a bucket of their own"
+    assert take(SLOW, of="b").remaining == 4, "each key has its own bucket"
 
 
 def test_what_is_taken_comes_back_with_time(db: None) -> None:
@@ -44,7 +44,7 @@ def test_submit_returns_rate_limit_and_retry_after(
     assert responses[0]["RateLimit-Policy"] == '"submit";q=2;w=3600'
     assert int(responses[2]["Retry-After"]) > 0 and responses[2].json()["retryable"] is True
     assert Job.objects.count() == 2
-    assert api_of(bob).post("/jobs", body).status_code == 429, "another key of the team is no other team"
+    assert api_of(bob).post("/jobs", body).status_code == 429, "another key of the team shares the limit"
 
 
 def test_what_counts_as_several_uses_moves_a_bucket_by_as_many(db: None) -> None:
@@ -53,7 +53,9 @@ def test_what_counts_as_several_uses_moves_a_bucket_by_as_many(db: None) -> None
     refused = take_in_turn([seven])[0]
     assert not refused.allowed and 2_500 < refused.wait_s <= 2_520
     whole = Use("bytes", "b", 10, 3_600, num=11)
-    assert [take_in_turn([whole])[0].allowed for _ in range(2)] == [True, False], "more than the limit: all of it"
+    assert [take_in_turn([whole])[0].allowed for _ in range(2)] == [True, False], (
+        "more than the limit takes the whole window"
+    )
 
 
 def test_sent_bytes_are_limited_per_team_and_day(
@@ -65,7 +67,7 @@ def test_sent_bytes_are_limited_per_team_and_day(
     refused = api_of(bob).post("/jobs", large)
     assert refused.status_code == 429 and refused["RateLimit-Policy"] == '"sent-kib";q=100;w=86400'
     assert Job.objects.filter(created_by=bob).count() == 0
-    assert api_of(bob).get("/jobs").status_code == 200, "reading sends nothing"
+    assert api_of(bob).get("/jobs").status_code == 200, "reads send no bytes"
     with pytest.raises(RateExceeded):
         take_sent(50_000, of=project.team_id)
 
@@ -74,7 +76,7 @@ def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None
     wide, narrow = Use("wide", "a", 3, 3_600), Use("narrow", "a", 2, 3_600)
     for _ in range(2):
         assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, True]
-    assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, False], "the first was asked, and passed"
+    assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, False], "the first bucket was taken from"
     refused = take_in_turn([wide, narrow])
     assert [(one.bucket, one.allowed) for one in refused] == [("wide", False)]
     assert 0 < refused[0].wait_s <= 1_200

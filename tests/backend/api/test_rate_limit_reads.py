@@ -1,4 +1,4 @@
-"""Every request of a key is counted, exactly, in the bucket of what it does."""
+"""Every request of a key is counted, exactly, in the bucket of its kind."""
 
 import hashlib
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_reads_are_counted_and_429_has_retry_after(few: None, api: Any, api_of: 
     problem = answers[3].json()
     assert (problem["code"], problem["retryable"]) == ("too_many_requests", True)
     assert 0 < int(answers[3]["Retry-After"]) <= 1_200
-    assert api_of(bob).get("/me").status_code == 200, "another key is not held up"
+    assert api_of(bob).get("/me").status_code == 200, "another key is not limited"
 
 
 def test_reads_and_writes_have_buckets_of_their_own(few: None, api: Any, job: Any) -> None:
@@ -71,7 +71,7 @@ def test_hammering_does_not_prolong_the_wait(db: None) -> None:
 
 
 def test_without_postgres_nobody_passes(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
-    """Fail closed: a sign-in that cannot be counted is not one."""
+    """Fails closed: a sign-in that cannot be counted is refused."""
 
     def away(*_: object) -> None:
         raise OperationalError("away")

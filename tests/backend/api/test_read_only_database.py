@@ -1,4 +1,4 @@
-"""A Postgres that takes no writes (a standby by now, an operator's lock): to be tried again, and no fault of ours."""
+"""A read-only Postgres (a standby, an operator's lock) is a retryable error and not an internal one."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a team may do does not grow with its keys, its people or its sessions; and strangers are slowed by address."""
+"""A team's limits do not grow with its keys, users or sessions; unknown clients are limited by address."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ def test_a_team_with_many_keys_asks_no_more_than_a_team(
     monkeypatch.setattr(rate_limit, "REQUESTS", Rate(name="team", limit=3, window_s=3_600))
     keys = [api, api_of(bob), api, api_of(bob)]
     assert [each.get("/me").status_code for each in keys] == [200, 200, 200, 429]
-    assert api_of(charlie).get("/me").status_code == 200, "another team is not held up"
+    assert api_of(charlie).get("/me").status_code == 200, "another team is not limited"
 
 
 def test_who_tries_keys_is_slowed_by_address(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_who_tries_keys_is_slowed_by_address(api: Api, monkeypatch: pytest.Monke
     assert [guess(n) for n in range(5)] == [401, 401, 401, 429, 429]
     assert guess(9, "198.51.100.8") == 401
     good = api.client.get("/api/v1/me", headers={"Authorization": f"Bearer {api.key}"}, REMOTE_ADDR="198.51.100.7")
-    assert good.status_code == 200, "who has a key is not slowed by a neighbour who guesses"
+    assert good.status_code == 200, "a valid key is not limited by guesses from its network"
 
 
 def test_a_network_of_addresses_is_one_stranger() -> None:

@@ -1,4 +1,4 @@
-"""Requests under ASGI: in one thread from end to end, which keeps nothing of them."""
+"""Requests under ASGI: in one thread from end to end, without leaks between requests."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +28,7 @@ def _database_is_used() -> None:
 
 
 class NotesItsThread(RequestIdMiddleware):
-    """Before and after the view, with the database in between."""
+    """Before and after the view, with a query in between."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         seen.append((threading.get_ident(), current_request.get().request_id))
@@ -89,7 +89,7 @@ def test_a_request_stays_in_its_thread(url: str) -> None:
 
 
 def test_nothing_of_a_request_is_left_in_its_thread(url: str) -> None:
-    for number in range(4):  # one after the other: the same thread takes them all
+    for number in range(4):  # one after the other: the same thread serves all
         httpx.get(f"{url}/plain", headers={"X-Request-Id": f"request-{number}"})
     assert len({thread for thread, _ in seen}) == 1
     before, inside, after = [[name for _, name in seen][at::3] for at in range(3)]
@@ -107,11 +107,11 @@ def test_who_answered_holds_no_connection(url: str) -> None:
 def test_stream_holds_no_connection_and_ends_with_its_reader(url: str) -> None:
     connection.close()
     with httpx.stream("GET", f"{url}/endless") as stream:
-        lines = stream.iter_lines()  # kept: to forget it is to leave
+        lines = stream.iter_lines()  # referenced, or it would disconnect
         assert next(lines) == "still here"
         eventually(lambda: connections_out() == 0)
         assert not _ended.is_set()
-    assert _ended.wait(60), "its reader is gone"
+    assert _ended.wait(60), "its reader has disconnected"
     assert httpx.get(f"{url}/plain").status_code == 200
 
 

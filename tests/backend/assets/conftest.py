@@ -1,4 +1,4 @@
-"""Uploads in a store of their own, made as a client makes them."""
+"""Uploads in a separate store, made as a client makes them."""
 
 import hashlib
 import json
@@ -79,7 +79,7 @@ def complete(api: Api, asset: str, contents: Mapping[str, bytes]) -> Any:
 
 
 def upload(api: Api, contents: Mapping[str, bytes], **begun: Any) -> Any:
-    """The answer to the whole upload's completion."""
+    """The response to the completion of a whole upload."""
     answer = begin(api, contents, **begun)
     assert answer.status_code == 201, answer.content
     asset = answer.json()["id"]

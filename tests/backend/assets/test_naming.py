@@ -1,4 +1,4 @@
-"""The data sets and models that specs name: whose they are, which version, and who fetches them."""
+"""Data sets and models named in specs: their owners, their versions, and who fetches them."""
 
 import asyncio
 from collections.abc import Callable
@@ -108,7 +108,7 @@ def test_files_in_the_store_are_registered_and_fetched_in_place(make_job: MakeJo
     assets = order_for(attempt_of(make_job(**asking("large")))).assets
     assert assets is not None
     [ordered] = assets.assets
-    assert ordered.place is None, "no node needs a folder for it"
+    assert ordered.place is None, "nodes fetch it without a folder"
     manifest = AssetManifest.model_validate_json(fetch(f"{ordered.id}/manifest", assets.token).content)
     parts = [whole(fetch(f"{ordered.id}/parts/{part}", assets.token)) for part in manifest.files[0].parts]
     assert len(parts) == 2 and b"".join(parts) == content
@@ -142,7 +142,7 @@ def test_what_a_job_uses_stays_until_the_job_is_over(api: Api, data: str, make_j
 
 def test_a_job_that_was_submitted_while_it_was_deleted_keeps_it(data: str, make_job: MakeJob, now: datetime) -> None:
     job = make_job(**asking("sums"))
-    # As a transaction leaves it that had not seen the mark.
+    # As left by a transaction that had not seen the mark.
     Asset.objects.filter(pk=data).update(state=AssetState.DELETING, next_sweep_at=now)
     assert sweep_deleted(now=now + GRACE) == 0
     assert Asset.objects.get(pk=data).state == AssetState.READY

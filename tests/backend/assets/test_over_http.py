@@ -1,4 +1,4 @@
-"""Parts as they come over a real connection: read while they come, by who may, and no further than they are good."""
+"""Parts over a real connection: read while they arrive, only if authorized, and no further than they are valid."""
 
 import socket
 from collections.abc import Iterator
@@ -49,8 +49,8 @@ def test_of_who_may_not_send_it_no_part_is_read(web_server: str, asset: str, api
         refused = put(web_server, asset, "lam_live_nobody", endless(), **{"Content-Length": str(len(CONTENT))})
         assert refused.status_code == 401
     except httpx.TransportError:
-        pass  # it was shut while we were speaking
-    assert asked * 2**16 < len(CONTENT), "it was listened to until the end"
+        pass  # it was closed during the upload
+    assert asked * 2**16 < len(CONTENT), "it was read to the end"
     assert not AssetPart.objects.exists()
 
 
@@ -74,4 +74,4 @@ def test_a_length_that_is_not_announced_is_asked_for(web_server: str, asset: str
 def test_octets_are_refused_by_a_route_that_did_not_ask_for_them(web_server: str, api: Api) -> None:
     headers = {"Authorization": f"Bearer {api.key}", "Content-Type": OCTETS}
     answer = httpx.post(f"{web_server}/jobs", content=CONTENT, headers=headers, timeout=120)
-    assert answer.status_code == 413 and answer.headers["Connection"] == "close", "their length was enough"
+    assert answer.status_code == 413 and answer.headers["Connection"] == "close", "their length sufficed"

@@ -1,4 +1,4 @@
-"""The bytes of a team: exact, however many upload at once."""
+"""A team's bytes: exact, for any number of concurrent uploads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""From a listing to a whole asset: parts in any order, again and again, and nothing that was not announced."""
+"""From a listing to a complete asset: parts in any order, repeated, and nothing that was not listed."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -118,7 +118,7 @@ def test_replaced_part_stores_no_more_than_the_listing(api: Api) -> None:
     last = {"a.jsonl": ROWS.replace(b"4", b"7")}
     assert complete(api, asset, last).json()["state"] == "ready"
     file = Asset.objects.get().files.get()
-    with pytest.raises(NotUploading):  # as one that was on its way meanwhile
+    with pytest.raises(NotUploading):  # like one that was in transit meanwhile
         put_part(file, 0, ROWS, sha256=sha256_of(ROWS), now=NOW)
     assert len(keys_of(asset)) == 1
 
@@ -172,8 +172,8 @@ def test_uploaded_and_trained_models_share_version_numbers(api: Api, team: Any, 
         ("config.json", b'{"model_type": "llama"', "config.json"),
         ("tokenizer.json", b"\x80\x04pickle", "tokenizer.json"),
         ("model.safetensors", b"\x80\x04pickled weights", "model.safetensors"),
-        ("model.safetensors", safetensors(weight=b"1234")[:-1], "cut off"),
-        ("model.safetensors", safetensors(weight=b"1234") + b"more", "cut off"),
+        ("model.safetensors", safetensors(weight=b"1234")[:-1], "truncated"),
+        ("model.safetensors", safetensors(weight=b"1234") + b"more", "truncated"),
         ("model.safetensors", b"\xff" * 8 + b"{}", "header"),
         ("model.safetensors", (9).to_bytes(8, "little") + b"[" * 9, "JSON"),
     ],
@@ -229,7 +229,7 @@ def test_deleted_asset_leaves_no_bytes_and_version_is_not_reused(api: Api, now: 
     asset = upload(api, {"a.jsonl": ROWS}).json()["id"]
     delete_asset(asset, actor="user:1", now=now)
     assert api.get(f"/assets/{asset}").status_code == 404
-    assert sweep_deleted(now=now) == 0 and keys_of(asset), "who had not seen the mark may still need it"
+    assert sweep_deleted(now=now) == 0 and keys_of(asset), "a transaction that had not seen the mark may still need it"
     assert sweep_deleted(now=now + GRACE) == 1 and not keys_of(asset)
     assert Asset.objects.get(pk=asset).state == AssetState.DELETED
     assert upload(api, {"a.jsonl": ROWS}).json()["version"] == 2

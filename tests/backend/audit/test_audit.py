@@ -1,4 +1,4 @@
-"""The audit log: one chain a team, and whoever changes it, the owner of the database too, is found out."""
+"""The audit log: one chain per team, in which every change is detected, even the database owner's."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tests.backend.conftest import NOW
 
 @pytest.fixture(autouse=True)
 def anchors(settings: Any, tmp_path: Path) -> Path:
-    """The file of anchors, in a folder of the test's own."""
+    """The file of anchors, in the test's own folder."""
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, audit_dir=tmp_path, audit_key_file=tmp_path / "keys" / "k.pem")
     return tmp_path / ANCHORS_FILE
 
@@ -40,7 +40,7 @@ def write(team: Team) -> Callable[..., list[AuditEntry]]:
 
 
 def behind_the_guards(*statements: str) -> None:
-    """As the owner of the database, who can switch every trigger off."""
+    """As the database's owner, who can disable every trigger."""
     with connection.cursor() as db:
         db.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for table in ("audit_auditentry", "audit_audithead"):
@@ -52,7 +52,7 @@ def behind_the_guards(*statements: str) -> None:
 
 
 def write_anew(team: Team, *, from_seq: int, **changes: Any) -> None:
-    """The cleverest attack: change an entry and make every hash after it right again, the head's too."""
+    """The strongest attack: change an entry and recompute every later hash, including the head's."""
     behind_the_guards()
     with connection.cursor() as db:
         db.execute(
@@ -137,7 +137,7 @@ def test_the_database_refuses_to_empty_the_log(db: None, table: str, trigger: st
 
 
 class TestAttacks:
-    """By the owner of the database."""
+    """By the database's owner."""
 
     @pytest.fixture(autouse=True)
     def _ten_entries(self, write: Any) -> None:
@@ -147,11 +147,11 @@ class TestAttacks:
 
     def test_an_edited_entry_is_named(self) -> None:
         behind_the_guards("UPDATE audit_auditentry SET actor = 'user:2' WHERE seq = 4")
-        assert first_bad_row() == (4, "was changed after it was written")
+        assert first_bad_row() == (4, "it was changed after it was written")
 
     def test_edited_details_are_named(self) -> None:
         behind_the_guards("""UPDATE audit_auditentry SET data = '{"n": 2.5}' WHERE seq = 9""")
-        assert first_bad_row() == (9, "was changed after it was written")
+        assert first_bad_row() == (9, "it was changed after it was written")
 
     def test_a_hole_is_named(self) -> None:
         behind_the_guards("DELETE FROM audit_auditentry WHERE seq IN (5, 6)")
@@ -185,7 +185,7 @@ class TestAttacks:
     def test_a_log_written_anew_is_found_by_the_anchor(self, team: Team) -> None:
         write_anew(team, from_seq=2, actor="user:2")
         found = first_bad_row()
-        assert found is not None and found[0] == 8 and "written again" in found[1]
+        assert found is not None and found[0] == 8 and "rewritten" in found[1]
 
     def test_rewrite_before_the_first_anchor_is_not_detected(self, team: Team) -> None:
         write_anew(team, from_seq=9, actor="user:2")
@@ -196,19 +196,19 @@ class TestAttacks:
         anchor_heads(now=NOW)
         anchors.write_bytes(b"".join(anchors.read_bytes().splitlines(keepends=True)[kept]))
         try:
-            assert first_bad_row() == (11, "the anchor of entry 10 is gone")
+            assert first_bad_row() == (11, "the anchor of entry 10 is missing")
         except BrokenAnchors as error:
             assert "before line 1" in str(error)
 
     def test_an_anchor_of_another_key_is_no_anchor(self, settings: Any, anchors: Path, tmp_path: Path) -> None:
         settings.ENVIRONMENT = replace(settings.ENVIRONMENT, audit_key_file=tmp_path / "theirs.pem")
-        with pytest.raises(BrokenAnchors, match=r"line 1 .* not signed"):
+        with pytest.raises(BrokenAnchors, match=r"line 1 .* unknown key"):
             verify_audit_log()
 
     def test_an_edited_anchor_is_found(self, anchors: Path) -> None:
         line = json.loads(anchors.read_bytes())
         anchors.write_text(json.dumps(line | {"seq": 7}) + "\n")
-        with pytest.raises(BrokenAnchors, match="not signed"):
+        with pytest.raises(BrokenAnchors, match="invalid signature"):
             verify_audit_log()
 
     def test_the_command_fails_and_names_the_entry(self, capsys: Any) -> None:

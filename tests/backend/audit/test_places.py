@@ -1,4 +1,4 @@
-"""The audit log's key and anchors lie outside of the store, which Ray nodes write."""
+"""The audit log's key and anchors are outside the store, which Ray nodes write."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whatever comes in has one of our types: a route, page or cursor with a raw id, time or number fails here.
+"""All input has one of the border types: a route, page or cursor with a raw id, time or number fails here.
 
 The first test reads the parameters of every operation as ninja holds them, down to the last field of each body.
 """
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHECKED_LATER = {
     "RetryJob.changes": "merged into the spec, which is read as a whole",
 }
-"""Where anything at all is let in, and why."""
+"""Where any text is accepted, and why."""
 
 
 def functions_among(metadata: list[Any]) -> set[Any]:
@@ -49,7 +49,7 @@ def has(metadata: list[Any], name: str) -> bool:
 
 
 def faults(kind: Any, metadata: list[Any], place: str, *, in_body: bool) -> Iterator[str]:
-    """What is wrong with a type at a border, down to its leaves."""
+    """Faults of an input type, down to its leaves."""
     origin = get_origin(kind)
     if place in CHECKED_LATER:
         return
@@ -188,7 +188,7 @@ def test_times_are_read_in_one_place() -> None:
 
 
 def test_no_page_reads_a_number_by_itself() -> None:
-    """`int("9" * 5000)` raises, and 2**63 is more than the database knows: `read_count` answers None to both."""
+    """`int("9" * 5000)` raises, and 2**63 exceeds the database's integers: `read_count` returns None for both."""
     found = [
         f"{path.name}:{line}"
         for path in sorted((ROOT / "backend" / "pages").glob("*.py"))

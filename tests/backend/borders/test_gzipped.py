@@ -1,4 +1,4 @@
-"""Answers are compressed where that gives nothing away, and mean the same."""
+"""Responses are compressed where that reveals nothing, and decompress to the same."""
 
 import gzip
 from typing import Any
@@ -25,7 +25,7 @@ def page(alice: User) -> Client:
 
 
 def is_small(answer: Any) -> bool:
-    """And says to caches that others may need it otherwise."""
+    """Also checks the Vary header for caches."""
     is_problem = answer["Content-Type"].startswith("application/problem+json")
     assert is_problem or "Accept-Encoding" in answer["Vary"]
     return bool(answer.headers.get("Content-Encoding") == "gzip")
@@ -63,7 +63,7 @@ def test_the_length_of_one_answer_differs_from_look_to_look(page: Client) -> Non
 def test_who_sends_a_key_may_ask_anything(api: Api, job: Job) -> None:
     headers = {"Authorization": f"Bearer {api.key}", **ASKS}
     assert is_small(api.client.get("/api/v1/jobs?state=queued&limit=50", headers=headers))
-    assert not is_small(api.client.get("/api/v1/jobs?state=queued&limit=50", headers=ASKS)), "nobody's key"
+    assert not is_small(api.client.get("/api/v1/jobs?state=queued&limit=50", headers=ASKS)), "no key"
 
 
 def test_an_answer_with_a_tag_keeps_its_tag_and_its_meaning(api: Api, job: Job) -> None:

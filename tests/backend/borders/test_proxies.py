@@ -1,4 +1,4 @@
-"""Of whom a request comes: a proxy that we named is believed, and its last stranger only."""
+"""A request's client address: only a trusted proxy's header counts, and of it only the last untrusted address."""
 
 import os
 from pathlib import Path
@@ -66,13 +66,13 @@ def web_servers() -> list[set[str]]:
 
 
 def test_every_web_server_of_ours_leaves_the_header_to_us() -> None:
-    """uvicorn's own default believes X-Forwarded-For of whoever connects from its machine, and we would be told the
-    forged address as the peer's."""
+    """By default uvicorn trusts X-Forwarded-For of every client on its machine, and would report the forged address as
+    the peer's."""
     for words in web_servers():
         assert "uvicorn" in words and "--no-proxy-headers" in words
 
 
 def test_every_web_server_bounds_requests() -> None:
-    """uvicorn's own default takes 16 MiB in one frame of a socket, and waits for a request for ever."""
+    """By default uvicorn accepts 16 MiB in one socket frame, and waits for a request forever."""
     for words in web_servers():
         assert words >= {"--ws-max-size", "65536", "--http", "backend.api.connections:BoundedHttp"}

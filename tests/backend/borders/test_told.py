@@ -1,6 +1,6 @@
-"""What a tenant reads holds no path of our hosts and no line of our code, wherever the engine said it.
+"""Texts for tenants contain no host path and no line of Laminar's code, wherever the engine reported them.
 
-A canary's path is put into everything that an engine and Ray may say; then everything that the tenant may ask is read.
+A canary path is put into every text that an engine and Ray may report; then every route of the tenant is read.
 """
 
 from contextlib import suppress
@@ -36,7 +36,7 @@ STORE: Final = f"file://{FOLDER}/store/jobs"
 
 @pytest.fixture
 def told(attempt: JobAttempt, job: Job) -> Job:
-    """It has said everything that it may, with the canary in it, and died."""
+    """A job whose engine reported everything it can, with the canary, and died."""
     at = NOW.isoformat()
     bodies: list[dict[str, Any]] = [
         {"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 1},
@@ -73,7 +73,7 @@ def test_no_route_tells_a_tenant_where_our_code_lies(told: Job, api: Api) -> Non
             assert answer.status_code == 200, (path, answer.content)
             assert CANARY.encode() not in answer.content, path
             read += answer.content.decode()
-    assert "division by zero" in read and 'main.py\\", line 3, in respond' in read, "a customer's own error is told"
+    assert "division by zero" in read and 'main.py\\", line 3, in respond' in read, "a customer's own error is shown"
     assert f"jobs/{told.pk}/attempt-1-fence-1/checkpoints/step-000001" in read
     assert "reading \\u2026/config.json" in read
 
@@ -95,7 +95,7 @@ def test_no_page_does_either(told: Job, alice: User) -> None:
 
 
 def address_of(page: str, job: Job) -> str | None:
-    """None: it is of something else than the team or this job."""
+    """None: it belongs to something other than the team or this job."""
     for arguments in ({}, {"job_id": job.pk}):
         with suppress(NoReverseMatch):
             return reverse(page, kwargs=arguments)

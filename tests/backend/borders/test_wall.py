@@ -1,4 +1,4 @@
-"""What nobody can type reaches no view: NUL in an address, a query, a form, a cookie of a page or of a socket."""
+"""Unstorable text reaches no view: NUL in a URL, a query, a form, a cookie of a page or of a socket."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from backend.borders.wall import without_hostile_cookies
 from backend.jobs.models import Job
 
 NUL_COOKIE = '"a\\000b"'
-"""As a cookie spells it; Django's reader makes the character of it."""
+"""Escaped as in a cookie; Django's parser decodes it."""
 
 
 @pytest.fixture

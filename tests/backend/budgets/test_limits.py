@@ -1,4 +1,4 @@
-"""Budgets of projects and people: nothing starts that could cost more than is left, and each level is told once."""
+"""Budgets of projects and members: no job starts that could exceed one, and each level warns once."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -62,7 +62,7 @@ def test_project_budget_holds_new_jobs_and_stops_none(
     limited(team, now, "0", project=project.pk)
     schedule_pool(pool.pk, now=now)
     first.refresh_from_db()
-    assert first.state == "starting", "nothing that runs is stopped for money"
+    assert first.state == "starting", "running jobs are not stopped"
     [seen] = limits_of(team, now=now + timedelta(minutes=30))
     assert seen.spent == HOUR and seen.committed == HOUR
 
@@ -115,7 +115,7 @@ def test_starts_of_one_round_never_exceed_a_purse(jobs: list[tuple[int, int, set
     for name, amount in left.items():
         drawn = [job for job in queued if job.id in verdict.admitted and name in job.draws_on]
         assert not drawn or sum(job.devices * job.max_runtime_s for job in drawn) <= amount
-    assert set(verdict.reasons.values()) <= {"budget"}, "and nobody else waits"
+    assert set(verdict.reasons.values()) <= {"budget"}, "and no other job waits"
 
 
 def test_only_who_rules_sets_a_limit(team: Team, bob: User, project: Project, now: datetime) -> None:
@@ -159,7 +159,7 @@ def test_each_level_warns_once_a_month_on_every_channel(
     spend(job, pool, now, 0.1)
     assert looked(61) == looked(62) == [50]
     spend(job, pool, now, 60)
-    assert looked(70) == looked(80) == [50, 100], "of several levels at once the highest is told"
+    assert looked(70) == looked(80) == [50, 100], "of several levels at once the highest is sent"
     assert WebhookDelivery.objects.count() == 2 and {row.type for row in WebhookDelivery.objects.all()} == {EVENT}
     assert [letter.to for letter in mail.outbox] == [[alice.email], [alice.email]]
     assert BudgetWarning.objects.count() == 3

@@ -1,4 +1,4 @@
-"""Of two that ask for quota, or answer, at once, one does."""
+"""Of two concurrent requests for quota, or answers, one succeeds."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

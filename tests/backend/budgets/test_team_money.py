@@ -1,4 +1,4 @@
-"""A team's budget in money: it binds all of the team's work by the price of the time, and operators alone set it."""
+"""A team's budget in money: it limits all of the team's jobs at current prices, and only operators set it."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -65,7 +65,7 @@ def test_it_binds_everybody_of_the_team_and_nobody_else(
     funded(team, now, "0")
     schedule_pool(pool.pk, now=now)
     first.refresh_from_db()
-    assert first.state == "starting", "nothing that runs is stopped for money"
+    assert first.state == "starting", "running jobs are not stopped"
 
 
 def test_it_counts_what_is_billed_by_the_prices_of_the_time(
@@ -132,7 +132,7 @@ def test_an_operator_s_program_sets_it_and_the_team_reads_it(
     api: Api, pool: ResourcePool, team: Team, alice: User, now: datetime
 ) -> None:
     path = f"/budgets/{team.pk}/money"
-    assert api.request("PUT", path, {"amount": "5"}).status_code == 403, "not who rules the team"
+    assert api.request("PUT", path, {"amount": "5"}).status_code == 403, "owners of the team may not"
     priced(pool, now, "1")
     funded(team, now, "2500.50")
     [shown] = api.get("/budgets/limits").json()["data"]

@@ -1,4 +1,4 @@
-"""Checkpoints in a store of their own: written as the engine writes them, recorded as its facts are."""
+"""Checkpoints in a separate store: written as the engine writes them, recorded as its facts are."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def write_files(folder: Path, contents: dict[str, bytes] = CONTENTS) -> str:
 
 @pytest.fixture
 def save(job: Job, store_dir: Path, now: datetime) -> Save:
-    """Written as the engine writes it, and recorded as its fact is; verified unless told otherwise."""
+    """Written as the engine writes it, and recorded as its fact is; verified by default."""
 
     def make(step: int, *, of: Job = job, attempt: int = 1, at: datetime = now, is_verified: bool = True) -> Checkpoint:
         folder = store_dir / "jobs" / of.pk / f"attempt-{attempt}-fence-{attempt}" / "checkpoints" / f"step-{step:06d}"

@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint: a job like any other, that trains nothing, and whose answer joins the checkpoint."""
+"""Evaluating a checkpoint: a job that trains nothing, and whose result is added to the checkpoint."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ STEP = 50
 
 @pytest.fixture
 def trained(make_job: MakeJob) -> Job:
-    """Of a spec with everything that only training needs."""
+    """Of a spec with all fields that only training needs."""
     return make_job(
         model={"source": "demo"},
         training={"steps": 100, "seed": 7},
@@ -56,7 +56,7 @@ def job_of(answer: Any) -> Job:
 
 
 def begun(job: Job, pool: ResourcePool) -> Driver:
-    """Validated, started, and its engine speaks."""
+    """A validated, started job whose engine has reported."""
     validate_job(job.pk, now=NOW)
     schedule_pool(pool.pk, now=NOW)
     return Driver(job.attempts.get())
@@ -115,7 +115,7 @@ class TestAsking:
         drawn = {"prompts": 40, "samples": 8, "temperature": 0.6, "top_p": 0.95}
         checkpoint = make_checkpoint(make_job(evaluation=drawn), step=STEP)
         same = JobSpec.model_validate(job_of(ask(api, checkpoint)).spec)
-        assert (same.evaluation.samples, same.evaluation.top_p) == (8, 0.95), "unless told otherwise as its job"
+        assert (same.evaluation.samples, same.evaluation.top_p) == (8, 0.95), "by default as its job"
         greedy = JobSpec.model_validate(job_of(ask(api, checkpoint, {"temperature": 0})).spec)
         assert (greedy.evaluation.samples, greedy.evaluation_sampling.temperature) == (1, 0)
 
@@ -272,7 +272,7 @@ class TestThePage:
         assert "by the weights of step 50 of <a" in before and "nothing is trained" in before
         assert "comes when all prompts are answered" in before and '<progress max="40" value="0"' in before
         assert "Steps done" not in before and 'max="0"' not in before
-        assert "data-plot" not in before and "What the model writes" not in before, "there will never be anything"
+        assert "data-plot" not in before and "What the model writes" not in before, "they would stay empty"
         driver = begun(job, pool)
         driver.say(READY, evaluated(), FINISHED)
         after = browser.get(f"/jobs/{job.pk}/").content.decode()

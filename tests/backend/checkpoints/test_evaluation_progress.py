@@ -1,4 +1,4 @@
-"""How far an evaluation is: from the engine's word to REST, to the page that is open, to the list."""
+"""Progress of an evaluation: from the engine's report to REST, the open page, and the list."""
 
 from datetime import timedelta
 from typing import Any
@@ -94,7 +94,7 @@ class TestThePage:
         driver.say(*(answered(n) for n in range(1, 8)))
         after = browser.get(f"/jobs/{job.pk}/live?after={before['cursor']}").json()
         assert after["job"]["progress"] == told(7)
-        assert after["cursor"] == before["cursor"] + 1, "seven counts that come together are one piece of news"
+        assert after["cursor"] == before["cursor"] + 1, "seven counts in one batch are one notification"
         assert after["events"] == [] and after["series"] == {}
 
     def test_the_page_and_the_list_draw_its_bar(self, job: Job, driver: Driver, browser: Client) -> None:

@@ -1,4 +1,4 @@
-"""What is downloaded is a model that others can load: written by our trainer, fetched, opened by transformers."""
+"""A download is a model that others can load: written by the trainer, fetched, opened by transformers."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""The registry: a name is taken back by those who rule, nobody overwrites unseen, and a number is given once."""
+"""The registry: admins remove versions, no unseen change is overwritten, and a number is used once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ Promote = Callable[[int], Checkpoint]
 
 @pytest.fixture
 def promote(api: Api, job: Job, make_checkpoint: MakeCheckpoint) -> Promote:
-    """A checkpoint of this step is a version of `sums`."""
+    """Promotes the checkpoint of this step to a version of `sums`."""
 
     def make(step: int) -> Checkpoint:
         made = make_checkpoint(job, step=step)
@@ -49,7 +49,7 @@ class TestTakingBack:
         [entry] = AuditEntry.objects.filter(action="model.version_removed")
         assert (entry.data["checkpoint"], entry.data["lineage"]["step"]) == (checkpoint.pk, 5)
         unpinned = send(api, "PATCH", f"/checkpoints/{checkpoint.pk}", {"pinned": False})
-        assert unpinned.status_code == 200, "nothing is made of it any more"
+        assert unpinned.status_code == 200, "it is no version any more"
 
     def test_a_number_is_never_given_twice(self, api: Api, promote: Promote) -> None:
         promote(5)

@@ -92,7 +92,7 @@ class TestDownload:
             assert weights is not None and weights.read() == CONTENTS["model.safetensors"]
 
     def test_under_asgi_it_comes_in_pieces(self, save: Save, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Django gathers what is not asynchronous in memory; a model does not fit there."""
+        """Django would collect a synchronous iterator in memory, which is too small for a model."""
         monkeypatch.setattr(files, "_READ_BYTES", 1_000)
         url = api.post(f"/checkpoints/{save(7).pk}/download").json()["url"]
         response: Any = Client().get(urlsplit(url).path)

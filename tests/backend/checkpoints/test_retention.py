@@ -1,4 +1,4 @@
-"""Kept while somebody wants them, deleted so that a crash does no harm."""
+"""Checkpoints are kept while needed, and deleted so that a crash does no harm."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -61,7 +61,7 @@ class TestRetention:
         if not whole:
             assert not gone
             return
-        assert whole[0].id not in gone, "a newer, verified one is there for all that goes"
+        assert whole[0].id not in gone, "a newer, verified one exists for each deleted one"
         for each in newest_first:
             if each.id in gone:
                 assert not each.pinned and each.state != "verifying"
@@ -76,13 +76,13 @@ class TestRetention:
         assert to_delete(newest_first, keep_last=2, keep_best=2, ttl_s=None, now=now) == ["5", "7"]
         assert to_delete(newest_first, keep_last=2, keep_best=0, ttl_s=None, now=now) == ["5", "6", "7", "8"]
         aged = to_delete(newest_first, keep_last=2, keep_best=9, ttl_s=60, now=now)
-        assert aged == ["5", "6", "7", "8"], "the last two stay whatever their age"
+        assert aged == ["5", "6", "7", "8"], "the last two stay at any age"
 
     def test_sweep_deletes_only_files_of_marked_checkpoints(self, save: Save, job: Job, now: datetime) -> None:
         Retention.objects.create(job=job, keep_last=2, keep_best=0)
         made = [save(step) for step in (1, 2, 3, 4)]
         assert sweep(now=now) == 2
-        assert remove_files(now=now) == 0, "not before every transaction that has not seen the mark is over"
+        assert remove_files(now=now) == 0, "not before the end of every transaction that has not seen the mark"
         assert remove_files(now=now + GRACE) == 2
         assert [state_of(each) for each in made] == ["deleted", "deleted", "complete", "complete"]
         assert [folder_of(each).exists() for each in made] == [False, False, True, True]
@@ -113,7 +113,7 @@ class TestRetention:
     def test_a_deletion_that_a_job_overtook_is_taken_back(
         self, save: Save, begin_from: Callable[[Checkpoint], Job], now: datetime
     ) -> None:
-        """The job was being submitted, unseen, when the mark was set."""
+        """The job was being submitted when the mark was set, and had not seen it."""
         checkpoint = save(1)
         begin_from(checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state="deleting", next_check_at=now + GRACE)
@@ -134,7 +134,9 @@ class TestRetention:
             patch.setattr("shutil.rmtree", die)
             remove_files(now=now + GRACE)
         assert state_of(checkpoint) == "deleting"
-        assert not (folder_of(checkpoint) / "manifest.json").exists(), "what is half gone does not look whole"
+        assert not (folder_of(checkpoint) / "manifest.json").exists(), (
+            "a half-removed checkpoint does not look complete"
+        )
         assert remove_files(now=now + GRACE + retention.CLAIM_LASTS) == 1
         assert state_of(checkpoint) == "deleted" and not folder_of(checkpoint).exists()
 

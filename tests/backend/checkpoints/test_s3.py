@@ -1,6 +1,6 @@
-"""Checkpoints that travel through a bucket: the engine's upload and fetch, the control plane's check and deletion.
+"""Checkpoints through a bucket: the engine's upload and download, the control plane's verification and deletion.
 
-The server is moto's, a real process spoken to over HTTP; faults come from a small proxy in between, or from SIGKILL.
+The server is moto's, in its own process over HTTP; faults come from a small proxy in between, or from SIGKILL.
 """
 
 import http.client
@@ -57,12 +57,12 @@ def server() -> Iterator[S3Server]:
 
 @dataclass(slots=True)
 class Proxy:
-    """Between us and the server: counts what is asked, and answers some of it itself."""
+    """A proxy between client and server: counts requests, and answers some of them itself."""
 
     endpoint: str
     asked: list[str] = field(default_factory=list)
     answer: Callable[[int], int] = lambda number: 0
-    """Of the so-manieth request: a status instead of the server's own answer; -1: hang up; 0: pass it on."""
+    """By number of the request: a status to return instead of the server's; -1: hang up; 0: pass it on."""
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def proxy(server: S3Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A prefix of this test's own."""
+    """A prefix for this test alone."""
     return f"s3://{BUCKET}/{tmp_path.name}"
 
 
@@ -149,7 +149,7 @@ def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5, contents: di
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Who loads a checkpoint and needs all of it."""
+    """A process that loads a complete checkpoint."""
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
         return list(stored)
@@ -159,7 +159,7 @@ class Everything:
 
 
 def fetched(node: RemoteCheckpoints, uri: str, *names: str) -> Path:
-    """All of it, or of its parts those of these names; read back."""
+    """The whole checkpoint, or only the parts with these names; read back."""
     folder = node.open(uri)
     _, parts = read_manifest(folder)
     node.store.fetch_parts(uri, {name: parts[name] for name in names or parts}, folder)
@@ -185,7 +185,7 @@ class TestTravel:
         assert found.data_progress() == PROGRESS and found.step == 5
         assert verify_checkpoint(found.folder) == written.manifest_sha256
         assert there in found.folder.parents
-        assert not any((found.folder / name).exists() for name in CONTENTS), "whoever goes on from it fetches its parts"
+        assert not any((found.folder / name).exists() for name in CONTENTS), "an attempt that resumes fetches its parts"
         fetched(remote(url, server.endpoint, there), written.uri)
         assert {name: (found.folder / name).read_bytes() for name in CONTENTS} == CONTENTS
 
@@ -217,12 +217,12 @@ class TestTravel:
 
 
 class Died(BaseException):
-    """Nothing of ours catches it, as nothing catches SIGKILL."""
+    """No handler catches it, just as none catches SIGKILL."""
 
 
 @dataclass(slots=True)
 class Mortal:
-    """A client that dies instead of its so-manieth write."""
+    """A client that dies instead of its nth write."""
 
     client: Any
     dies_at: int
@@ -281,7 +281,7 @@ class TestFaults:
     def test_interrupted_upload_is_invisible_and_resumes(
         self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
     ) -> None:
-        """The uploader's own death, at each of its writes in turn."""
+        """The uploader dies at each of its writes in turn."""
         folder = checkpoint_in(tmp_path)
         key = key_of(folder, tmp_path)
 
@@ -292,12 +292,12 @@ class TestFaults:
         num_writes = len({*CONTENTS.values()}) + 1 + 2  # equal parts are one object; progress; two manifests
         for _ in range(num_writes - 1):
             with pytest.raises(Died):
-                uploader(dies_at=2).upload(folder, key)  # gets one write further than the one before
+                uploader(dies_at=2).upload(folder, key)  # gets one write further than the previous one
             assert f"{key}/manifest.json" not in keys_below(url, server)
             with pytest.raises(CheckpointUnverified):
                 remote(url, server.endpoint, tmp_path / "there").open(f"{url}/{key}")
             if f"{key}/progress/manifest.json" in keys_below(url, server):
-                break  # manifests are written again, so from here on it is the last write that is left
+                break  # manifests are rewritten, so from here on only the last write is left
         uploader(dies_at=0).upload(folder, key)
         uploads = [line for line in proxy.asked if line.startswith("PUT") and "/parts/" in line]
         assert len(uploads) == num_writes - 2, "no part was sent twice"
@@ -334,7 +334,7 @@ class TestFaults:
 
     @pytest.fixture
     def host(self, server: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteCheckpoints:
-        """What this process goes on from by itself."""
+        """The state that this process resumes from by itself."""
         told = {"STORE_DIR": str(tmp_path), "STORE_URL": url, "STORE_ENDPOINT": server.endpoint}
         for name, value in told.items():
             monkeypatch.setenv(f"LAMINAR_{name}", value)
@@ -354,7 +354,7 @@ class TestFaults:
         folder = open_checkpoint(address).folder
         with pytest.raises(CheckpointUnverified, match=r"weights\.bin has 7 bytes with sha256"):
             load_alone(Everything(), folder)
-        assert not folder.exists(), "the next time it is fetched anew"
+        assert not folder.exists(), "it is fetched again the next time"
         self.put(server, url, weights, in_place_of=weights)
         load_alone(Everything(), open_checkpoint(address).folder)
 
@@ -410,7 +410,7 @@ class TestControlPlane:
         assert verification.verify_due(now=now) == 1
         answer = api.post(f"/checkpoints/{checkpoint.pk}/download").json()
         (weights,) = [row for row in answer["files"] if row["name"] == "model.safetensors"]
-        assert httpx.get(weights["url"]).content == CONTENTS["model.safetensors"], "from the store, without us"
+        assert httpx.get(weights["url"]).content == CONTENTS["model.safetensors"], "directly from the store"
         tar = b"".join(api.client.get(urlsplit(answer["url"]).path))
         assert len(tar) == answer["num_bytes"] and CONTENTS["model.safetensors"] in tar
         delete_checkpoint(checkpoint.pk, actor="user:1", now=now)

@@ -1,4 +1,4 @@
-"""A checkpoint counts once it was read back, and goes on counting only while it is whole."""
+"""A checkpoint counts once it is verified, and only while it is intact."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -74,7 +74,7 @@ class TestVerification:
         assert verify_due(now=now) == 0
         assert state_of(checkpoint) == "verifying"
         assert Checkpoint.objects.get().next_check_at == now + verification.LOOK_AGAIN
-        assert newest_checkpoint(job) == checkpoint, "the engine has read it back, after all"
+        assert newest_checkpoint(job) == checkpoint, "the engine has verified it"
 
     @pytest.mark.parametrize("uri", UNREADABLE)
     def test_invalid_address_is_refused_at_ingestion(self, uri: str) -> None:
@@ -93,7 +93,7 @@ class TestVerification:
         assert checkpoint_of_team(job.team, checkpoint.pk) is None, "no job may be submitted to start from it"
 
     def test_an_address_in_another_jobs_folder_is_not_followed(self, save: Save, make_job: Any, now: datetime) -> None:
-        """A driver with the token of its own attempt could name another tenant's files."""
+        """A driver with its own attempt's token could name another tenant's files."""
         theirs, mine = save(5), make_job()
         for uri in (theirs.uri, theirs.uri.replace(theirs.job_id, f"{mine.pk}/../{theirs.job_id}")):
             row = Checkpoint(job=mine, attempt=1, step=1, uri=uri)
@@ -116,7 +116,7 @@ class TestVerification:
             decided, turns = verification.verify(checkpoint, now=now, within_s=-1), turns + 1
             checkpoint.refresh_from_db()
         assert (checkpoint.state, checkpoint.is_hashed) == ("complete", False)
-        assert turns == len(CONTENTS), "each part had a turn of its own"
+        assert turns == len(CONTENTS), "each part had its own turn"
 
     def test_a_job_goes_on_from_the_newest_that_is_not_broken(self, save: Save, job: Job, now: datetime) -> None:
         first, second, third = save(5), save(10, is_verified=False), save(3, attempt=2, is_verified=False)
@@ -139,7 +139,7 @@ class TestVerification:
         batch = {"attempt": attempt.n, "fence": attempt.fence, "facts": [fact]}
         ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
         job.refresh_from_db()
-        assert job.state == JobState.RECOVERING, "the job lives on"
+        assert job.state == JobState.RECOVERING, "the job is alive"
         assert newest_checkpoint(job) == older
         verify_due(now=now)
         assert state_of(rotten) == "corrupt"
@@ -151,7 +151,7 @@ class TestVerification:
         started = begin_from(checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state="corrupt")
         point = resume_point(started)
-        assert point is not None and point.uri == checkpoint.uri, "the engine finds it broken and says so"
+        assert point is not None and point.uri == checkpoint.uri, "the engine reports it as broken"
 
     def test_one_that_was_doubted_for_nothing_counts_again(
         self, save: Save, job: Job, attempt: JobAttempt, now: datetime

@@ -1,7 +1,7 @@
-"""The part of PromQL that our rules and board are written in, worked out over scrapes; anything else is refused.
+"""The part of PromQL used by the rules and the board, evaluated over scrapes; anything else is refused.
 
-As Prometheus does it, but for `rate` and `increase`: without stretching a range to its edges. Where a promtool is at
-hand, `test_rules` has it work out the same.
+As in Prometheus, except that `rate` and `increase` do not extrapolate to the edges of a range. If promtool is
+installed, `test_rules` compares the results.
 
     or < and, unless < == != > < >= <= < + - < * /    on (…) for each; sum, max, min, count, by (…)
     time, rate, increase, absent, histogram_quantile; selectors with = != =~ !~, and ranges
@@ -51,7 +51,7 @@ def value_of(expression: str, history: History, at: float) -> Value:
 
 
 def names_in(expression: str) -> set[str]:
-    """The metrics that it asks for."""
+    """The metrics in a query."""
     parser = _Parser(expression, [], 0.0)
     parser.binary(0)
     return parser.names
@@ -59,7 +59,7 @@ def names_in(expression: str) -> set[str]:
 
 @dataclass(slots=True)
 class _Parser:
-    """Works out what it reads as it reads it."""
+    """Evaluates an expression while parsing it."""
 
     text: str
     history: History
@@ -159,7 +159,7 @@ class _Parser:
     # ── series ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def newest(self) -> Samples:
-        """A series that the newest scrape lacks is gone."""
+        """A series missing from the newest scrape is gone."""
         seen = [samples for at, samples in self.history if self.at - LOOKBACK_S < at <= self.at]
         return seen[-1] if seen else {}
 
@@ -168,7 +168,7 @@ class _Parser:
         place = self._place
         self.selected(name, {})
         unit = re.fullmatch(r"\[(\d+)([smh])\]", self.take())
-        assert unit, f"{self.text}: a range belongs here"
+        assert unit, f"{self.text}: a range is required here"
         span_s, after = int(unit[1]) * _UNITS[unit[2]], self._place
         seen: dict[Labels, list[float]] = defaultdict(list)
         for at, samples in self.history:
@@ -204,7 +204,7 @@ def _matches(value: str, operator: str, text: str) -> bool:
 
 
 def _growth(values: list[float]) -> float:
-    """Of a counter, which begins anew at zero."""
+    """Of a counter, which restarts at zero."""
     return sum(now - before if now >= before else now for before, now in pairwise(values))
 
 
@@ -229,7 +229,7 @@ def _quantile(quantile: float, counts: Mapping[float, float]) -> float:
 
 def _joined(operator: str, left: Value, right: Value, on: frozenset[str] | None) -> Value:
     if isinstance(left, float) and isinstance(right, float):
-        return _ARITHMETIC[operator](left, right)  # Prometheus wants `bool` to compare two numbers; so do we
+        return _ARITHMETIC[operator](left, right)  # Prometheus requires `bool` to compare two numbers
     if operator in ("and", "or", "unless"):
         assert isinstance(left, dict) and isinstance(right, dict)
         theirs = {_only(labels, on) for labels in right}

@@ -1,4 +1,4 @@
-"""Scrapes of the real /metrics, laid out in time, and the alarms that our rules raise over them."""
+"""Scrapes of the real /metrics along a timeline, and the alarms that the rules raise over them."""
 
 import re
 from collections import defaultdict
@@ -35,7 +35,7 @@ def scrape() -> Samples:
 
 
 def lasting(samples: Samples, *, at: float, seconds: int = 1_800) -> History:
-    """The site stays as it is: what is so many seconds ago stays so."""
+    """A site in a constant state: ages stay the same."""
     return [(at + later, _later(samples, later)) for later in range(0, seconds, EVERY_S)]
 
 
@@ -45,7 +45,7 @@ def after(before: Samples, samples: Samples, *, at: float) -> History:
 
 
 def firing(history: History) -> set[str]:
-    """The alarms that fire at some time."""
+    """The alarms that fire at a given time."""
     return {name for name, rule in RULES.items() if any(_held(rule, history))}
 
 
@@ -69,7 +69,7 @@ def _held(rule: dict[str, Any], history: History) -> Iterator[bool]:
 
 
 def _later(samples: Samples, seconds: float) -> Samples:
-    """Only moments move on; of a site that stays as it is, all else is shared by its scrapes."""
+    """Shifts timestamps only; everything else is shared by the scrapes of a constant site."""
     moved = {
         name: {labels: value + seconds for labels, value in of_name.items()}
         for name, of_name in samples.items()

@@ -1,4 +1,4 @@
-"""Every panel of the Grafana board asks for what /metrics tells, and has something to show of a site that works."""
+"""Every panel of the Grafana board uses metrics of /metrics, and shows data of a working site."""
 
 import json
 import re
@@ -35,7 +35,7 @@ LEGENDS = {
 
 @pytest.fixture
 def history(attempt: JobAttempt, pool: ResourcePool, make_job: Any) -> History:
-    """A site on which one job runs, another waits, and somebody asks now and then."""
+    """A site with a running and a waiting job, and occasional requests."""
     make_job()
     Job.objects.filter(pk=attempt.job_id).update(started_at=now() - timedelta(minutes=5))
     for name in (BEAT, CANARY):

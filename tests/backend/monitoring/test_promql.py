@@ -1,4 +1,4 @@
-"""The evaluator of our part of PromQL, against values worked out by hand and by Prometheus' documentation."""
+"""The PromQL evaluator, against values computed by hand and from Prometheus' documentation."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from tests.backend.monitoring.promql import History, Value, value_of
 
 
 def series(**values: float) -> dict[str, dict[Any, float]]:
-    """`a__x` is the metric a with the label of that value."""
+    """`a__x` is the metric a with x as its label."""
     samples: dict[str, dict[Any, float]] = {}
     for name, value in values.items():
         metric, _, label = name.partition("__")
@@ -54,7 +54,7 @@ def plain(value: Value) -> Any:
         ("absent(c)", {"": 1}),
         ("absent(a)", {}),
         ("increase(a[5m])", {"x": 2, "y": 0}),
-        ("increase(n[5m])", {"x": 4}),  # it began anew
+        ("increase(n[5m])", {"x": 4}),  # it restarted
         ("rate(a[2m])", {"x": 2 / 120, "y": 0}),
         ("c > 1", {}),
     ],

@@ -1,6 +1,6 @@
-"""Every alarm of infra/monitoring fires when what it is for befalls a real site's /metrics, and none on a healthy one.
+"""Every alarm of infra/monitoring fires for its fault on a real site's /metrics, and none on a healthy one.
 
-The expressions are worked out by `promql`; where there is a promtool, it works them out too and must agree.
+`promql` evaluates the expressions; promtool, if installed, must agree.
 """
 
 import re
@@ -42,8 +42,8 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def pool(attempt: JobAttempt, pool: ResourcePool) -> ResourcePool:
-    """A healthy site: a job runs on three of its pool's devices, and all have been heard of just now."""
-    request_times._seconds.clear()  # of every request that the tests before made in this process
+    """A healthy site: a job runs on three of its pool's devices, and all heartbeats are recent."""
+    request_times._seconds.clear()  # of every earlier request in this process
     OutboxMessage.objects.all().delete()
     Reservation.objects.update(created_at=now() - timedelta(hours=1))
     ReplicaMinute.objects.create(job=attempt.job, minute=now(), attempt=1, replica=0, doing="decode", seconds=9.0)
@@ -184,7 +184,7 @@ def of_late_webhooks(pool: ResourcePool) -> History:
     return is_so(pool)
 
 
-# What befalls the site, by the alarm that is for it; and those that rightly come with it.
+# A fault of the site, by its alarm; and further alarms that it rightly raises.
 TROUBLES: dict[str, tuple[Callable[..., History], set[str]]] = {
     "LaminarAway": (away, set()),
     "LaminarDatabaseAway": (of_no_database, set()),
@@ -223,7 +223,7 @@ def test_alarm_fires_alone_for_its_fault(name: str, pool: ResourcePool, make_job
     assert firing(history) == {name} | beside
     told = set(re.findall(r"\$labels\.(\w+)", RULES[name]["annotations"]["summary"]))
     for labels in raised(name, history):
-        assert told <= {key for key, _ in labels}, "what the summary names, the alarm has"
+        assert told <= {key for key, _ in labels}, "the alarm has the labels that its summary names"
     promtool_agrees(history, {name} | beside, tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_every_alarm_has_summary_severity_and_fix() -> None:
 
 
 def promtool_agrees(history: History, wanted: set[str], folder: Path) -> None:
-    """The real thing, by the alarms that fire at the end of some interval of these scrapes."""
+    """Prometheus itself, by the alarms that fire at the end of some interval of these scrapes."""
     promtool = shutil.which("promtool")
     if promtool is None:
         return

@@ -1,4 +1,4 @@
-"""An environment whose parts a test may break, and a Ray dashboard that answers what it is told to."""
+"""An environment with breakable parts, and a Ray dashboard with configurable responses."""
 
 import json
 import threading
@@ -19,13 +19,13 @@ TOKEN = "a-token-of-the-cluster"
 
 @pytest.fixture
 def broken() -> Broken:
-    """This site's environment, but for what is named."""
+    """This site's environment with the given changes."""
     return lambda **changes: replace(settings.ENVIRONMENT, **changes)
 
 
 @dataclass(slots=True)
 class Dashboard:
-    """The answers of a real Ray 2.60, by path."""
+    """Responses of a real Ray 2.60, by path."""
 
     url: str = ""
     token: str = TOKEN

@@ -1,4 +1,4 @@
-"""`manage.py bootstrap`: an empty database becomes a site that takes its first job, once."""
+"""`manage.py bootstrap`: turns an empty database into a site that accepts its first job, once."""
 
 import io
 import json
@@ -157,9 +157,9 @@ def test_a_refused_token_is_told(dashboard: Dashboard) -> None:
     ("flags", "told_of"),
     [
         (["--email", "ada"], "--email must be an address such as"),
-        (["--email", ADA, "--team", "  "], "--team: one line of 1 to 80 characters"),
-        (["--email", ADA, "--capacity", "0"], "--capacity: a whole number of devices from 1"),
-        (["--email", ADA, "--quota", "9"], "nothing was changed: at most 8"),
+        (["--email", ADA, "--team", "  "], "--team must be one line of 1 to 80 characters"),
+        (["--email", ADA, "--capacity", "0"], "--capacity must be a number of devices from 1"),
+        (["--email", ADA, "--quota", "9"], "nothing was changed: must be at most 8"),
         ([], "--email is required: the operator"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A disk that answers nobody (a mount whose server is gone) holds up no page, no scrape and no examination."""
+"""A hanging disk (a mount whose server is gone) delays no page, no scrape and no examination."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ from tests.backend.monitoring.scraped import scrape
 
 
 class DeadMount:
-    """Stands in for the kernel of a host whose file server is gone: whoever asks is held until it comes back."""
+    """Stands in for the kernel of a host whose file server is gone: callers block until it is back."""
 
     def __init__(self) -> None:
         self.num_held = 0
@@ -45,7 +45,7 @@ class DeadMount:
 
 @pytest.fixture
 def store_dir(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of which nobody has asked anything yet."""
+    """A folder that was not probed yet."""
     monkeypatch.setattr(disks, "_asides", defaultdict(lambda: Aside(deadline_s=disks.PATIENCE_S)))
     monkeypatch.setattr(site_notices, "_looks", site_notices._Looks())
     folder: Path = settings.ENVIRONMENT.store_dir
@@ -66,7 +66,7 @@ def dies(store_dir: Path, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class TestAside:
-    """One that asks in a thread of its own, beside whoever comes next."""
+    """A call in its own thread, in parallel with the next callers."""
 
     @pytest.fixture
     def clock(self) -> list[float]:
@@ -125,7 +125,7 @@ class TestAside:
 
 @pytest.mark.django_db
 class TestDeadMount:
-    """Each of these would be held up for as long as the mount is dead, which it is to the end of the test."""
+    """Each of these would block for as long as the mount is dead, which is until the end of the test."""
 
     def test_pages_open_and_say_so(
         self, client: Client, alice: Any, dies: Callable[[], None], mount: DeadMount, monkeypatch: pytest.MonkeyPatch
@@ -141,7 +141,7 @@ class TestDeadMount:
         last = Room(free_bytes=10**9, num_bytes=10**10, may_write=True)
         assert [*site_notices._of_the_disk(Heard(last=last, age_s=3, silent_s=2))] == []
         told = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
-        assert len(told) == 1 and told[0].startswith("For 3 minutes the disk")
+        assert len(told) == 1 and told[0].startswith("The disk of this site")
 
     @pytest.mark.long
     def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:

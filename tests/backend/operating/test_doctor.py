@@ -1,4 +1,4 @@
-"""`manage.py doctor`: a line for everything, exit code 1 where something is wrong, and a document that knows every
+"""`manage.py doctor`: a line for every check, exit code 1 if something is wrong, and a document that lists every
 fault."""
 
 import io
@@ -44,7 +44,7 @@ def _without_database(_: Environment) -> Iterator[Finding]:
 
 
 def _said(monkeypatch: pytest.MonkeyPatch, looks: Looks, *flags: str) -> tuple[str, str]:
-    """What it prints, and what it fails with."""
+    """Its output, and its error."""
     monkeypatch.setattr("backend.operating.management.commands.doctor.NEAR", looks)
     out = io.StringIO()
     try:
@@ -92,7 +92,7 @@ def test_each_fault_has_a_name_of_its_own() -> None:
 
 
 def test_the_document_has_every_fault_with_its_cure_and_no_other() -> None:
-    """In the order of the looks."""
+    """In the order of the checks."""
     document = (ROOT / "infra/OPERATING.md").read_text()
     section = document.partition("## What `doctor` says, and what to do\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if re.match(r"\| `[a-z]+\.", line)]

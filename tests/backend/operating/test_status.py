@@ -1,4 +1,4 @@
-"""The status page: for operators alone, one look at a time, and no more often than it needs to be."""
+"""The status page: for operators only, one examination at a time, and no more often than needed."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Looking:
-    """A look that is counted, and that may be held up."""
+    """A counted check that can be made to block."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -1,4 +1,4 @@
-"""Servers that speak TLS, with a certificate for `localhost` by a company's own authority; a stranger's authority."""
+"""Servers with TLS, with a certificate for `localhost` of a company's own authority; and an untrusted authority."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.tls_front import tls_before
 
 RIGHT, WRONG_NAME, STRANGER, NONE = "right", "wrong name", "stranger", "none"
 REFUSED = (WRONG_NAME, STRANGER, NONE)
-"""The ways in which a server is not who it should be: found by another name; or vouched for by nobody we know."""
+"""The ways in which a server is an impostor: another host name, or an unknown authority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Company:
 
 
 def advice(case: str) -> str:
-    """What an operator is told of it."""
+    """The advice that an operator gets."""
     return "another host name" if case == WRONG_NAME else "LAMINAR_CA_FILE"
 
 
@@ -57,7 +57,7 @@ def broker_port(company: Company) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def no_public_authority(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever this machine believes: it is not what is tested."""
+    """Excludes the machine's own trusted authorities, which are not under test."""
     for name in ("PGSSLROOTCERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))  # libpq looks for authorities there

@@ -1,4 +1,4 @@
-"""A mail server as far as letters need one: STARTTLS or TLS at once, a password, and what it took."""
+"""A minimal mail server: STARTTLS or immediate TLS, a password, and the mails it received."""
 
 import asyncio
 import ssl
@@ -14,9 +14,9 @@ class MailServer:
     port: int = 0
     letters: list[str] = field(default_factory=list)
     passwords: list[str] = field(default_factory=list)
-    """As they came, in base64."""
+    """As received, in base64."""
     in_the_clear: list[str] = field(default_factory=list)
-    """Commands other than EHLO, STARTTLS and QUIT that came before TLS."""
+    """Commands other than EHLO, STARTTLS and QUIT that were sent before TLS."""
 
 
 @contextmanager

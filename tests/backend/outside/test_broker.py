@@ -1,4 +1,4 @@
-"""Valkey over TLS: for health's question by redis-py, and for Celery's messages by kombu."""
+"""Valkey over TLS: for health checks by redis-py, and for Celery's messages by kombu."""
 
 import os
 from typing import Any

@@ -24,7 +24,7 @@ OURS = os.environ.get("LAMINAR_DATABASE_URL", "")
 
 
 def over_tls(company: Company, port: int, case: str) -> str:
-    """As settings make it of `?sslmode=verify-full` and LAMINAR_CA_FILE."""
+    """As the settings handle `?sslmode=verify-full` and LAMINAR_CA_FILE."""
     parts = urlsplit(OURS)
     server = parts.netloc.replace(f"127.0.0.1:{parts.port}", f"{company.host(case)}:{port}")
     url = parts._replace(netloc=server, query="sslmode=verify-full").geturl()
@@ -81,13 +81,13 @@ def test_live_hub_keeps_the_addresss_tls_options(
 
 
 def _close_pool(wrapper: Any) -> None:
-    """Only Postgres' wrapper has one."""
+    """Only Postgres' wrapper has a pool."""
     wrapper.close_pool()
 
 
 @pytest.fixture
 def behind_a_pooler(transactional_db: None) -> Any:
-    """The connection of pages and background work leads through a pooler; here that is Postgres itself again."""
+    """Pages and background work connect through a pooler; here that is Postgres itself again."""
     made, before = databases(OURS, OURS), connections.settings["default"]
     name = connection.settings_dict["NAME"]
     connections["default"].close()
@@ -113,11 +113,11 @@ def test_pooled_connection_leaves_nothing_on_the_server(behind_a_pooler: None) -
     assert connections["default"].settings_dict["DISABLE_SERVER_SIDE_CURSORS"]
     with connections["default"].cursor() as db:
         db.execute("SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('statement_timeout')")
-        assert db.fetchone() == (0, "0"), "a pooler refuses parameters of ours, or hands them to others"
+        assert db.fetchone() == (0, "0"), "a pooler refuses such parameters, or passes them to other clients"
 
 
 def test_what_listens_goes_past_the_pooler(behind_a_pooler: None) -> None:
-    connections.settings["default"]["PORT"] = connections["default"].settings_dict["PORT"] = "1"  # nobody is there
+    connections.settings["default"]["PORT"] = connections["default"].settings_dict["PORT"] = "1"  # nobody listens
     with psycopg.connect(**direct_parameters()) as db:
         assert db.execute("SHOW statement_timeout").fetchone() == ("20s",)
 

@@ -1,4 +1,4 @@
-"""Letters over TLS, begun at once or by STARTTLS."""
+"""Mail over TLS, immediate or by STARTTLS."""
 
 from base64 import b64encode
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.backend.outside.mail_server import MailServer, mail_server
 ACCOUNT = "laminar:p%40ss"
 PASSWORD = b64encode(b"\0laminar\0p@ss").decode()
 SCHEMES = {"smtp": ACCOUNT, "smtps": ACCOUNT, "smtp+tls": ""}
-"""Each with the account in its address."""
+"""Each with the account in its URL."""
 
 
 @pytest.fixture(params=SCHEMES)

@@ -1,4 +1,4 @@
-"""Signing in with a provider whose certificate a company's own authority signed."""
+"""Sign-in with a provider whose certificate was signed by a company's own authority."""
 
 import ssl
 import urllib.error
@@ -32,7 +32,7 @@ def configure(settings: Any, company: Company, port: int, case: str) -> None:
 
 
 def way_back(company: Company, location: str) -> str:
-    """A browser's, which the provider sends back."""
+    """The URL to which the provider redirects the browser."""
     context = ssl.create_default_context(cafile=str(company.ours.file))
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
     with pytest.raises(urllib.error.HTTPError) as answer:

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode, of fewer connections than there are clients, before all that asks Postgres."""
+"""A real PgBouncer in transaction mode, with fewer connections than clients, in front of all users of Postgres."""
 
 import os
 import pwd
@@ -21,7 +21,7 @@ ROOMS = ("jobs/submitting/test_submit", "api/test_idempotency", "telemetry/test_
 
 @pytest.fixture
 def pooler(tmp_path: Path) -> Iterator[str]:
-    """Its address. It refuses to be root."""
+    """Its address. It refuses to run as root."""
     if PROGRAM is None:
         pytest.skip("no pgbouncer here (Debian: apt-get install pgbouncer), nor in PGBOUNCER")
     parts = urlsplit(os.environ["LAMINAR_DATABASE_URL"])
@@ -66,13 +66,13 @@ default_pool_size = 4
 
 @pytest.mark.soak
 def test_everything_goes_through_a_pooler_in_transaction_mode(pooler: str) -> None:
-    """Of the suite, what holds a connection, prepares, notifies, copies or waits for locks."""
+    """The part of the suite that holds connections, prepares, notifies, copies or waits for locks."""
     environment = os.environ | {
         "LAMINAR_DATABASE_URL": pooler,
         "LAMINAR_DATABASE_DIRECT_URL": os.environ["LAMINAR_DATABASE_URL"],
     }
     rooms = [f"tests/backend/{room}.py" for room in ROOMS]
-    # The pooler keeps connections to the tests' database, which therefore cannot be dropped.
+    # The pooler keeps connections to the tests' database open, so it cannot be dropped.
     command = [sys.executable, "-m", "pytest", "--reuse-db", *rooms]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

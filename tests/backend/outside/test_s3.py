@@ -1,4 +1,4 @@
-"""A bucket behind TLS, of any provider, for the control plane and for the engine."""
+"""A bucket behind TLS, of any provider, for the control plane and the engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,13 +66,13 @@ def test_impostor_bucket_is_refused_at_once_and_setting_named(
     engine = CheckpointStore(StoreAddress.read("s3://laminar/some", endpoint=endpoint), wait=waited.append)
     with pytest.raises(ConnectionError, match=r"LAMINAR_STORE_ENDPOINT.*AWS_CA_BUNDLE"):
         engine.open("s3://laminar/some/step", tmp_path, is_given_up=lambda: False)
-    assert waited == [], "no certificate becomes right by waiting"
+    assert waited == [], "a bad certificate is not retried"
 
 
 def test_a_role_is_enough_where_there_are_no_keys(
     monkeypatch: pytest.MonkeyPatch, company: Company, address: StoreAddress, tmp_path: Path
 ) -> None:
-    """As pods and machines have them: a token in a file, for which the provider gives keys."""
+    """As for pods and machines: a token file, for which the provider issues keys."""
     believe(monkeypatch, company, RIGHT)
     for name in KEYS:
         monkeypatch.delenv(name)

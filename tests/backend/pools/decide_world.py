@@ -1,4 +1,4 @@
-"""A pool without a database: `decide`'s verdicts carried out minute by minute, and every promise checked on the way."""
+"""A pool without a database: applies `decide`'s verdicts minute by minute, and checks every invariant."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,7 +90,7 @@ def pool(
 
 @dataclass(slots=True)
 class World:
-    """A pool's world. Released devices are free a minute after they were asked for, as with a prompt engine."""
+    """A pool's simulation. Released devices are free a minute after the request, as with a prompt engine."""
 
     capacity: int
     teams: Mapping[str, TeamView]
@@ -170,7 +170,7 @@ class World:
         return sum(one.held for one in self.holders.values() if one.team == team)
 
     def _check(self) -> None:
-        """The check of a rule that every state keeps, whatever was decided."""
+        """An invariant of every state, independent of the verdict."""
         assert sum(one.held for one in self.holders.values()) <= self.capacity
         for name, quota in self.teams.items():
             assert self.used(name) <= quota.ceiling
@@ -179,7 +179,7 @@ class World:
 
 
 def check_verdict(view: PoolView, verdict: Verdict) -> None:
-    """The check of a rule that every verdict keeps."""
+    """An invariant of every verdict."""
     names = {one.id for one in view.queued}
     assert len(set(verdict.admitted)) == len(verdict.admitted)
     assert {*verdict.admitted} | {*verdict.reasons} == names
@@ -195,7 +195,7 @@ def check_verdict(view: PoolView, verdict: Verdict) -> None:
 
 @st.composite
 def quotas(draw: st.DrawFn, capacity: int) -> dict[str, TeamView]:
-    """Nominal quotas that fit into the pool together."""
+    """Nominal quotas that together fit the pool."""
     left, made = capacity, {}
     for name in TEAMS:
         nominal = draw(st.integers(0, left))
@@ -225,7 +225,7 @@ job_views = st.builds(
 
 @st.composite
 def worlds(draw: st.DrawFn, minutes: int = 25) -> World:
-    """A world that has been going on for a while, jobs coming at any minute."""
+    """A simulation that has run for a while, with jobs submitted at any minute."""
     capacity = draw(st.integers(1, 12))
     world = World(capacity=capacity, teams=draw(quotas(capacity)))
     arrivals = draw(st.lists(st.tuples(st.integers(0, minutes - 1), job_views), max_size=16))

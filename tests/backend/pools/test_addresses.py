@@ -1,4 +1,4 @@
-"""The Ray of a pool and its token: which file is read, and whom the site's own token is sent to."""
+"""A pool's Ray and its token: which file is read, and where the site's own token is sent."""
 
 import logging
 from dataclasses import replace
@@ -17,7 +17,7 @@ ELSEWHERE = "http://ray.example.org:8265"
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one token, and a file beside it that is none."""
+    """A folder with one token, and another file next to it."""
     folder = tmp_path / "tokens"
     folder.mkdir()
     (folder / "east").write_text("of-the-east\n")

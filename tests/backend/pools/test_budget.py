@@ -1,4 +1,4 @@
-"""Budgets: counted from reservations, kept by never starting what could cost more than is left."""
+"""Budgets: derived from reservations, kept by never starting a job that could exceed them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ def test_a_job_waits_while_its_longest_run_could_not_be_paid(
     second.refresh_from_db()
     assert (second.state, second.reason) == ("queued", "budget") and "budget" in second.message
     finish(first, now=now + timedelta(minutes=30))
-    assert schedule_pool(pool.pk, now=now + timedelta(minutes=30)) == 1, "what was not used is there again"
+    assert schedule_pool(pool.pk, now=now + timedelta(minutes=30)) == 1, "unused time is available again"
     assert Budget.objects.get().gpu_seconds >= state(team, now + timedelta(minutes=30))[0]
 
 
@@ -108,7 +108,7 @@ def test_a_budget_that_makes_no_sense_is_refused(operator: Api, team: Team, body
 def test_two_pools_are_serialized_on_a_teams_budget(
     make_job: Callable[..., Job], pool: ResourcePool, team: Team, now: datetime, django_assert_num_queries: Any
 ) -> None:
-    """The second round is shown what the first one has promised, because it waits for the budget's row."""
+    """The second round sees what the first has committed, because it waits for the budget's row."""
     Budget.objects.create(team=team, gpu_seconds=3 * 3_600)
     other = ResourcePool.objects.create(name="other", flavor="cpu", capacity=8)
     other.quotas.create(team=team, nominal=8)

@@ -1,4 +1,4 @@
-"""Who starts now, and why the others wait: the line, its order and its holds."""
+"""Which jobs start now, and why the others wait: the line, its order and its holds."""
 
 import random
 from dataclasses import replace
@@ -17,7 +17,7 @@ R = WaitingReason
 
 @given(worlds())
 def test_no_overselling_and_each_job_admitted_or_has_one_reason(world: World) -> None:
-    """Checked by the world itself, in each of its minutes."""
+    """Checked by the simulation itself, in each of its minutes."""
     check_verdict(world.view(), decide(world.view()))
 
 
@@ -155,8 +155,8 @@ def test_a_big_job_starts_however_many_small_ones_keep_coming(
     quotas: dict[str, TeamView],
     preemptible: bool,
 ) -> None:
-    """A job or more a minute. The pool is full when the big one comes; small ones (devices, minutes, team) never stop.
-    Once with all of the pool the big one's own by quota, once with everybody only borrowing."""
+    """At least one new job a minute. The pool is full when the big job arrives; small ones (devices, minutes, team)
+    never stop. Once the big job's team owns the whole pool by quota, once all teams only borrow."""
     teams = dict.fromkeys(TEAMS, team(0)) | quotas
     preemptible = preemptible or teams["ants"].nominal == 0
     world = World(capacity=8, teams=teams)
@@ -166,7 +166,7 @@ def test_a_big_job_starts_however_many_small_ones_keep_coming(
     world.minute()
     assert "filling" in world.started
     world.submit(replace(job("big", big, preemptible=preemptible), max_runtime_s=60.0))
-    # One patience before the line is held, one run of what came in before that, and once more if others were first.
+    # One patience before the line is held, one run of earlier starts, and once more if others were first.
     for minute in range(4 * (longest + int(BACKFILL_PATIENCE / MINUTE)) + 10):
         for n in range(minute * arrivals, (minute + 1) * arrivals):
             devices, minutes, name = smalls[n % len(smalls)]

@@ -1,4 +1,4 @@
-"""Devices that nobody waits for become further replicas, and are the first to go back."""
+"""Idle devices become further replicas, and are the first to be returned."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_what_is_being_disturbed_does_not_grow() -> None:
 
 
 def test_a_replica_is_handed_over_and_comes_back() -> None:
-    """Grown into an idle pool, shrunk for a newcomer, grown again when that has ended."""
+    """Grown in an idle pool, shrunk for a new job, grown again once that has ended."""
     world = World(capacity=8, teams={"ants": team(8)})
     world.submit(job("grows", 3, most_replicas=5))
     world.minute()

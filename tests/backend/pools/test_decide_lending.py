@@ -1,4 +1,4 @@
-"""Borrowing, lending, taking back: the quota rule and the guarantee behind it."""
+"""Borrowing, lending, reclaiming: the quota rule and its guarantee."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -51,13 +51,13 @@ def test_a_fence_keeps_what_is_not_lent_for_its_team() -> None:
 def test_team_gets_its_nominal_quota_after_one_reclaim_round(
     world: World, name: str, devices: int, preemptible: bool
 ) -> None:
-    """I12. Whatever the others hold: two minutes after what may be taken back has had its least time."""
+    """I12. Whatever the others hold: two minutes after preemptible jobs have had their minimum runtime."""
     for job_id in list(world.queued):  # its own team's line is the team's own affair
         if world.jobs[job_id].team == name:
             del world.queued[job_id]
     world.claims = {job_id: kept for job_id, kept in world.claims.items() if job_id in world.queued}
     world.now += MIN_RUNTIME
-    world.minute()  # what was leaving has left
+    world.minute()  # leaving jobs are gone
     if world.used(name) + devices > world.teams[name].nominal:
         return
     world.submit(job("mine", devices, team=name, preemptible=preemptible))
@@ -77,7 +77,7 @@ def test_team_gets_its_nominal_quota_after_one_reclaim_round(
 def test_two_teams_never_take_from_each_other_in_turn(
     teams: dict[str, TeamView], wanted: list[tuple[str, int]]
 ) -> None:
-    """Everybody's jobs run forever and may be preempted: the taking comes to an end."""
+    """All jobs run forever and are preemptible: preemption still comes to an end."""
     world = World(capacity=8, teams=teams)
     for number, (name, devices) in enumerate(wanted):
         endless = replace(job(f"j{number}", devices, team=name), max_runtime_s=1e9)

@@ -1,4 +1,4 @@
-"""From whom devices are taken back, in which order, no more than needed, and for whom they are kept."""
+"""Whose devices are taken back, in which order, no more than needed, and for which job they are held."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ def test_least_urgent_then_youngest_job_is_paused_first() -> None:
 
 
 def test_no_victim_is_taken_that_is_not_needed() -> None:
-    """The small one comes first by order, the big one is needed, and then the small one is not any more."""
+    """The small one is first in order, the big one is needed, and then the small one is not needed any more."""
     holders = [holder("small", 1, team="bees", ran=timedelta(minutes=30)), holder("big", 7, team="bees")]
     verdict = decide(pool(job("a", 7), teams={"ants": team(8), "bees": team(0)}, holders=holders))
     assert victims(verdict) == ["big"]
@@ -79,7 +79,7 @@ def test_elastic_replica_moves_only_to_a_lesser_borrower() -> None:
 
 
 def test_equal_borrowers_take_nothing_from_each_other() -> None:
-    """Else each could take it back from the other forever."""
+    """Otherwise each could take from the other forever."""
     teams = {"ants": team(0), "bees": team(0), "crabs": team(7)}
     for borrowed, changes in ((3, False), (4, True)):
         holders = [holder("grown", borrowed, team="bees", ran=MINUTE, replicas=1)]
@@ -88,12 +88,12 @@ def test_equal_borrowers_take_nothing_from_each_other() -> None:
 
 
 def test_what_is_being_freed_goes_to_its_claim_first() -> None:
-    """Somebody older, of a team that borrows less, has to wait for what was freed on another's behalf."""
+    """An older job of a team that borrows less must wait for devices freed for another job."""
     teams = {"ants": team(4), "bees": team(0), "crabs": team(4)}
     leaving = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 3, team="crabs", preemptible=False)]
     line = [job("thief", 1, team="bees", waited=timedelta(hours=1)), job("mine", 4)]
     verdict = decide(pool(*line, teams=teams, holders=leaving, claims={"mine": 4}))
-    assert verdict.admitted == ("thief",), "one device is free beside the claim"
+    assert verdict.admitted == ("thief",), "one device is free apart from the claim"
     verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving, claims={"mine": 4}))
     assert verdict.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
     half = [holder("goes", 2, team="bees", is_leaving=True), leaving[1]]
@@ -110,7 +110,7 @@ def test_a_claim_that_nothing_fulfils_any_more_is_given_up() -> None:
 
 
 def test_one_preemption_is_not_made_twice() -> None:
-    """While the victim drains, no further victim is looked for."""
+    """While the victim drains, no further victim is chosen."""
     teams = {"ants": team(4), "bees": team(0)}
     holders = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 4, team="bees")]
     verdict = decide(pool(job("a", 4), teams=teams, holders=holders, claims={"a": 4}))
@@ -128,7 +128,7 @@ def test_leaving_devices_are_awaited_before_pausing_jobs() -> None:
 @settings(deadline=None)
 @given(worlds())
 def test_no_victim_and_no_replica_could_have_been_spared(world: World) -> None:
-    """Left alone, with all others taken, each of them would keep the job that it was taken for from starting."""
+    """If any one of them were spared, with all others taken, the job could not start."""
     view = world.view()
     first = decide(view)
     if len({one.on_behalf_of for one in first.preemptions}) != 1 or first.reclaims:

@@ -1,4 +1,4 @@
-"""Hosts that are taken out: nothing new is placed there, what is left is counted so, and it is told and undone."""
+"""Drained hosts: nothing new is placed there, remaining devices are counted, and it is logged and reversible."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_a_drained_host_counts_no_more_until_it_is_given_back(
     OutboxMessage.objects.all().delete()
     assert give_back(operator, seen, "a", now=now) and not give_back(operator, seen, "a", now=now)
     assert devices_out(seen) == 0
-    assert OutboxMessage.objects.filter(topic="schedule", key=seen.pk).exists(), "the line is looked at again"
+    assert OutboxMessage.objects.filter(topic="schedule", key=seen.pk).exists(), "a round is scheduled"
     told = AuditEntry.objects.filter(team_id=SITE).order_by("seq")
     assert [(each.action, each.target) for each in told] == [("host.drained", "a"), ("host.given_back", "a")]
     assert told[0].data == {"ray_url": "", "reason": "a fan"}
@@ -105,7 +105,7 @@ def test_a_drained_host_that_is_gone_is_no_gap_and_stays_out(
     assert devices_out(seen) == 4
     note_found([seen], [], now=now + timedelta(minutes=2))
     look = look_of(seen)
-    assert look is not None and look.amiss_since is not None, "the other one was to stay"
+    assert look is not None and look.amiss_since is not None, "the other one was not drained"
 
 
 def test_what_cannot_be_drained_is_refused(seen: ResourcePool, operator: Operator, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py ensure_demo`: made once, repaired ever after."""
+"""`manage.py ensure_demo`: creates once, then repairs."""
 
 import io
 import json
@@ -65,7 +65,7 @@ def test_what_the_files_hold_is_what_is_wanted(files: tuple[Path, Path]) -> None
     files[0].write_text("correct horse\n")
     files[1].write_text(key := new_key_text())
     ensure(files)
-    assert works(files) and files[1].read_text() == key, "a key that outlived its database is taken in again"
+    assert works(files) and files[1].read_text() == key, "a key that outlived its database is imported again"
 
 
 def test_what_was_broken_is_repaired(files: tuple[Path, Path]) -> None:

@@ -1,4 +1,4 @@
-"""A pool's capacity against what its Ray has: what is a gap, what is none, and who is told."""
+"""A pool's capacity against its Ray's devices: what counts as missing, and who is notified."""
 
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Maintenance: announced to everybody, nothing starts while it says so, and it is over by itself."""
+"""Maintenance: shown to all users, no job starts meanwhile, and it ends by itself."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,7 +43,7 @@ def test_nothing_starts_from_stops_from_until_the_end(
     assert schedule_pool(pool.pk, now=now + HOUR) == 0
     job.refresh_from_db()
     assert (job.state, job.reason) == (JobState.QUEUED, "maintenance") and "in maintenance" in job.message
-    assert schedule_pool(pool.pk, now=now + 4 * HOUR) == 1, "it is over by itself"
+    assert schedule_pool(pool.pk, now=now + 4 * HOUR) == 1, "it ends by itself"
 
 
 def test_without_such_a_moment_jobs_start_throughout(operator: Operator, job: Job, now: datetime) -> None:
@@ -118,7 +118,7 @@ def test_operator_key_manages_maintenance_and_every_key_reads(
         ).status_code
 
     assert put("Newer disks", made["ETag"]) == 200
-    assert put("Other disks", made["ETag"]) == 412, "somebody changed it meanwhile"
+    assert put("Other disks", made["ETag"]) == 412, "it was changed meanwhile"
     assert api.post("/maintenance", wish).status_code == 403
     assert program.client.delete(path, headers=sent).status_code == 204
     assert api.get("/maintenance").json()["data"] == []

@@ -1,4 +1,4 @@
-"""Pools by an operator: what a change must leave alone, who may make it, and what it leaves behind."""
+"""Pools' settings by operators: what a change must not affect, who may make it, and what it records."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ NEW = {"name": "H100s", "flavor": "H100", "capacity": 16, "device": "gpu", "labe
 
 @pytest.fixture
 def operator(alice: User, make_key: MakeKey) -> Api:
-    """A program of somebody who runs the platform."""
+    """A client with an operator's key."""
     User.objects.filter(pk=alice.pk).update(is_staff=True)
     return Api(make_key(alice, scopes=("quota:write", "jobs:read")))
 
@@ -63,7 +63,7 @@ def test_ray_of_busy_pool_changes_only_if_jobs_move_too(operator: Api, pool: Res
     refused = change(operator, pool, {"ray_url": EAST})
     assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
     assert "jobs hold 3 devices" in refused.json()["errors"][0]["message"]
-    assert change(operator, pool, {"labels": {"zone": "a"}}).status_code == 200, "that is of attempts to come"
+    assert change(operator, pool, {"labels": {"zone": "a"}}).status_code == 200, "this applies to later attempts"
     assert change(operator, pool, {"ray_url": EAST, "moves_what_runs": True}).status_code == 200
     pool.refresh_from_db()
     assert pool.ray_url == EAST
@@ -116,7 +116,7 @@ def test_two_pools_have_two_names(operator: Api, pool: ResourcePool) -> None:
 def test_only_operators_see_or_set_a_pools_ray(
     who: str, request: pytest.FixtureRequest, pool: ResourcePool, api_of: Callable[[User], Api]
 ) -> None:
-    """Owners of teams included: an address that a tenant chose would be asked by our worker, from within."""
+    """Not even owners of teams: the worker would connect to an address chosen by a tenant."""
     api = api_of(request.getfixturevalue(who))
     assert change(api, pool, {"ray_url": "http://169.254.169.254"}).status_code == 403
     assert api.post("/pools", NEW).status_code == 403

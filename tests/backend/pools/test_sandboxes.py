@@ -1,4 +1,4 @@
-"""A job whose environment needs a sandbox waits where the pool's hosts say that they have none; others do not."""
+"""A job that needs a sandbox waits if the pool's hosts report that they have none; other jobs do not."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""New secrets of an installation: what the ones before signed or sealed is still good, until they are taken away."""
+"""Rotation of an installation's secrets: old signatures and seals stay valid until the old secrets are removed."""
 
 from datetime import datetime
 from io import StringIO
@@ -40,7 +40,7 @@ def test_running_and_launching_attempts_keep_their_token(settings: Any, attempt:
     given = attempt_token(attempt.job_id, attempt.n, attempt.fence)
     rotate(settings)
     assert attempt_of_token(given) == attempt
-    assert token_of(attempt) == given  # what the launcher hands over
+    assert token_of(attempt) == given  # what the launcher passes on
     take_away(settings)
     assert attempt_of_token(given) == attempt  # by its digest
 

@@ -1,4 +1,4 @@
-"""A site whose address is https, as its operator would set it: our own settings, read anew under that address."""
+"""A site with an https address, configured as its operator would: the settings, loaded for that address."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _told(https_environment: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def https_client(settings: Any, _told: dict[str, Any]) -> Callable[..., Client]:
-    """Browsers of that site. They come over http unless they say `secure=True`."""
+    """Browsers of that site. Requests are http unless they pass `secure=True`."""
     for name, value in _told.items():
         setattr(settings, name, value)
     return Client

@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapters 3, 4, 13 and 14: what every answer carries, and what no answer tells."""
+"""OWASP ASVS 5, chapters 3, 4, 13 and 14: what every response has, and what no response reveals."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_program_over_http_is_refused_without_redirect(https_client: Browsers, a
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("post", "/internal/engine/facts", 401),  # its own answer: there is no token here
+        ("post", "/internal/engine/facts", 401),  # its own response: there is no token here
         ("post", "/internal/engine/heartbeat", 401),
         ("get", "/internal/engine/assets/ast_1/manifest", 401),
         ("get", "/healthz", 200),
@@ -88,18 +88,18 @@ def test_program_over_http_is_refused_without_redirect(https_client: Browsers, a
 def test_inside_the_web_server_answers_over_http_itself(
     https_client: Browsers, db: None, method: str, path: str, status: int
 ) -> None:
-    """A redirect would lead the engine to a port without a certificate, and its job would look as if it never began."""
+    """A redirect would send the engine to a port without a certificate, and its job would seem never to start."""
     answer = getattr(https_client(), method)(path)
     assert (answer.status_code, answer.get("Location")) == (status, None)
     for told in ("/", "/accounts/login/"):
-        assert https_client().get(told).status_code == 301, "people are led on"
+        assert https_client().get(told).status_code == 301, "browsers are redirected"
 
 
 def test_nothing_that_is_somebodys_is_kept_by_a_browser(browser: Client, api: Any) -> None:
     for path in (*PAGES, *FOR_PROGRAMS, "/metrics"):
         answer = browser.get(path, headers={"Authorization": f"Bearer {api.key}"})
         assert "no-store" in answer["Cache-Control"], path
-    assert "no-store" not in browser.get(STATIC)["Cache-Control"], "what is everybody's may be kept"
+    assert "no-store" not in browser.get(STATIC)["Cache-Control"], "public files may be cached"
 
 
 @pytest.mark.long
@@ -144,7 +144,7 @@ def test_nothing_that_was_sent_is_traced_back(browser: Client) -> None:
 def test_a_parameter_given_twice_means_one_thing_everywhere(
     browser: Client, api: Any, other_team: Any, team: Any
 ) -> None:
-    """The last one, in the API and on pages, whoever reads it: what was judged is what is done."""
+    """The last value, in the API and on pages, for every reader: the checked value is the used one."""
     assert api.client.get("/api/v1/jobs?limit=0&limit=1", headers=api._headers()).status_code == 200
     assert api.client.get("/api/v1/jobs?limit=1&limit=0", headers=api._headers()).status_code == 422
     for first, last, status in ((other_team, team, 200), (team, other_team, 404)):

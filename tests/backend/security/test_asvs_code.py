@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapters 1, 3.2, 3.5 and 15.3: what our code never does, read off the code itself."""
+"""OWASP ASVS 5, chapters 1, 3.2, 3.5 and 15.3: what the code never does, checked on the source."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ TREES: Final = dict(trees())
 
 
 def calls(name: str) -> Iterator[tuple[ast.Call, str, str]]:
-    """Every call in a file: itself, what it is called on, its name."""
+    """Every call in a file: the node, its receiver, its name."""
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Call):
             on = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -40,7 +40,7 @@ def calls(name: str) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def is_fixed(node: ast.expr) -> bool:
-    """Text of ours: written down, or a constant's name."""
+    """A fixed text: a literal, or a constant's name."""
     match node:
         case ast.Constant():
             return True
@@ -56,7 +56,7 @@ def is_fixed(node: ast.expr) -> bool:
 
 
 def is_super(node: ast.expr) -> bool:
-    """A method of that name, of somebody else's class."""
+    """A method of that name, of a library's class."""
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super"
 
 

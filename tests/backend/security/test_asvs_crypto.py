@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapter 11: what hashes, seals and makes secrets."""
+"""OWASP ASVS 5, chapter 11: hashing, sealing and generating secrets."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ SPREADS_RETRIES = "backend/webhooks/settling.py"
 
 @pytest.mark.long
 def test_passwords_are_hashed_with_recommended_argon2id() -> None:
-    """OWASP's cheat sheet of 2025: 19 MiB, two passes. In a process of its own: the tests' own hashes are cheap."""
+    """OWASP's cheat sheet of 2025: 19 MiB, two passes. In a separate process: the tests' own hashes are cheap."""
     done = subprocess.run([sys.executable, "-c", HASH], cwd=ROOT, capture_output=True, text=True, check=True)
     found = re.fullmatch(r"argon2\$argon2id\$v=19\$m=(\d+),t=(\d+),p=\d+\$.+\n", done.stdout)
     assert found and int(found[1]) >= 19 * 1024 and int(found[2]) >= 2
@@ -60,7 +60,7 @@ def test_no_weak_hash_is_used() -> None:
 
 
 def test_nothing_secret_comes_from_a_guessable_source() -> None:
-    """`random`, and the ids of uuid, are for what may be guessed: how long to wait before the next try."""
+    """`random` and uuid's ids are for guessable values: how long to wait before the next try."""
     loads = set()
     for name, tree in TREES.items():
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapter 16.2: where log lines go and what time they tell."""
+"""OWASP ASVS 5, chapter 16.2: where log lines go, and their time zone."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ print(settings.ADMINS)
 
 
 def said() -> list[str]:
-    """In a process that was told to live in Tokyo."""
+    """In a process whose time zone is Tokyo."""
     environment = os.environ | {"TZ": "Asia/Tokyo", "LAMINAR_DEBUG": "0"}
     done = subprocess.run([sys.executable, "-c", SAY], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def test_times_of_log_lines_are_utc_wherever_the_machine_stands() -> None:
 
 @pytest.mark.long
 def test_logs_go_to_standard_error_and_nowhere_else() -> None:
-    """Django's own handler for mails is there, and has nobody to write to."""
+    """Django's own mail handler exists, and has no recipients."""
     _, handlers, admins = said()
     assert set(handlers.split()) - {"NullHandler:", "AdminEmailHandler:"} == {"StreamHandler:<stderr>"}
     assert admins == "[]"

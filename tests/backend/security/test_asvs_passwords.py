@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapter 6.2: any password that is long and not known to everybody, exactly as it was typed."""
+"""OWASP ASVS 5, chapter 6.2: any long password that is not commonly known is accepted, exactly as typed."""
 
 from collections.abc import Callable
 from html.parser import HTMLParser

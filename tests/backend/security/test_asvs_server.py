@@ -1,4 +1,4 @@
-"""OWASP ASVS 5, chapter 4.2: where a request ends and the next begins is not for the sender to blur. A real uvicorn."""
+"""OWASP ASVS 5, chapter 4.2: a sender cannot blur where a request ends and the next begins. A real uvicorn."""
 
 import socket
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ def test_request_with_ambiguous_length_is_refused(web_server: str, headers: byte
     request = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n" + CHUNKED + HIDDEN
     answers = exchanged(web_server, request)
     assert answers.startswith(b"HTTP/1.1 400"), answers[:200]
-    assert answers.count(b"HTTP/1.1 ") == 1 and b'"status": "ok"' not in answers, "nothing hidden in it was heard"
+    assert answers.count(b"HTTP/1.1 ") == 1 and b'"status": "ok"' not in answers, "no hidden request was handled"
 
 
 def test_an_ordinary_request_is_answered(web_server: str) -> None:

@@ -1,4 +1,4 @@
-"""SECURITY.md as far as a machine can judge it: every point has a row, every row a reason, every test is there."""
+"""SECURITY.md, as far as a test can check it: every point has a row, every row a reason, every test exists."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The store's port: what holds of the folder holds of S3, tried against a real server that speaks it."""
+"""The store's port: the same tests for the folder and for S3, on a real S3 server."""
 
 import os
 from collections.abc import Iterator

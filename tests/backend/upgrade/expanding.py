@@ -1,7 +1,7 @@
-"""Migrations that old code survives: it runs beside them while they are applied, and after, until it is replaced.
+"""Migrations that old code survives: it runs while they are applied, and after, until it is replaced.
 
-Old code inserts without a new column, so that has a default in the database or may be NULL. Nothing that old code names
-goes or gets another name. What Django's operations do not tell (SQL, Python) says `expands = "why"` on its Migration.
+Old code inserts without a new column, so that has a default in the database or may be NULL. Nothing that old code uses
+is removed or renamed. For operations opaque to Django (SQL, Python), the Migration states `expands = "why"`.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ HARMLESS: Final = (
 
 
 def what_old_code_would_miss(migration: migrations.Migration, made: frozenset[str] = frozenset()) -> Iterator[str]:
-    """`made`: models that came with migrations that no released code knows."""
+    """`made`: models created by migrations that no released code knows."""
     new = set(made)
     for operation in migration.operations:
         if isinstance(operation, migrations.CreateModel):
@@ -41,8 +41,8 @@ def _why_not(operation: Operation, migration: migrations.Migration) -> str:
             return _why_not_added(operation.name, operation.field)
         case migrations.RunSQL() | migrations.RunPython() | migrations.AddConstraint() | migrations.AlterField():
             says_why = bool(getattr(migration, "expands", ""))
-            return "" if says_why else f'{operation.describe()}: say `expands = "why old code goes on"` beside it'
-    return f"{operation.describe()}: old code still uses it; take it away a release later, and list it in CONTRACTED"
+            return "" if says_why else f'{operation.describe()}: state `expands = "why old code still works"` too'
+    return f"{operation.describe()}: old code still uses it; remove it a release later, and list it in CONTRACTED"
 
 
 def _why_not_added(name: str, field: "Field[object, object]") -> str:

@@ -1,6 +1,6 @@
-"""What /api/v1 promises to programs, a line each: routes, what they take and answer, fields and their types, values.
+"""The promises of /api/v1 to programs, one per line: routes, inputs and outputs, fields and their types, values.
 
-python -m tests.backend.upgrade.promises VERSION     writes the present release's, once, when it is released
+python -m tests.backend.upgrade.promises VERSION     writes this release's, once, at its release
 """
 
 import os
@@ -33,14 +33,14 @@ def rest_api() -> Schema:
 
 
 def broken(before: Set[str], now: Set[str]) -> list[str]:
-    """What a program of before relies on and misses, or does not give and is asked for."""
+    """Promises that an older program relies on and that are missing, and inputs that are newly required."""
     known = {_holder(line) for line in before}
     asked = {line for line in now - before if line.endswith(ASKED) and _holder(line) in known}
     return sorted({line for line in before - now if not line.endswith(ASKED)} | asked)
 
 
 def _holder(line: str) -> str:
-    """The route or the model that a line is about."""
+    """The route or the model of a line."""
     return line.partition(" takes ")[0] if "/" in line else line.partition(".")[0]
 
 
@@ -66,7 +66,7 @@ def _bodies(told: Schema) -> list[Schema]:
 
 
 def _asked_for(paths: Schema, schemas: Schema) -> set[str]:
-    """The models that a program writes, with those within them."""
+    """The models that a program sends, including nested ones."""
     operations = [operation for methods in paths.values() for operation in methods.values()]
     found, left = set[str](), [_bodies(operation.get("requestBody", {})) for operation in operations]
     while left:

@@ -10,9 +10,9 @@ from django.db.migrations.loader import MigrationLoader
 from tests.backend.upgrade.expanding import what_old_code_would_miss
 
 FIRST_RELEASE: Final = {"jobs": 2}
-"""0.1.0: the migrations of an app up to this number may do anything; of every other app the first."""
+"""0.1.0: migrations of an app up to this number may do anything; for every other app, the first."""
 CONTRACTED: Final[frozenset[str]] = frozenset()
-"""app.migration that takes away what no release that may still run uses."""
+"""app.migration that removes something unused by every release that may still run."""
 
 
 def since_the_first_release() -> list[migrations.Migration]:
@@ -82,7 +82,7 @@ def test_what_old_code_need_not_know_is_let_through(
 
 @pytest.mark.django_db
 def test_old_code_writes_rows_of_jobs_on_the_new_schema() -> None:
-    """Every column that came since has a value without being told: the release before does not know it."""
+    """Every newer column has a value by default: the previous release does not know it."""
     added = [
         (each.model_name, each.name)
         for migration in since_the_first_release()

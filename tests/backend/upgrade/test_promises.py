@@ -1,4 +1,4 @@
-"""What the guide for programs promises of /api/v1 ("What may change") is kept, from the first release on."""
+"""The guide's promises for /api/v1 ("What may change") are kept, from the first release on."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_breaking_changes_are_found_and_additions_are_not(gone: str, come: str, 
 
 
 def test_deprecations_name_their_replacement() -> None:
-    assert "marked <code>deprecated</code>" in GUIDE.read_text(), "which is what the guide promises"
+    assert "marked <code>deprecated</code>" in GUIDE.read_text(), "as the guide promises"
     silent = [told for told in _deprecated(rest_api()) if not re.search(r"\b(instead|in its place)\b", str(told))]
     assert silent == []
 

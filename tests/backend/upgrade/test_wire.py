@@ -24,7 +24,7 @@ def test_every_release_since_the_first_is_held() -> None:
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
 def test_messages_of_former_releases_are_understood(release: Any) -> None:
-    """The spec within an order is left to the jobs' own compatibility; everything else only grows."""
+    """Specs inside an order have their own compatibility rules; everything else only grows."""
     before, now = json.loads(release.read_text()), present()
     assert [found for name in before for found in breaks(before[name], now[name]) if "Spec." not in found] == []
 
@@ -33,7 +33,7 @@ def test_messages_of_former_releases_are_understood(release: Any) -> None:
     ("fault", "found"),
     [
         (lambda beat: beat["properties"].pop("step"), "Heartbeat.step is gone"),
-        (lambda beat: beat["required"].append("turns"), "Heartbeat.turns is asked for"),
+        (lambda beat: beat["required"].append("turns"), "Heartbeat.turns is required"),
         (lambda beat: beat["required"].remove("step"), "Heartbeat.step may be left out"),
         (lambda beat: beat["properties"]["step"].update(type="string"), "Heartbeat.step was"),
     ],
@@ -45,7 +45,7 @@ def test_a_change_that_would_break_a_running_job_is_found(fault: Callable[[Docum
 
 
 def test_later_driver_works_with_this_control_plane(attempt: JobAttempt, now: datetime) -> None:
-    """It tells more: a field in a heartbeat, in a batch and in a fact, and a fact of a kind that is not known yet."""
+    """It sends more: fields in a heartbeat, a batch and a fact, and a fact of an unknown kind."""
     client = Client(headers={"Authorization": f"Bearer {attempt_token(attempt.job_id, attempt.n, attempt.fence)}"})
     about = {"attempt": attempt.n, "fence": attempt.fence, "later": {"x": [1]}}
     bodies = [

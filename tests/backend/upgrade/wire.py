@@ -1,6 +1,6 @@
-"""What driver and control plane tell each other, as the schemas of one release; and what a later one may not change.
+"""Messages between driver and control plane, as the schemas of one release; and what a later one may not change.
 
-python -m tests.backend.upgrade.wire VERSION     writes the present release's, once, when it is released
+python -m tests.backend.upgrade.wire VERSION     writes this release's, once, at its release
 """
 
 import json
@@ -15,10 +15,10 @@ from engine.spec.control import AttemptOrder, FactAck, FactBatch, Heartbeat, Hea
 
 Schema = Mapping[str, Any]
 TO_CONTROL: Final[tuple[type[BaseModel], ...]] = (FactBatch, Heartbeat)
-"""A driver says it, and may be the older one or the newer one."""
+"""A driver sends it, and may be older or newer."""
 TO_DRIVER: Final[tuple[type[BaseModel], ...]] = (FactAck, HeartbeatReply, AttemptOrder)
 FOLDER: Final = Path(__file__).parent
-# A list of choices may grow only where who reads it passes over what it does not know.
+# A list of choices may grow only if its reader ignores unknown values.
 _KINDS: Final = frozenset({"Fact.body", "ControlRequest.kind"})
 
 
@@ -27,7 +27,7 @@ def present() -> dict[str, Schema]:
 
 
 def breaks(before: Schema, now: Schema) -> Iterator[str]:
-    """What a peer of before would say, or needs to be told, that now is refused or missing."""
+    """Messages or fields of an older peer that are now refused or missing."""
     then, later = _models(before), _models(now)
     for name, model in then.items():
         if name not in later:
@@ -41,9 +41,9 @@ def _breaks_of(name: str, before: Schema, now: Schema) -> Iterator[str]:
     for field in fields.keys() - kept.keys():
         yield f"{name}.{field} is gone"
     for field in set(now.get("required", ())) - set(before.get("required", ())):
-        yield f"{name}.{field} is asked for, and a release before does not tell it"
+        yield f"{name}.{field} is required, and an earlier release does not send it"
     for field in set(before.get("required", ())) - set(now.get("required", ())):
-        yield f"{name}.{field} may be left out, and a release before asks for it"
+        yield f"{name}.{field} may be omitted, and an earlier release requires it"
     for field in fields.keys() & kept.keys():
         was, is_now = _bare(fields[field]), _bare(kept[field])
         if was != is_now and f"{name}.{field}" not in _KINDS:
@@ -55,7 +55,7 @@ def _models(schema: Schema) -> dict[str, Schema]:
 
 
 def _bare(schema: Any) -> Any:
-    """Without words for people, and without defaults: each side has its own."""
+    """Without descriptions and defaults: each side has its own."""
     if isinstance(schema, Mapping):
         return {key: _bare(value) for key, value in schema.items() if key not in {"title", "description", "default"}}
     return [_bare(value) for value in schema] if isinstance(schema, list) else schema

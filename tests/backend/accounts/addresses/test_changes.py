@@ -1,5 +1,5 @@
-"""Moving to another address: proved from the new one, told to the old one and cancellable there, and nobody learns who
-else is here."""
+"""Changing the address: confirmed from the new one, reported to the old one and cancellable there, without revealing
+other accounts."""
 
 import contextlib
 from collections.abc import Callable
@@ -28,7 +28,7 @@ PASSWORD, NEW = "still-waters-run-deep", "new@example.org"
 
 @pytest.fixture
 def ada(alice: User) -> Client:
-    """Alice at her browser, who has just said her password."""
+    """Alice's browser, with a recently entered password."""
     alice.set_password(PASSWORD)
     alice.save()
     return signed_in(alice)
@@ -60,13 +60,13 @@ def test_a_wish_moves_nothing_until_the_new_address_answers(ada: Client, alice: 
     assert asks(ada).status_code == 302
     assert email_of(alice) == "alice@example.org" and person_at(NEW) is None
     link = path_in(letters_to(NEW)[0])
-    assert ada.get(link).status_code == 200 and email_of(alice) == "alice@example.org", "looking is not doing"
+    assert ada.get(link).status_code == 200 and email_of(alice) == "alice@example.org", "GET changes nothing"
     assert ada.post(link)["Location"] == "/accounts/email/"
     alice.refresh_from_db()
     assert alice.email == NEW and is_proved(alice)
     assert list(EmailAddress.objects.filter(user=alice).values_list("email", flat=True)) == [NEW]
     assert actions() == ["address.change_asked", "address.changed"]
-    assert ada.post(link).status_code == 404, "once"
+    assert ada.post(link).status_code == 404, "single use"
     assert "no longer with this address" in letters_to("alice@example.org")[1]
 
 
@@ -91,7 +91,7 @@ def test_the_link_is_no_use_to_anybody_else(ada: Client, alice: User, charlie: U
 
 def test_an_address_in_use_is_answered_like_a_fresh_one(ada: Client, alice: User, charlie: User, posts: None) -> None:
     answers, num_queries = [], set()
-    asks(ada, "before@example.org")  # each of the two replaces a wish
+    asks(ada, "before@example.org")  # each of the two replaces an open request
     for email in (NEW, charlie.email):
         with CaptureQueriesContext(connection) as asked:
             answer = asks(ada, email)
@@ -99,10 +99,10 @@ def test_an_address_in_use_is_answered_like_a_fresh_one(ada: Client, alice: User
         page = ada.get("/accounts/email/").content.decode().replace(email, "WHERE")
         answers.append((answer.status_code, answer["Location"], page.split("csrfmiddlewaretoken")[0]))
         assert len(letters_to(email)) == 1
-    assert answers[0] == answers[1] and len(num_queries) == 1, "nor does the time tell: as many queries and letters"
+    assert answers[0] == answers[1] and len(num_queries) == 1, "the time is equal too: as many queries and mails"
     to_old = [letter.replace(NEW, "W").replace(charlie.email, "W") for letter in letters_to(alice.email)[1:]]
     assert to_old[0].split("http")[0] == to_old[1].split("http")[0]
-    assert "http" not in letters_to(charlie.email)[0], "its owner is told, and gets no link"
+    assert "http" not in letters_to(charlie.email)[0], "its owner is notified, without a link"
     assert email_of(alice) == "alice@example.org"
 
 
@@ -120,7 +120,7 @@ def test_the_old_address_takes_it_back_and_everybody_is_out(
     posts: None,
     is_done: bool,
 ) -> None:
-    """Somebody who knows the password moves the account; its owner reads the letter to the old address."""
+    """An intruder with the password changes the address; the owner reads the mail to the old address."""
     asks(ada)
     proof = path_in(letters_to(NEW)[0])
     if is_done:
@@ -132,13 +132,13 @@ def test_the_old_address_takes_it_back_and_everybody_is_out(
     alice.refresh_from_db()
     assert alice.email == "alice@example.org" and is_proved(alice) and person_at(NEW) is None
     assert not alice.has_usable_password() and ada.get("/jobs/").status_code == 302
-    assert owner.post(link).status_code == 404, "once"
+    assert owner.post(link).status_code == 404, "single use"
     for other in letters_to(NEW):
         if is_done and "cancel" in other:
-            assert owner.post(path_in(other)).status_code == 404, "what was asked for since is dead too"
+            assert owner.post(path_in(other)).status_code == 404, "later requests are cancelled too"
     owner.post("/accounts/password/reset/", {"email": "alice@example.org"})
     owner.post(path_in(letters_to("alice@example.org")[-1]), {"password": PASSWORD * 2, "again": PASSWORD * 2})
-    assert User.objects.get(pk=alice.pk).check_password(PASSWORD * 2), "and its owner comes in again"
+    assert User.objects.get(pk=alice.pk).check_password(PASSWORD * 2), "the owner can sign in again"
     assert actions()[-1] == "address.change_cancelled"
 
 
@@ -170,7 +170,7 @@ def test_withdrawn_change_moves_nothing_and_stays_cancellable(ada: Client, alice
     assert ada.post(path_in(letters_to(NEW)[0])).status_code == 404 and email_of(alice) == "alice@example.org"
     assert actions() == ["address.change_asked", "address.change_withdrawn"]
     Client().post(path_in(letters_to("alice@example.org")[0]))
-    assert ada.get("/jobs/").status_code == 302, "whoever asked is out, also if they took it back"
+    assert ada.get("/jobs/").status_code == 302, "the requester is signed out, even after withdrawing"
 
 
 def test_what_is_stored_opens_nothing(alice: User) -> None:

@@ -1,4 +1,4 @@
-"""An address counts only once proved: who may come in, join and be found by it, and what a migration left."""
+"""An address counts only once verified: for sign-in, joining and lookup, and after a migration."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ Behave = Callable[..., None]
 
 
 def claims_without_proof(user: User, email: str) -> User:
-    """As the page that is gone left it behind."""
+    """As a page that no longer exists left it."""
     EmailAddress.objects.filter(user=user).delete()
     User.objects.filter(pk=user.pk).update(email=email)
     EmailAddress.objects.create(user=user, email=email, verified=False, primary=True)
@@ -48,7 +48,7 @@ def test_an_address_that_was_never_proved_takes_no_invitation(team: Team, alice:
     with pytest.raises(NotYours):
         join(token, claims_without_proof(charlie, ADA), now=NOW)
     vouch_for(charlie)
-    assert join(token, charlie, now=NOW).role == Role.OWNER, "the same with proof"
+    assert join(token, charlie, now=NOW).role == Role.OWNER, "the same once verified"
 
 
 def test_openid_finds_only_who_has_proved_the_address(client: Client, behave: Behave, charlie: User) -> None:  # noqa: F811
@@ -125,7 +125,7 @@ def test_owners_first_sign_in_ejects_the_invitations_sender(
     posts: None,
     by_mail: bool,
 ) -> None:
-    """The inviter makes the account of the address that they invited, and waits for its owner."""
+    """The inviter creates the invited address' account, and waits for its owner."""
     invitation, token = invite(
         Acting(user=alice, team=team, role=Role.OWNER), email=ADA, role=Role.MEMBER, now=database_now()
     )

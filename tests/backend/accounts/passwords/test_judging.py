@@ -1,4 +1,4 @@
-"""A new password is judged by the words around the person and by known breaches, without a network."""
+"""New passwords are checked against context words and known breaches, without a network."""
 
 import hashlib
 import random
@@ -31,7 +31,7 @@ def refused(password: str, user: User | None = None) -> bool:
 
 
 def file_of(folder: Path, passwords: list[str], *, end: str = "\r\n", last: bool = True) -> Path:
-    """As it is downloaded: lines end as on Windows, the last perhaps not at all."""
+    """As downloaded: with CRLF line ends, the last one optional."""
     lines = sorted(f"{hashlib.sha1(each.encode()).hexdigest().upper()}:{len(each)}" for each in passwords)
     path = folder / "pwned.txt"
     path.write_bytes((end.join(lines) + (end if last and lines else "")).encode())
@@ -83,7 +83,7 @@ def test_a_breached_password_is_taken_nowhere(settings: Any, tmp_path: Path, ali
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, breached_passwords_file=str(path))
     assert refused(GOOD, alice) and not refused("rivers-find-their-way", alice)
     path.unlink()
-    assert refused("rivers-find-their-way", alice), "what cannot be judged is not let through"
+    assert refused("rivers-find-their-way", alice), "unchecked passwords are refused"
 
 
 @pytest.mark.parametrize(

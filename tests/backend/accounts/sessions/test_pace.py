@@ -1,4 +1,4 @@
-"""How often a person's browsers may ask for pages: far more than pages pull by themselves, and not without end."""
+"""How often a user's browsers may request pages: far more than pages poll by themselves, but bounded."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ def browser_of(user: User) -> Client:
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time stands still; three pages a minute."""
+    """A fixed clock; three pages a minute."""
     now = [1_000.0]
     monkeypatch.setattr(module, "pace", Pace(lambda: now[0]))
     monkeypatch.setattr(module, "PAGES_A_MINUTE", 3)
@@ -40,9 +40,9 @@ def test_a_person_asks_so_often_in_however_many_browsers(
     assert [each.get("/jobs/").status_code for each in (here, there, here, there, here)] == [200, 200, 200, 429, 429]
     refused = here.get("/jobs/")
     assert b"go on in 20 s" in refused.content and refused["Retry-After"] == "20"
-    assert his.get("/jobs/").status_code == 200, "somebody else is not held up"
+    assert his.get("/jobs/").status_code == 200, "another user is not limited"
     pass_time(20)
-    assert [here.get("/jobs/").status_code for _ in range(2)] == [200, 429], "and refusals have counted nothing"
+    assert [here.get("/jobs/").status_code for _ in range(2)] == [200, 429], "refusals are not counted"
 
 
 def test_keys_and_who_is_not_signed_in_have_rates_of_their_own(
@@ -64,7 +64,7 @@ def test_a_refusal_costs_the_database_less_than_the_page(alice: User, pass_time:
             return len(asked)
 
     of_a_page, _ = statements(200), statements(200)
-    assert statements(429) == 2 < of_a_page, "the session and the person"
+    assert statements(429) == 2 < of_a_page, "the session and the user"
 
 
 def test_thirty_open_pages_that_pull_every_second_never_meet_it() -> None:

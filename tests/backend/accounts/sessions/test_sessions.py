@@ -1,4 +1,4 @@
-"""Where somebody is signed in: listed, ended by hand, when idle and after its time, with its sockets."""
+"""A user's sessions: listed, ended by hand, when idle and after their time, with their sockets."""
 
 import os
 from collections.abc import Callable
@@ -49,8 +49,8 @@ def test_each_browser_is_listed_and_this_one_is_marked(alice: User) -> None:
     own, _ = browser_of(alice), browser_of(alice, "curl/8.5.0")
     page = own.get("/accounts/sessions/").content.decode()
     assert page.count("this one") == 1 and "Firefox on Linux" in page and "curl" in page and "127.0.0.1" in page
-    assert key_of(own) not in page, "a session's key opens it"
-    assert page.count('name="end"') == 1, "this one ends by signing out"
+    assert key_of(own) not in page, "a session's key is secret"
+    assert page.count('name="end"') == 1, "the current session ends by signing out"
 
 
 def test_sign_in_is_recorded_without_a_further_request(alice: User) -> None:
@@ -95,7 +95,7 @@ def test_an_operator_ends_all_of_a_person(alice: User, bob: User, team: Team) ->
 def test_one_that_nobody_uses_ends(alice: User) -> None:
     client = browser_of(alice)
     ago(client, seen_at=idle_limit() - timedelta(minutes=5))
-    assert is_in(client), "and was seen now"
+    assert is_in(client), "and the visit is recorded"
     ago(client, seen_at=idle_limit() + timedelta(minutes=5))
     assert not is_in(client) and not Session.objects.exists()
 
@@ -151,7 +151,7 @@ def test_the_sockets_of_a_session_end_with_it(how: str, watch: Callable[..., Wat
         browser_of(alice).post("/accounts/sessions/", {"end": SignedIn.objects.get(pk=key).public_id})
     else:
         ago(watcher.http, seen_at=idle_limit() + timedelta(minutes=1))
-        alice.save()  # any notice that has it asked again: within half a minute it is asked anyway
+        alice.save()  # any notice triggers a new check, which also runs every half minute
     assert watcher.closed_with()[0] == 4403
 
 

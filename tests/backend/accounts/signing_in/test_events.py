@@ -1,4 +1,4 @@
-"""What happens at the door stands in the audit log of every team that relies on the person, and no flood fills it."""
+"""Sign-in events are in the audit log of every team of the user, and no flood fills it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_flood_of_failures_ends_and_hides_no_success(
     tries(client, ada.email)
     assert told(team.pk) == ["sign_in.failed"] * 3 + ["user.signed_in"]
     assert told(chains.SITE) == ["sign_in.failed"] * 2
-    assert "not_written" in AuditEntry.objects.get(team=team, seq=3).data, "the last one says that there is more"
+    assert "not_written" in AuditEntry.objects.get(team=team, seq=3).data, "the last entry notes that more follow"
 
 
 def test_being_stopped_is_told(client: Client, ada: User, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:

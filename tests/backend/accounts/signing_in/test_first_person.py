@@ -1,4 +1,4 @@
-"""A site that nobody can sign in to says how to begin; afterwards it costs nothing to know that somebody can."""
+"""A site without users explains the bootstrap; afterwards checking for users costs nothing."""
 
 import pytest
 from django.db import connection

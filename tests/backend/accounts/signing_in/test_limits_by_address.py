@@ -1,4 +1,4 @@
-"""Limits by address: who has a network of IPv6 is one stranger, whatever door they knock at."""
+"""Limits by address: an IPv6 network counts as one client, at every way of signing in."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +27,6 @@ def test_a_whole_network_counts_as_one_address(door: str) -> None:
         return set(RateBucket.objects.values_list("name", flat=True))
 
     first = buckets_after("2001:db8:1:2::1")
-    assert first, "this door counts"
-    assert buckets_after("2001:db8:1:2:ffff::9") == first, "another address of the same network is nobody new"
-    assert buckets_after("2001:db8:1:3::1") > first, "the next network is somebody else"
+    assert first, "this route counts"
+    assert buckets_after("2001:db8:1:2:ffff::9") == first, "another address of the same network shares its limit"
+    assert buckets_after("2001:db8:1:3::1") > first, "the next network has its own limit"

@@ -1,4 +1,4 @@
-"""Open sign-up: whoever proves an address comes in, with a team of their own; nobody learns who is here already."""
+"""Open sign-up: a verified address gives an account with its own team, and reveals no other account."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,9 +36,9 @@ def test_sign_up_needs_the_mailed_verification(client: Client, is_open: None) ->
     Client().post("/accounts/login/", {"login": NEW, "password": PASSWORD})
     link = path_in(letters_to(NEW)[0].split("Thank you")[0])
     stranger = Client()
-    assert b"It is mine" in stranger.get(link).content and not is_proved(user), "looking is not doing"
+    assert b"It is mine" in stranger.get(link).content and not is_proved(user), "GET changes nothing"
     stranger.post(link)
-    assert is_proved(user) and stranger.get("/jobs/").status_code == 302, "the letter signs nobody in"
+    assert is_proved(user) and stranger.get("/jobs/").status_code == 302, "the mail does not sign in"
     client.post("/accounts/login/", {"login": NEW, "password": PASSWORD})
     assert client.get("/jobs/").status_code == 200 and user.memberships.get().role == Role.OWNER
 

@@ -1,4 +1,4 @@
-"""A forgotten password: by mail, or by an operator's link where no mail goes out; nobody learns who is here."""
+"""Password resets: by mail, or by an operator's link if there is no mail, without revealing accounts."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,9 +49,9 @@ def test_a_letter_brings_a_link_that_sets_a_new_password_once(client: Client, ad
     assert client.get(link).status_code == 200
     assert sets(client, link)["Location"] == "/accounts/login/"
     ada.refresh_from_db()
-    assert ada.check_password(NEW) and "_auth_user_id" not in client.session, "it signs nobody in"
+    assert ada.check_password(NEW) and "_auth_user_id" not in client.session, "it does not sign in"
     assert elsewhere.get("/jobs/").status_code == 302, "every session has ended"
-    assert sets(client, link).status_code == 404, "once"
+    assert sets(client, link).status_code == 404, "single use"
     done = AuditEntry.objects.filter(target=ada.public_id).order_by("seq")
     assert [entry.action for entry in done][-2:] == ["password.reset_asked", "password.reset"]
 
@@ -61,7 +61,7 @@ def test_an_unknown_address_is_answered_alike(client: Client, ada: User, posts: 
         forgets(client, email).content.decode().replace(email, "WHO") for email in (ada.email, NOBODY)
     )  # fmt: skip
     assert known == unknown
-    assert len(letters_to(ada.email)) == len(letters_to(NOBODY)) == 1, "and takes as long: a letter goes out to both"
+    assert len(letters_to(ada.email)) == len(letters_to(NOBODY)) == 1, "and takes as long: both get a mail"
     assert "http" not in letters_to(NOBODY)[0] and ResetLink.objects.count() == 1
 
 
@@ -81,7 +81,7 @@ def test_a_new_password_is_judged(
     link = path_in(letters_to(ada.email)[0])
     answer = sets(client, link, password, again)
     assert answer.status_code == 422 and said in answer.content.decode()
-    assert sets(client, link).status_code == 302, "the link is not spent by a slip"
+    assert sets(client, link).status_code == 302, "a typing error does not use up the link"
 
 
 def test_reset_link_ends_by_expiry_newer_link_or_closed_account(ada: User) -> None:
@@ -106,7 +106,7 @@ def test_the_second_factor_is_still_asked_for(client: Client, ada: User, posts: 
 
 
 def test_mailed_reset_claims_account_with_unverified_address(client: Client, ada: User, posts: None) -> None:
-    """Somebody signed up with another's address, or wrote it over their own when one still could."""
+    """Someone signed up with another's address, or once set it on their own account."""
     claims_without_proof(ada, NOBODY)
     with pytest.raises(CommandError, match="not verified"):
         call_command("account", "reset", NOBODY)

@@ -1,4 +1,4 @@
-"""Small servers that answer wrongly, and the names of the faults that a look finds."""
+"""Small servers that answer wrongly, and the names of the faults that a check finds."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ def faults(found: Iterable[Finding]) -> set[str]:
 
 @pytest.fixture
 def answering() -> Iterator[Answers]:
-    """Starts a web server that answers everything in one way, or leads to `itself`; its address."""
+    """Starts a web server with one response to every request, or a redirect to `itself`; its address."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(status: int, location: str = "") -> str:
@@ -48,7 +48,7 @@ def answering() -> Iterator[Answers]:
 
 
 class _Smtp(StreamRequestHandler):
-    """Takes nobody's password and no letter to nobody@…; knows no TLS."""
+    """Accepts no login, no mail to nobody@…, and no TLS."""
 
     answers = {
         b"EHLO": b"250-here\r\n250 AUTH PLAIN",

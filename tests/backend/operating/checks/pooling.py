@@ -1,5 +1,5 @@
-"""A pooler in transaction mode before a real Postgres: a connection gets whatever server process is free, and gives it
-back when its transaction ends. It speaks as much of the protocol as psycopg needs."""
+"""A pooler in transaction mode in front of a real Postgres: a connection gets any free server process, and returns it
+when its transaction ends. It implements as much of the protocol as psycopg needs."""
 
 import os
 import socket
@@ -65,7 +65,7 @@ class TransactionPooler:
                 self._idle.append(server)
 
     def _answer(self, server: socket.socket, client: socket.socket | None) -> bytes:
-        """Until the server is ready again: whether it is in a transaction."""
+        """Reads until the server is ready; returns whether it is in a transaction."""
         while True:
             kind, size = _exactly(server, 1), _exactly(server, 4)
             body = _exactly(server, struct.unpack("!i", size)[0] - 4)

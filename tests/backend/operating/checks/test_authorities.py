@@ -1,4 +1,4 @@
-"""LAMINAR_CA_FILE as `doctor` sees it: each of its faults is found by name, before or after it hurts."""
+"""LAMINAR_CA_FILE in `doctor`: each of its faults is found by name, before or after it has an effect."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.certificates import Authority
 
 NOW = datetime.now(UTC)
 BEFORE = NOW - timedelta(days=60)
-"""What lasts for a day from now on was far from its end then."""
+"""A certificate with a day left was far from its end then."""
 
 
 @pytest.fixture

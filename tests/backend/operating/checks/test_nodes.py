@@ -1,4 +1,4 @@
-"""What a node says of itself is judged part by part; a cluster that runs no job of ours is found."""
+"""A node's report is judged part by part; a cluster that cannot run Laminar's jobs is found."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Postgres and Valkey as `doctor` sees them: those of the tests are well, and each of their faults is found by name."""
+"""Postgres and Valkey in `doctor`: those of the tests are good, and each of their faults is found by name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ AWAY = "127.0.0.1:9"
 
 @pytest.fixture
 def database_url(db: None) -> str:
-    """Of the database of the tests."""
+    """Of the tests' database."""
     name = settings.DATABASES["default"]["NAME"]
     return urlunsplit(urlsplit(settings.ENVIRONMENT.database_url)._replace(path=f"/{name}"))
 
@@ -38,7 +38,7 @@ def test_a_postgres_that_is_away_is_found_without_its_password(broken: Broken) -
 
 
 def test_a_way_to_postgres_that_others_share_needs_tls(broken: Broken, database_url: str) -> None:
-    """libpq goes to the address, and checks and tells the name."""
+    """libpq connects to the address, but checks and reports the name."""
     elsewhere = database_url.replace("@127.0.0.1:", "@db.example.org:") + "?hostaddr=127.0.0.1"
     assert "postgres.plain" in faults(postgres.look_at_postgres(broken(database_url=elsewhere)))
 
@@ -46,7 +46,7 @@ def test_a_way_to_postgres_that_others_share_needs_tls(broken: Broken, database_
 def test_a_pooler_in_transaction_mode_is_found(broken: Broken, database_url: str) -> None:
     with pooling(database_url) as url:
         with psycopg.connect(url, autocommit=True) as db:
-            assert db.execute("SELECT 6 * 7").fetchone() == (42,), "it is a Postgres for all that"
+            assert db.execute("SELECT 6 * 7").fetchone() == (42,), "it is a Postgres nevertheless"
         assert faults(postgres.look_at_postgres(broken(database_url=url))) == {"postgres.pooler"}
 
 
@@ -82,7 +82,7 @@ def test_a_superuser_is_a_warning(broken: Broken, database_url: str) -> None:
 
 
 def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database_url: str) -> None:
-    """A Postgres that was made without a locale makes such databases."""
+    """A Postgres created without a locale creates such databases."""
     name, parts = "laminar_of_bytes", urlsplit(database_url)
     password = (settings.ENVIRONMENT.ray_token_file.parent / "postgres-postgres").read_text().strip()
     operator = parts._replace(netloc=f"postgres:{password}@{parts.hostname}:{parts.port}")
@@ -109,7 +109,7 @@ def test_a_postgres_that_is_too_old_is_found(version: str, fault: str) -> None:
 
 
 def test_a_standby_is_found(broken: Broken, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Postgres looks for pg_catalog last where a path names it last; so a function of ours is found before its own."""
+    """Postgres searches pg_catalog last if a path names it last, so the test's function precedes its own."""
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("CREATE FUNCTION public.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
     try:
@@ -122,7 +122,7 @@ def test_a_standby_is_found(broken: Broken, database_url: str, monkeypatch: pyte
 
 @pytest.fixture
 def valkey() -> Iterator[Any]:
-    """The one of the tests; what a test sets is set back."""
+    """The tests' own; settings are restored after a test."""
     client: Any = redis.Redis.from_url(settings.ENVIRONMENT.broker_url, decode_responses=True)
     names = ("maxmemory-policy", "save", "appendonly", "maxmemory")
     before = {name: client.config_get(name)[name] for name in names}
@@ -188,4 +188,4 @@ def test_a_way_to_valkey_that_others_share_needs_tls() -> None:
 def test_clocks_that_differ_are_found_and_slow_answers_are_not(broken: Broken, database_url: str) -> None:
     assert faults(clock.look_at_clock(broken(database_url=database_url))) == set()
     assert clock.judge(90.0, 100.0, 101.0, "it").fault == clock.judge(111.0, 100.0, 101.0, "it").fault == "clock.apart"
-    assert clock.judge(150.0, 100.0, 200.0, "it").fault == "", "an answer that took long says little of the clock"
+    assert clock.judge(150.0, 100.0, 200.0, "it").fault == "", "a slow response proves little about the clock"

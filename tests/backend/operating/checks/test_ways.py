@@ -36,13 +36,13 @@ def test_a_ray_with_what_the_pools_promise_is_well(with_ray: Environment) -> Non
 
 
 def test_a_pool_that_promises_more_than_ray_has_is_found(with_ray: Environment) -> None:
-    """Ten devices of a pool of CPUs share a core, as where they are placed."""
+    """Ten devices of a pool of CPUs share a core, as in placement."""
     ResourcePool.objects.create(name="large", flavor="cpu", capacity=80)
     assert faults(ray.look_at_ray(with_ray)) == set()
     ResourcePool.objects.create(name="one more", flavor="cpu", capacity=1)
     assert faults(ray.look_at_ray(with_ray)) == {"ray.too_few_devices"}
     ResourcePool.objects.update(autoscales=True, device="cpu")
-    assert faults(ray.look_at_ray(with_ray)) == set(), "hosts come when a job asks for them"
+    assert faults(ray.look_at_ray(with_ray)) == set(), "hosts are added when a job needs them"
 
 
 def test_a_ray_without_devices_is_found(with_ray: Environment, dashboard: Dashboard) -> None:
@@ -78,9 +78,9 @@ def test_pools_own_ray_is_checked_with_its_token_and_named(
     site = replace(with_ray, ray_url="http://127.0.0.1:9", ray_tokens_dir=str(tmp_path / "tokens"))
     pool = ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url, ray_token="east")
     found = list(ray.look_at_ray(site))
-    assert faults(found) == {"ray.refused"} and dashboard.url in found[0].told, "its token is not there"
+    assert faults(found) == {"ray.refused"} and dashboard.url in found[0].told, "its token is missing"
     (tmp_path / "tokens" / "east").write_text(TOKEN)
-    assert faults(ray.look_at_ray(site)) == set(), "nothing runs on the site's own Ray, which nobody needs"
+    assert faults(ray.look_at_ray(site)) == set(), "the site's own Ray is unused and not needed"
     ResourcePool.objects.create(name="here", flavor="cpu", capacity=8)
     found = list(ray.look_at_ray(site))
     assert [each.told.partition(":")[0] for each in found if each.fault] == ["the site's own Ray"]
@@ -107,7 +107,7 @@ def test_a_token_that_others_could_read_on_its_way_is_a_warning() -> None:
 
 
 class Careless:
-    """A store that takes everything, and does not do the rest."""
+    """A store that accepts everything, and fails at everything else."""
 
     def __init__(self, *, gives: bytes | Exception, forgets: bool) -> None:
         self._gives, self._forgets, self._kept = gives, forgets, b""
@@ -278,7 +278,7 @@ def test_a_backup_that_is_old_or_was_never_taken_is_found(broken: Broken) -> Non
     _heard_of(BEAT, s_ago=1)
     _heard_of(CANARY, s_ago=1)
     someone = User.objects.create_user("ada@example.org")
-    assert faults(work.look_at_work(broken())) == set(), "a site that began today has none yet"
+    assert faults(work.look_at_work(broken())) == set(), "a new site has none yet"
     User.objects.filter(pk=someone.pk).update(date_joined=database_now() - timedelta(days=3))
     assert faults(work.look_at_work(broken())) == {"work.backup_old"}
     _heard_of("backup", s_ago=20 * 3600)
