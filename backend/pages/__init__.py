@@ -1,1 +1,1 @@
-"""Pages in the browser, made on the server."""
+"""Server-rendered pages."""

@@ -1,8 +1,8 @@
-"""Maintenance that is announced, for a banner on every page.
+"""Announced maintenance, for a banner on every page.
 
 Invariants:
-- looking costs one statement in `LOOKS_EVERY_S` and process, and never breaks a page;
-- who is not signed in is told nothing.
+- a process queries the database at most once in `LOOKS_EVERY_S`, and an error never breaks a page;
+- anonymous visitors see no announcements.
 """
 
 import threading
@@ -21,7 +21,7 @@ LOOKS_EVERY_S: Final = 5.0
 
 
 class Looks:
-    """What was announced as of the last look."""
+    """The announcements as of the last query."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -42,7 +42,7 @@ class Looks:
         return self._known
 
     def forget(self) -> None:
-        """In the process of who has just changed something, their next page shows it."""
+        """Called in the process that changed an announcement, so that the next page shows the change."""
         self._due_at = 0.0
 
 

@@ -1,8 +1,8 @@
-"""The same job by a program: as curl, as Python, on the command line.
+"""The submission of a form's job as code: curl, Python and command line.
 
 Invariants:
-- all three say the same body, without what has its default: the API fills it in;
-- nothing that a user wrote leaves its quotes.
+- all three send the same body, without default values: the API fills them in;
+- user input is always quoted, and cannot break out of its quotes.
 """
 
 import json
@@ -32,7 +32,7 @@ class Call:
 
 
 def calls(body: Mapping[str, Any]) -> list[Call]:
-    """`body`: as POST /jobs takes it."""
+    """`body`: the body of POST /jobs."""
     return [
         Call(key="curl", title="curl", text=curl.post("/jobs", dict(body), idempotent=True)),
         Call(key="python", title="Python", text=_python(body)),
@@ -49,7 +49,7 @@ def _python(body: Mapping[str, Any]) -> str:
 
 
 def _literal(value: object, indent: int) -> str:
-    """As Python writes it; what is long is laid out in lines."""
+    """A Python literal; long values are laid out on several lines."""
     within, end = " " * (indent + 4), " " * indent
     match value:
         case dict() if value:
@@ -66,11 +66,11 @@ def _literal(value: object, indent: int) -> str:
 
 
 def _literal_text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # each escape of JSON is one of Python, and means the same there
+    return json.dumps(text, ensure_ascii=False)  # every JSON escape means the same in Python
 
 
 def _command(body: Mapping[str, Any]) -> str:
-    """The document's lines begin with a brace or a blank, so that none of them ends it."""
+    """Every line of the document begins with a brace or a blank, so none ends the here-document."""
     flags = {"project": "--project", "pool": "--pool", "start_from": "--from"}
     said = " ".join(f"{flag} {shlex.quote(body[name])}" for name, flag in flags.items() if name in body)
     return f"laminar submit - {said} <<'SPEC'\n{json.dumps(body['spec'], ensure_ascii=False, indent=2)}\nSPEC\n"

@@ -1,8 +1,8 @@
-"""The team's audit log: who did what to which thing, and whether the log is unchanged.
+"""The team's audit log: who did what to which target, and whether the log is unchanged.
 
 Invariants:
-- it is shown to whom the API shows it (scope `audit:read`: admins and owners), and nothing here changes it;
-- the chain is checked when somebody asks, over all of it: that an entry is shown does not prove it.
+- the log is visible to those who can read it by API (scope `audit:read`: admins and owners), and read-only;
+- the chain is verified only on request, and then as a whole: a displayed entry is not thereby verified.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ from backend.pages.team_views import acting_in, frame_of
 
 ENTRIES_A_PAGE: Final = 50
 MOST_CHECKED: Final = 20_000
-"""A second of work; a longer log is checked by `manage.py verify_audit`."""
+"""Takes about a second; `manage.py verify_audit` checks longer logs."""
 _LONGEST_FILTER: Final = 80
 
 
@@ -38,7 +38,7 @@ _LONGEST_FILTER: Final = 80
 class Shown:
     entry: AuditEntry
     actor: str
-    """A name where there is one."""
+    """A name if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     """With `check`, the whole chain is verified."""
     acting = acting_in(request)
     if "audit:read" not in acting.scopes:
-        raise PermissionDenied("The audit log is for admins and owners of the team.")
+        raise PermissionDenied("Only team admins and owners can view the audit log.")
     asked = _asked(request)
     entries, wrong = _found(acting.team, asked)
     rows = list(entries[: ENTRIES_A_PAGE + 1])
@@ -112,14 +112,14 @@ def _found(team: Team, asked: Asked) -> tuple[QuerySet[AuditEntry], str]:
             day = read_day(asked.since)
             entries = entries.filter(at__gte=datetime.combine(day, time(), UTC))
         except ValueError:
-            wrong = "Write the day such as 2026-01-31."
+            wrong = "Enter a date such as 2026-01-31."
     if asked.before is not None:
         entries = entries.filter(seq__lt=asked.before)
     return entries, wrong
 
 
 def _actors_called(team: Team, text: str) -> list[str]:
-    """As it stands in the log, or a person by e-mail, or a key by its name."""
+    """Actors as recorded in the log, users by e-mail, or keys by name."""
     people = User.objects.filter(email__iexact=text).values_list("pk", flat=True)
     keys = ApiKey.objects.filter(team=team, name=text).values_list("pk", flat=True)
     return [text, *(f"user:{pk}" for pk in people), *(f"key:{pk}" for pk in keys)]
@@ -146,18 +146,16 @@ def _checked(team: Team) -> Check:
     if num > MOST_CHECKED:
         return Check(
             is_good=False,
-            message=f"This log has {num:,} entries: more than a page checks. An operator checks it with "
+            message=f"This log has {num:,} entries, too many to verify on this page. Ask an operator to run "
             "`manage.py verify_audit`.",
         )
     try:
         finding, num_anchored = verify_log_of(team.pk)
     except BrokenAnchors as error:
-        return Check(is_good=False, message=f"The file of anchors is not as it was written: {error}.")
+        return Check(is_good=False, message=f"The anchor file was modified: {error}.")
     if finding is not None:
-        return Check(is_good=False, message=f"Entry {finding.seq} is not as it was written: {finding.message}.")
-    told = f"All {num:,} entries are as they were written, and none is missing between them."
+        return Check(is_good=False, message=f"Entry {finding.seq} was modified: {finding.message}.")
+    told = f"All {num:,} entries are unmodified, and none is missing between them."
     if num_anchored is None:
-        return Check(is_good=True, message=f"{told} The signed anchors are kept elsewhere and were not looked at.")
-    return Check(
-        is_good=True, message=f"{told} Signed anchors outside the database vouch for {num_anchored:,} of them."
-    )
+        return Check(is_good=True, message=f"{told} The signed anchors are stored elsewhere and were not checked.")
+    return Check(is_good=True, message=f"{told} Signed anchors outside the database confirm {num_anchored:,} of them.")

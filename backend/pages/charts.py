@@ -1,13 +1,13 @@
-"""The charts of a job's page: the series of each, how it is computed, and what to look for.
+"""The charts of a job's page: their series, formulas and explanations.
 
-Invariant: a key is a series that the engine really sends; nothing here is derived in the browser.
+Invariant: every key is a series that the engine sends; the browser derives none.
 """
 
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # its tables are not asked
+if TYPE_CHECKING:  # this module queries no tables
     from backend.jobs.models import Job
 
 
@@ -17,7 +17,7 @@ class Trace:
     label: str
     tone: Literal["first", "second"] = "first"
     marks: bool = False
-    """Few points that stand for themselves: drawn as marks, never thinned away."""
+    """Sparse points, drawn as marks and never downsampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,9 @@ CHARTS: tuple[Chart, ...] = (
         title="Reward",
         unit="",
         formula="mean of r over the step's trusted trajectories",
-        about="The line is the training batch, the rings are held-out prompts: the mean of each prompt's answers "
-        "(avg@k, evaluation.samples). They should rise together: a line that climbs while the rings stay is "
-        "memorising, or gaming the reward. Two rings within twice their standard errors do not differ.",
+        about="The line is the training batch, the rings are held-out prompts: the mean over each prompt's answers "
+        "(avg@k, evaluation.samples). Both should rise together. A rising line with flat rings means memorisation or "
+        "reward hacking. Two rings within twice their standard errors do not differ.",
         traces=(
             Trace(key=REWARD, label="training"),
             Trace(key=HELD_OUT, label="held out", tone="second", marks=True),
@@ -64,7 +64,7 @@ CHARTS: tuple[Chart, ...] = (
         unit="",
         formula="−mean of w·ρ·A, with ρ clipped where the algorithm clips",
         about="The policy loss; w corrects for a token's age, A is its advantage, ρ its ratio to the policy that the "
-        "step began with. It hovers around zero and does not have to fall; watch for jumps.",
+        "step began with. It stays near zero and does not have to fall; watch for jumps.",
         traces=(Trace(key="train/loss", label="loss"),),
     ),
     Chart(
@@ -72,8 +72,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Entropy",
         unit="nats",
         formula="mean over tokens of −Σ p·ln p",
-        about="How open the model still is. A slow fall is learning; a collapse to zero ends exploration, a rise to "
-        "the ceiling ends coherence.",
+        about="How much the model still explores. A slow fall is normal. Near zero, exploration has ended; near the "
+        "maximum, answers become incoherent.",
         traces=(Trace(key="train/entropy", label="entropy"),),
         from_zero=True,
     ),
@@ -82,7 +82,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Response length",
         unit="tokens",
         formula="mean and 99th percentile of tokens per response",
-        about="The wider the gap between the two, the longer the tail that a synchronous schedule would wait for.",
+        about="The wider the gap between the two, the longer a synchronous schedule would wait for the tail.",
         traces=(
             Trace(key="length/mean", label="mean"),
             Trace(key="length/p99", label="99th percentile", tone="second"),
@@ -94,7 +94,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Throughput",
         unit="tokens/s",
         formula="response tokens of the step ÷ seconds of the step",
-        about="What the whole pipeline turns into training, not what the replicas could decode at best.",
+        about="Throughput of the whole pipeline, not the peak decoding rate of the replicas.",
         traces=(Trace(key="throughput/tokens_per_s", label="tokens/s"),),
         from_zero=True,
     ),
@@ -103,8 +103,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Staleness",
         unit="versions",
         formula="trainer's version when it consumes a trajectory − version that generated it",
-        about="0 is on-policy. A mean of one or two is the price of never waiting; a maximum at the job's bound "
-        "means that the trainer outruns the replicas, and older trajectories are dropped.",
+        about="0 is on-policy. A mean of one or two is normal for an asynchronous schedule. A maximum at the job's "
+        "bound means that the trainer is faster than the replicas, and older trajectories are dropped.",
         traces=(
             Trace(key="staleness/mean", label="mean"),
             Trace(key="staleness/max", label="maximum", tone="second"),
@@ -117,9 +117,9 @@ CHARTS: tuple[Chart, ...] = (
         unit="nats",
         formula="90th percentile of |ln π − ln μ| over tokens that the trained version wrote, and what rounding makes "
         "of it; at most 9 % too high",
-        about="The same weights, computed by two programs: only rounding may be between them. Above the second line it "
-        "is something else (sampling settings, tokenizer, weights, another choice of experts), and the job's events "
-        "say so. The surer a policy is of its tokens, the less rounding explains. A step without tokens of its own "
+        about="Two programs compute the same weights, so only rounding should separate them. Above the second line, "
+        "there is another cause (sampling settings, tokenizer, weights, a different choice of experts), and the job's "
+        "events report it. The more certain the policy, the less rounding explains. A step without tokens of its own "
         "version has no point.",
         traces=(
             Trace(key="train/logprob_gap_p90", label="measured"),
@@ -132,8 +132,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Groups without signal",
         unit="",
         formula="groups whose trajectories all have the same reward ÷ groups of the step",
-        about="Such a group teaches nothing. Near 1 the prompts are too easy or too hard, or the reward does not tell "
-        "answers apart.",
+        about="Such a group has no training signal. Near 1, the prompts are too easy or too hard, or the reward does "
+        "not distinguish answers.",
         traces=(Trace(key="reward/groups_without_signal", label="without signal"),),
         from_zero=True,
     ),
@@ -142,7 +142,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Gradient norm",
         unit="",
         formula="length of the gradient before it is clipped, mean over the step's updates",
-        about="Jumps of ten times and more come before a run falls apart: a smaller learning rate, or a tighter "
+        about="Jumps of ten times or more often precede divergence. Use a smaller learning rate or a lower "
         "optimizer.max_grad_norm.",
         traces=(Trace(key="train/grad_norm", label="norm"),),
         from_zero=True,
@@ -152,8 +152,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Clipped tokens",
         unit="share",
         formula="tokens whose ratio ρ was clipped ÷ trained tokens",
-        about="How often an update wanted to go further than it may. Much more than a tenth: the steps are too large, "
-        "or the tokens too old.",
+        about="How often an update reached the clipping bound. Well above 0.1, the steps are too large or the tokens "
+        "too old.",
         traces=(Trace(key="train/clip_fraction", label="clipped"),),
         from_zero=True,
     ),
@@ -162,8 +162,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Trainer waits",
         unit="share",
         formula="seconds that the trainer waited for trajectories ÷ seconds of the step",
-        about="Near 0 the trainer is what limits the run, near 1 the replicas are: give devices to the side that is "
-        "short.",
+        about="Near 0 the trainer limits the run, near 1 the replicas do. Give more devices to the side that limits "
+        "it.",
         traces=(Trace(key="trainer/wait_fraction", label="waiting"),),
         from_zero=True,
     ),
@@ -172,7 +172,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Replicas' cache in use",
         unit="",
         formula="mean over replicas of the share of their key-value cache that is in use",
-        about="Low for long: the replicas could take more trajectories at once. At 1 they make some wait.",
+        about="If low for long, the replicas could run more trajectories at once. At 1, trajectories wait.",
         traces=(Trace(key="rollout/kv_used", label="in use"),),
         from_zero=True,
     ),
@@ -182,23 +182,23 @@ OF_A_TEACHER = Chart(
     title="Distance to the teacher",
     unit="nats",
     formula="mean over tokens of ln π − ln π_teacher",
-    about="An estimate of KL(π ‖ teacher) on what the policy wrote. It should fall towards 0; where it stays, rewards "
-    "pull another way, or the policy is too small to follow. Below 0 for long means tokens of older weights.",
+    about="An estimate of KL(π ‖ teacher) on the policy's tokens. It should fall towards 0. If it does not, the "
+    "rewards pull elsewhere, or the policy is too small. Below 0 for long means tokens of older weights.",
     traces=(Trace(key="train/teacher_kl", label="distance"),),
     from_zero=True,
 )
-"""Of a job that has one."""
+"""For jobs with a teacher."""
 OF_EVALUATIONS = Chart(
     slug="passed",
     title="Held-out pass rate",
     unit="",
     formula="pass@k: prompts with an answer of at least evaluation.pass_mark ÷ held-out prompts",
-    about="k is evaluation.samples. A rise while the held-out reward stays says that the answers differ more, not that "
-    "they are better. Two points within twice their standard errors do not differ.",
+    about="k is evaluation.samples. If it rises while the held-out reward stays flat, the answers are more diverse, "
+    "not better. Two points within twice their standard errors do not differ.",
     traces=(Trace(key=PASSED, label="pass@k", tone="second", marks=True),),
     from_zero=True,
 )
-"""Of a job that evaluates while it trains."""
+"""For jobs that evaluate while they train."""
 KEYS: tuple[str, ...] = (
     *(key for chart in CHARTS for key in chart.keys),
     STEP_S,
@@ -208,12 +208,12 @@ KEYS: tuple[str, ...] = (
     UNTRUSTED,
     SEGMENTS,
 )
-"""Every series that the page of any job that trains draws or computes with."""
+"""Every series that the page of a training job draws or computes with."""
 EVERY_KEY: tuple[str, ...] = (*KEYS, *OF_A_TEACHER.keys)
 
 
 def charts_of(job: "Job") -> tuple[Chart, ...]:
-    if job.only_evaluates:  # one number is no line
+    if job.only_evaluates:  # a single number makes no chart
         return ()
     further = [(_has_teacher(job), OF_A_TEACHER), (job.spec["evaluation"]["every"] > 0, OF_EVALUATIONS)]
     return (*CHARTS, *(chart for is_shown, chart in further if is_shown))

@@ -1,6 +1,6 @@
 """The checkpoints on a job's page: the evaluations of each, with the progress of running ones.
 
-Invariant: viewers see everything but the buttons, and a sentence with the reason.
+Invariant: viewers see a sentence with the reason in place of the buttons, and everything else.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ class CheckpointRow:
     """The held-out reward that the run itself measured at its step."""
     results: Sequence[CheckpointEvaluation]
     going_on: Sequence[Job]
-    """Evaluations of it that are not over."""
+    """Its running evaluations."""
     can_evaluate: bool
     acts: Sequence[CheckpointAct]
     can_download: bool
@@ -55,7 +55,7 @@ def rows_of(job: Job, acting: Acting) -> list[CheckpointRow]:
 
 
 def _measured_by_the_run(job: Job, found: Sequence[Checkpoint]) -> dict[tuple[int, int], float]:
-    """By attempt and step: as that attempt measured it, or the last one before it that did the step."""
+    """By attempt and step: measured by that attempt, or by the last earlier one that did the step."""
     values = values_at_steps(job, HELD_OUT, {each.step for each in found})
     measured: dict[tuple[int, int], float] = {}
     for each in found:

@@ -1,6 +1,6 @@
 """The API call behind a page, to paste into a terminal.
 
-Invariant: nothing that a user wrote leaves its quotes; the key is the reader's own variable, never a key of ours.
+Invariant: user input cannot break out of its quotes; the key is the reader's environment variable, never a real key.
 """
 
 import json
@@ -24,7 +24,7 @@ def get(path: str, **query: str | Sequence[str]) -> str:
 
 
 def call(method: str, path: str) -> str:
-    """Of a route as it is described, with its placeholders: `path` from the root of the site on."""
+    """For a route as documented, with its placeholders: `path` starts at the site's root."""
     asked = "" if method == "GET" else f"-X {method} "
     return f"curl -s {asked}{shlex.quote(settings.ENVIRONMENT.public_url + path)} \\\n  -H {_KEY}"
 

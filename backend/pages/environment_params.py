@@ -1,7 +1,7 @@
-"""The parameters that the chosen environment takes, for whoever types them: name, kind, default, and what is typed.
+"""The parameters of the selected environment, for the form: name, kind, default, and the values already entered.
 
-Invariant: what is offered is what `engine.spec.environment_params` would take, and is put into the field as it would be
-typed there: one `name = value` a line.
+Invariant: every offered value is valid for `engine.spec.environment_params`, and is inserted into the field in the
+form's syntax: one `name = value` per line.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ class OfferedParam:
     about: str
     rule: str
     default: str
-    """As it would be typed; empty: none."""
+    """In the field's syntax; empty: none."""
     is_required: bool
     is_typed: bool
     values: Sequence[str] = ()
-    """Those among which one is chosen, as they would be typed."""
+    """The allowed values, in the field's syntax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class OfferedParams:
     title: str
     params: Sequence[OfferedParam]
     is_open: bool
-    """Further ones go on to what it runs."""
+    """Further parameters are passed to the code that the environment runs."""
 
 
 def offered_params(environment: str, typed: str, data: Sequence[str]) -> OfferedParams | None:
-    """None: there is no such environment. `data`: names of data sets that may be named here."""
+    """None: unknown environment. `data`: names of the available data sets."""
     entry = ENVIRONMENTS.get(environment)
     if entry is None:
         return None

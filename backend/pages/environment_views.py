@@ -1,7 +1,7 @@
-"""Environments: what each is, what it takes, and an example with its reward.
+"""Environments: a description, the parameters, and an example with its reward.
 
-Invariant: nothing of it is told here: the parameters are the refusals' own table, and the examples are what the real
-environments said (engine/environments/examples.py; a test makes them again).
+Invariant: this module holds no content of its own. Parameters come from the table that validates specs, and examples
+are recorded from the real environments (engine/environments/examples.py; a test records them again).
 """
 
 import json

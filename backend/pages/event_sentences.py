@@ -1,6 +1,6 @@
 """The event log as sentences.
 
-Invariant: an event of a kind that this page does not know is shown by its type and message, never left out.
+Invariant: an event of an unknown kind is shown by its type and message, never left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def sentence_of(event: JobEvent) -> str:
     data = event.data if isinstance(event.data, dict) else {}
     match event.type:
         case "submitted":
-            return f"{_count(data.get('devices'), 'device')} asked for"
+            return f"{_count(data.get('devices'), 'device')} requested"
         case "driver_started":
             return f"on {data.get('host', 'an unnamed host')}"
         case "evaluated":
@@ -85,7 +85,7 @@ def _passed(data: Mapping[str, Any]) -> str:
 
 
 def _actor_names(events: Sequence[JobEvent], job: Job) -> dict[str, str]:
-    """Names only of those who could be in the job's team's log."""
+    """Names of users and keys, limited to those that can act in the job's team."""
     users = {event.actor.removeprefix("user:") for event in events if event.actor.startswith("user:")}
     keys = {event.actor.removeprefix("key:") for event in events if event.actor.startswith("key:")}
     names = {f"user:{pk}": email for pk, email in _emails({pk for pk in users if pk.isdecimal()})}

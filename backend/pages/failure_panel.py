@@ -1,4 +1,4 @@
-"""The panel of a job that failed: why, what to do, and what was seen, each word of it once."""
+"""The panel of a failed job: cause, advice and evidence, without repeated text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class FailurePanel:
     why: FailureExplained
     message: Said | None
     parts: Sequence[tuple[str, Sequence[PanelLine]]]
-    """The part that spoke last comes first; one that said nothing new is left out."""
+    """The part that logged last comes first; a part without new text is left out."""
     faults: Sequence[Said]
     printed: Said | None
 

@@ -1,8 +1,8 @@
-"""The new-job form: the typed values, their faults, and the spec if there are none.
+"""The new-job form: the typed values, their errors, and the spec if there are none.
 
 Invariants:
-- every error is told at once, beside its field; what belongs to no field stands on top;
-- the spec that is submitted is the one that `JobSpec` made of exactly what was typed.
+- all errors are shown together, each next to its field; errors without a field are at the top;
+- the submitted spec is the one that `JobSpec` parsed from exactly the typed values.
 """
 
 import re
@@ -28,7 +28,7 @@ class BoundField:
     text: str
     errors: tuple[str, ...] = ()
     is_idle: bool = False
-    """It would do nothing in this job, and says nothing: it cannot be changed here."""
+    """Empty and without effect in this job, so disabled."""
 
     @property
     def described_by(self) -> str:
@@ -53,9 +53,9 @@ class JobForm:
     """By path, as typed."""
     spec: JobSpec | None = None
     errors: dict[str, list[str]] = field(default_factory=dict)
-    """By path; what belongs to no field has the path ""."""
+    """By path; errors without a field have the path ""."""
     _combination: JobSpec | None = None
-    """By which settings are without effect: what is wrong has its default in it."""
+    """The spec that decides which settings have no effect; invalid values are replaced by their defaults."""
 
     @classmethod
     def showing(cls, spec: JobSpec) -> "JobForm":
@@ -65,7 +65,7 @@ class JobForm:
 
     @classmethod
     def typed(cls, posted: Mapping[str, str]) -> "JobForm":
-        """What a browser does not send, since it cannot be changed there, has its default."""
+        """Disabled fields, which a browser does not send, have their defaults."""
         form = cls(texts={each.path: posted.get(each.path, each.text_of(each.default)) for each in spec_fields()})
         form._judge()
         return form
@@ -85,7 +85,7 @@ class JobForm:
 
     @property
     def summary(self) -> list[tuple[SpecField | None, str]]:
-        """Every error in the order of the page."""
+        """All errors, in page order."""
         paths = [*SHOWN, *(each.path for each in spec_fields() if each.path not in SHOWN), ""]
         return [(field_at(path), message) for path in paths for message in self.errors.get(path, ())]
 
@@ -102,12 +102,12 @@ class JobForm:
         return [self._bound(each) for each in spec_fields()]
 
     def blame(self, errors: Iterable[FieldError], otherwise: str = "") -> None:
-        """A service's refusal, beside the fields that its pointers name. There is no spec then."""
+        """Adds a service's errors to the fields that their pointers name, and clears the spec."""
         self.remark(errors, otherwise)
         self.spec = None
 
     def remark(self, errors: Iterable[FieldError], otherwise: str = "") -> None:
-        """The same of a spec that is still only looked at."""
+        """The same for a preview: keeps the spec."""
         errors = list(errors)
         for error in errors:
             self._note(error.pointer, _sentence(error.message))
@@ -133,8 +133,8 @@ class JobForm:
             self._combination = spec
 
     def _judge_the_whole(self, document: dict[str, Any]) -> None:
-        """pydantic looks at how fields fit together only once each is right: so the wrong ones get a stand-in. What has
-        no effect is told once all are right: it may have one beside what a wrong field was meant to say."""
+        """pydantic validates combinations of fields only once each field is valid, so invalid fields get a stand-in.
+        Settings without effect are reported once all fields are valid: a corrected field may give them an effect."""
         for path in list(self.errors):
             found = field_at(path)
             if found is not None:
@@ -145,7 +145,7 @@ class JobForm:
         except ValidationError as failure:
             wrong = set(self.errors)
             for pointer, message in _told(failure, document, without="no_effect"):
-                if not wrong & set(_NAMES.findall(message)):  # it may only be our stand-in that does not fit
+                if not wrong & set(_NAMES.findall(message)):  # the stand-in may cause the error
                     self._note(pointer, message)
 
     def _note(self, pointer: str, message: str) -> None:
@@ -170,7 +170,7 @@ class JobForm:
 
 
 def _as_far_as_read(document: object) -> JobSpec | None:
-    """However its parts go together."""
+    """Without validation of combinations."""
     try:
         return JobSpec.accepted(document)
     except ValidationError:
@@ -178,13 +178,13 @@ def _as_far_as_read(document: object) -> JobSpec | None:
 
 
 def _told(failure: ValidationError, document: object, without: str = "") -> list[tuple[str, str]]:
-    """(pointer, sentence) for every place, but not of errors of the type `without`. Where several readings of one place
-    failed, the plainest is told."""
+    """(pointer, sentence) for every invalid place, except errors of the type `without`. If several readings of a place
+    failed, the plainest error is used."""
     pointers: Sequence[FieldError] = field_errors(failure, document)
     raw: dict[tuple[int | str, ...], Mapping[str, Any]] = {}
     for error in failure.errors(include_url=False):
         raw.setdefault(error["loc"], error)
-    if len(raw) != len(pointers):  # a union: one place, several errors
+    if len(raw) != len(pointers):  # a union has several errors at one place
         return [(error.pointer, _sentence(error.message)) for error in pointers]
     places = zip(pointers, raw.values(), strict=True)
     return [(place.pointer, _plainly(error)) for place, error in places if error["type"] != without]
@@ -211,7 +211,7 @@ def _plainly(error: Mapping[str, Any]) -> str:
         case "literal_error":
             rule = f"one of {context.get('expected', '')}"
         case "string_pattern_mismatch":
-            rule = "lower-case letters, digits and _, a letter first"
+            rule = "lower-case letters, digits and _, starting with a letter"
         case "string_too_long" | "too_long":
             return f"At most {context.get('max_length', 0):,} {'characters' if isinstance(got, str) else 'entries'}."
         case _:
@@ -225,6 +225,6 @@ def _short(got: object) -> str:
 
 
 def _sentence(message: str) -> str:
-    """Paths keep their lower case: evaluation.every is a name."""
+    """Capitalizes the first letter, except of paths such as evaluation.every."""
     start = message if "." in message.split(" ")[0] else message[:1].upper() + message[1:]
     return start if start.endswith((".", "!", "?")) else start + "."

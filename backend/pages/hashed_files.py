@@ -1,12 +1,11 @@
-"""Static files under names that tell their content, compressed, for a browser to keep a year.
+"""Static files under content-hashed names, compressed and cached by browsers for a year.
 
     js/pages/job.js ──▶ js/pages/job.3f9a2b7c01.js, whose imports name hashed files too
 
 Invariants:
-- a name is made of the bytes that are served under it, addresses of other files among them: what changes anywhere below
-  has another name everywhere above;
-- a name that is not ours (a page of another release asks) is answered with what the file is now, to be kept by nobody;
-- made in memory when first asked for: no step of a build, and none that could be forgotten.
+- the hash covers the served bytes, including the hashed names of imported files: a change renames every importer too;
+- an unknown hash (from a page of another release) gets the current file, marked as not cacheable;
+- files are hashed and compressed in memory on the first request, so there is no build step to forget.
 """
 
 import gzip
@@ -38,23 +37,23 @@ class HashedFile:
     """For Content-Type."""
     content: bytes
     compressed: bytes
-    """Empty where it would not be smaller."""
+    """Empty if compression would not make the file smaller."""
 
 
 def hashed_file(plain: str) -> HashedFile | None:
-    """By its path below a folder of static files; None: there is none."""
+    """By its path below a folder of static files; None: no such file."""
     return _made(plain) if _is_there(plain) else None
 
 
 def _is_there(plain: str) -> bool:
     try:
         path = finders.find(plain)
-    except SuspiciousFileOperation:  # it leads out of the folder
+    except SuspiciousFileOperation:  # the path leads out of the folder
         return False
     return isinstance(path, str) and Path(path).is_file()
 
 
-@cache  # of files that are there only: nobody fills the memory with names
+@cache  # called for existing files only, so requests cannot fill the memory
 def _made(plain: str) -> HashedFile:
     path = str(finders.find(plain))
     stem, ending = plain[: -len(Path(plain).suffix) or None], Path(plain).suffix
@@ -74,7 +73,7 @@ def plain_name(hashed: str) -> str | None:
 
 
 def _with_hashed_names(plain: str, content: bytes, ending: str) -> bytes:
-    """Of what is found among the static files; other addresses stay."""
+    """Renames imports of static files; leaves other URLs alone."""
 
     def renamed(found: re.Match[bytes]) -> bytes:
         other = hashed_file(normpath(join(dirname(plain), found[2].decode())))
@@ -92,7 +91,7 @@ def _from(folder: str, name: str) -> str:
 
 
 class HashedStorage(StaticFilesStorage):
-    """What the tag `static` asks for addresses."""
+    """The storage behind the `static` template tag."""
 
     def url(self, name: str | None) -> str:
         found = hashed_file(name or "")

@@ -1,12 +1,12 @@
-"""What a browser may do with an answer: the second wall behind escaping.
+"""Security headers: the second defence behind escaping.
 
 Invariants:
 - no inline script and no inline event handler ever runs; scripts, styles and connections come from this origin alone;
 - style *attributes* are allowed, because Plotly writes them into its charts; style *elements* are not, except an
   empty one, which Plotly fills through the CSSOM;
-- nothing is kept by a browser or a cache that does not say itself that it may be: static files do, pages and the API
-  do not, so that the way back from a sign-out shows nothing;
-- an answer that brings a policy of its own keeps it.
+- responses are not cached unless they allow it themselves: static files do, pages and the API do not, so the back
+  button shows nothing after a sign-out;
+- a response with a policy of its own keeps it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-_EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # the hash of nothing at all
+_EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # the hash of empty content
 POLICY = "; ".join(
     (
         "default-src 'none'",

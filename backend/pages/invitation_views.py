@@ -1,11 +1,11 @@
 """Accepting an invitation: sign up or sign in, then join.
 
 Invariants:
-- nothing happens on GET, so a mail program that opens links accepts nothing;
-- the account that is made has the invited address, whatever is sent; who is signed in with another one cannot join;
-- guessing is hopeless (256 bits) and counted all the same;
-- whoever opens a link sees the same page, whether the invited address has an account or not: its sender may hold it.
-  Who tries to make the account learns it, by making it, or in sight of its person.
+- GET changes nothing, so a mail program that opens links accepts nothing;
+- a new account always has the invited address, whatever the form sends; a user with another address cannot join;
+- tokens have 256 bits, and attempts are rate-limited all the same;
+- the page does not reveal whether the invited address has an account, since the sender may hold the link. Only an
+  attempt to create the account reveals it: by creating it, or with an audit entry that the account's owner sees.
 """
 
 from datetime import datetime
@@ -60,7 +60,7 @@ def accept(request: HttpRequest, token: str) -> HttpResponse:
 
 def _sign_up(request: HttpRequest, invitation: Invitation, token: str, *, now: datetime) -> HttpResponse:
     password, again = request.POST.get("password", ""), request.POST.get("again", "")
-    wrong: list[str] = [] if password == again else ["The two passwords are not the same."]
+    wrong: list[str] = [] if password == again else ["The passwords do not match."]
     try:
         validate_password(password, User(email=invitation.email))
     except ValidationError as refused:

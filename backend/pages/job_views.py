@@ -1,6 +1,6 @@
 """One job: its tabs, and the pull that keeps them live.
 
-Invariant: a job of another team is answered like one that does not exist.
+Invariant: a job of another team gives the same 404 as one that does not exist.
 """
 
 from django.contrib.auth.decorators import login_required
@@ -28,19 +28,19 @@ from backend.telemetry.representations import JobSummary, LiveDelta
 
 
 class PageNews(LiveDelta):
-    """The answer to a page's pull: all that is new, and its tiles as they are now."""
+    """The response to a page's pull: everything new, and the current tiles."""
 
     tiles: Tiles
     verdict: str
-    """Which one stands: with another word, `?part=verdict` has another one."""
+    """Identifies the current verdict: when it changes, `?part=verdict` returns another one."""
 
 
 @require_safe
 @never_cache
 @login_required
 def job_page(request: HttpRequest, job_id: str, slug: str = "") -> HttpResponse:
-    """One of its tabs. With ?part, only the regions that depend on the job's state; with ?part=reading what was written
-    at a step; with ?part=lines what was said; with ?part=verdict the line above the page."""
+    """One of the job's tabs. With ?part, only the regions that depend on the job's state; with ?part=reading the
+    trajectories of a step; with ?part=lines the log lines; with ?part=verdict the verdict line."""
     (job, acting), now, tab = job_acted_on(request, job_id), database_now(), tab_of(slug)
     if request.GET.get("part") == "reading":
         return render(request, "pages/job/trajectories/_reading.html", reading_part(job, request.GET))
@@ -70,7 +70,7 @@ def job_page(request: HttpRequest, job_id: str, slug: str = "") -> HttpResponse:
 @require_safe
 @never_cache
 def live(request: HttpRequest, job_id: str) -> HttpResponse:
-    """The pull of a page. Nobody is sent to the sign-in page from here: a script would take that for data."""
+    """The pull of a page. Does not redirect to the sign-in page: a script would read it as data."""
     if not request.user.is_authenticated:
         return JsonResponse({"detail": "signed out"}, status=401)
     job = job_visible_to(user_of(request), job_id)
@@ -80,7 +80,7 @@ def live(request: HttpRequest, job_id: str) -> HttpResponse:
     if after is None:
         return JsonResponse({"detail": "after: a cursor, a whole number"}, status=422)
     news = live_delta(job, after)
-    job.refresh_from_db()  # tiles are never older than the points that come with them
+    job.refresh_from_db()  # tiles are never older than the points in the same response
     verdict = verdict_line_of(job)
     tiles = verdict.calmed(tiles_of(job, now=database_now()))
     answer = PageNews(**dict(news), tiles=tiles, verdict=verdict.stands)
@@ -88,7 +88,7 @@ def live(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 def _live_seed(job: Job, snapshot: Snapshot, tiles: Tiles, verdict: VerdictLine) -> dict[str, object]:
-    """The data that the page's script starts from: the shape of a pull, and how far the series reach up and down."""
+    """The initial data of the page's script: the shape of a pull, and the range of each series."""
     drawn = snapshot.drawn
     seed = PageNews(
         cursor=snapshot.cursor,

@@ -1,8 +1,8 @@
-"""API keys: the list, a new one, and the end of one.
+"""API keys: the list, creation and revocation.
 
 Invariants:
-- a key's secret is in one answer only, the page that the form leads to (`shown_once`), which is not cached;
-- who rules the team sees and revokes every key, everybody else their own.
+- a key's secret is in one response only, the page after the form (`shown_once`), which is not cached;
+- admins and owners see and revoke every key of the team, other members their own.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from backend.pages.programs.wheel import wheel_name
 from backend.pages.shown_once import shown_at, taken_out
 from backend.pages.team_views import acting_in, address_of, frame_of
 
-LASTS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
+LASTS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no expiration"))
 _LONGEST_NAME, _MOST_DEVICES, _MOST_HOURS = 80, 1_000_000, 1_000_000_000
 NUM_SHOWN = 300
 
@@ -70,20 +70,20 @@ def revoke(request: HttpRequest, key_id: str) -> HttpResponse:
     try:
         revoke_key(acting, key_id, now=database_now())
     except Refusal:
-        raise Http404("There is no such key, or it is not yours.") from None
-    messages.success(request, "Revoked. No request with this key is answered any more.")
+        raise Http404("This key does not exist, or it belongs to another user.") from None
+    messages.success(request, "Key revoked. Requests with it are refused.")
     return redirect(address_of("keys", acting.team))
 
 
 def _made(request: HttpRequest, acting: Acting) -> dict[str, Any] | None:
-    """The key that was just made, with its text."""
+    """The key that was just created, with its secret."""
     taken = taken_out(request)
     key = keys_visible_to(acting.user, acting.team, rules=acting.rules).filter(pk=taken.get("made", "")).first()
     return {"key": key, "text": taken["text"]} if key is not None else None
 
 
 def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: datetime) -> KeyWish:
-    """Raises `Invalid` with everything that is wrong at once."""
+    """Raises `Invalid` with all errors."""
     errors: list[FieldError] = []
 
     def wrong(field: str, message: str) -> None:
@@ -91,20 +91,20 @@ def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: 
 
     name = posted.get("name", "").strip()
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        wrong("name", f"The key needs a name of at most {_LONGEST_NAME} letters.")
+        wrong("name", f"Name: 1 to {_LONGEST_NAME} characters.")
     if not scopes:
-        wrong("scopes", "Choose one thing at least that the key may do.")
+        wrong("scopes", "Scopes: choose at least one.")
     days = posted.get("lasts", "90")
     if days not in dict(LASTS):
-        wrong("lasts", "Choose how long the key lasts.")
+        wrong("lasts", "Expiration: choose one of the options.")
     devices = _number(posted.get("max_devices", ""), most=_MOST_DEVICES)
     if devices is not None and (devices < 1 or devices != devices.to_integral_value()):
-        wrong("max_devices", "The most devices must be a whole number above 0, or empty.")
+        wrong("max_devices", "Max. devices at once: a whole number above 0, or empty.")
     hours = _number(posted.get("max_gpu_hours", ""), most=_MOST_HOURS)
     if hours is not None and (hours <= 0 or hours != round(hours, 2)):
-        wrong("max_gpu_hours", "The most GPU-hours must be a number above 0 with two decimals at most, or empty.")
+        wrong("max_gpu_hours", "Max. GPU-hours: a number above 0 with at most two decimals, or empty.")
     if errors:
-        raise Invalid("This key cannot be made.", errors=errors)
+        raise Invalid("The key is not valid.", errors=errors)
     project = posted.get("project", "")
     return KeyWish(
         name=name,
@@ -117,7 +117,7 @@ def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: 
 
 
 def _number(text: str, *, most: int) -> Decimal | None:
-    """Nothing typed is None; what is no number, or out of reach, is -1, which every rule refuses."""
+    """None for empty text; -1, which every rule refuses, for an invalid or too large number."""
     if not text.strip():
         return None
     try:

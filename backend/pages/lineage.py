@@ -1,4 +1,4 @@
-"""Where a job comes from, and what came of it: retries, and jobs that go on from its checkpoints."""
+"""A job's predecessors and successors: retries, and jobs that continue from its checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.models import Job
 
-MOST_SHOWN: Final = 5  # of those that came of it, the newest
+MOST_SHOWN: Final = 5  # newest successors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Lineage:
     began_with: Checkpoint | None
     retries: Sequence[Job]
     continued_by: Sequence[tuple[Job, int]]
-    """With the step that each began with; neither retries nor evaluations."""
+    """With the step that each started from; excludes retries and evaluations."""
 
 
 def lineage_of(job: Job) -> Lineage:

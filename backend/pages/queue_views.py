@@ -1,9 +1,9 @@
-"""A team's quota and the line: for each pool its holders, its waiting jobs, and why a job of the team waits.
+"""A team's quota and the queue: for each pool its running and waiting jobs, and why a job of the team waits.
 
 Invariants:
-- of another team the page tells what `queue_seen_by` tells: how many devices, and since when;
-- the counterfactuals are the scheduler's own decision on changed inputs, made for one job at a time: the one that the
-  reader asks about, or the team's first in line while the line is short.
+- of other teams' jobs the page shows what `queue_seen_by` returns: the number of devices, and since when;
+- the counterfactuals are the scheduler's own decision on changed inputs, for one job at a time: the one in the URL,
+  or the team's first in line while the queue is short.
 """
 
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ SHOWN_AT_FIRST: Final = 50
 MOST_SHOWN: Final = 1_000
 MOST_HOLDERS: Final = 200
 EXPLAINED_UNASKED: Final = 300
-"""A longer line costs a decision of tens of milliseconds several times over: then only when somebody asks."""
+"""Each decision on a longer queue takes tens of milliseconds, so the wait is explained only on request."""
 LATE_AFTER: Final = timedelta(seconds=60)
 _HOUR: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A stretch of the bar of a pool's devices; `x` and `width` in per cent."""
+    """A segment of the bar of a pool's devices; `x` and `width` in per cent."""
 
     kind: str
     label: str
@@ -70,7 +70,7 @@ class BudgetShown:
 
     @property
     def spent_share(self) -> float:
-        """Per cent of the limit, as is `committed_share`."""
+        """Per cent of the limit, like `committed_share`."""
         return min(100.0, 100 * self.spent / self.limit) if self.limit else 0.0
 
     @property
@@ -82,7 +82,7 @@ class BudgetShown:
 @never_cache
 @login_required
 def queue(request: HttpRequest) -> HttpResponse:
-    """With ?part, only the part that changes by itself: an open page asks for it when told that something changed."""
+    """With ?part, only the live part: an open page fetches it when notified of a change."""
     acting, now = acting_in(request), database_now()
     pools = list(pools_of(acting.team))
     context: dict[str, Any] = frame_of(acting) | {"pools": pools, "now": now, "curl": curl.get("/quota")}
@@ -96,7 +96,7 @@ def queue(request: HttpRequest) -> HttpResponse:
 def _chosen(pools: list[ResourcePool], wanted: str) -> ResourcePool:
     found = next((pool for pool in pools if pool.pk == wanted), None)
     if found is None and wanted:
-        raise Http404("There is no such pool, or your team may not use it.")
+        raise Http404("This pool does not exist, or your team has no quota in it.")
     return found or pools[0]
 
 
@@ -148,7 +148,7 @@ def _bar(pool: ResourcePool, quota: TeamQuota, seen: QueueSeen) -> Iterator[Stre
         ("borrowed", "borrowed by you", seen.used - own),
         ("others", "other teams", seen.used_by_others),
         ("free", "free", seen.free),
-        ("out", "being taken out", min(seen.drained, unused)),
+        ("out", "draining", min(seen.drained, unused)),
     )
     whole, x = max(1, pool.capacity, sum(devices for _, _, devices in parts)), 0.0
     for kind, label, devices in parts:

@@ -1,12 +1,12 @@
-"""What the replicas of a run did, as rows on its timeline: one a replica, in so many columns, each by what it did most.
+"""The activity of a run's replicas over time: one row per replica, each column drawn as its main activity.
 
     replica 0  ▇▇▇▇▅▇▇▇▁▁▇▇   wrote 71 %, idle 20 %, …     writes 12, cache 40 %, version 31
     replica 8  ▇▇▇▇▇▇▇▁▁▁▇▇   …                            …
 
 Invariants:
-- every doing has a height of its own beside its colour, and every row says its shares in words;
-- of more than `MOST_ROWS` replicas every so-manieth is shown, and the page says which;
-- a run that goes on has its rows from its beginning, before anything was told: nothing is pushed down later.
+- activities differ in height as well as colour, and every row lists its shares in words;
+- of more than `MOST_ROWS` replicas every n-th is shown, and the page states which;
+- a running job has its rows from the start, before the first report, so that the page does not shift later.
 """
 
 from collections import defaultdict
@@ -20,11 +20,11 @@ from backend.telemetry.activity import DOINGS, ReplicaTimeline, replica_timeline
 from backend.telemetry.replica_states import ReplicaHeld, replicas_held
 
 MOST_ROWS: Final = 8
-"""What a telephone shows of them below one another without being scrolled."""
+"""The number of rows that fit on a phone without scrolling."""
 COLUMNS: Final = 72
-"""Of a row that is at most as wide as the page: twenty pixels each, or four of a telephone's."""
+"""Columns per row: 20 pixels each on a wide page, 4 on a phone."""
 MOST_WORDS: Final = 3
-"""Of a row's shares: those that take most of its time."""
+"""The number of activities listed per row, the longest first."""
 
 WORDS: Final[Mapping[str, str]] = {
     "decode": "wrote",
@@ -35,7 +35,7 @@ WORDS: Final[Mapping[str, str]] = {
     "idle": "idle",
 }
 HEIGHTS: Final = dict(zip(DOINGS, (14, 11, 8, 6, 4, 2), strict=True))
-"""Pixels: what is done for the answers stands highest."""
+"""Pixels: work on answers is highest."""
 TRACK: Final = 16
 
 
@@ -43,7 +43,7 @@ TRACK: Final = 16
 class Piece:
     doing: str
     x: float
-    """Per cent, as is `width`."""
+    """Per cent, like `width`."""
     width: float
 
     @property
@@ -64,16 +64,16 @@ class ReplicaRow:
     replica: int
     pieces: Sequence[Piece]
     did: str
-    """Shares of the time that it told of; empty: it told nothing."""
+    """Shares of the reported time; empty: no reports."""
     held: ReplicaHeld | None
-    """What it said last."""
+    """Its last report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRows:
     rows: Sequence[ReplicaRow]
     num: int
-    """Replicas that there are or were."""
+    """The number of replicas, present and past."""
     stride: int
     since: datetime
     until: datetime
@@ -85,7 +85,7 @@ class ReplicaRows:
 
 
 def replica_rows_of(job: Job, *, now: datetime) -> ReplicaRows | None:
-    """None: it never ran, or what its replicas did is forgotten."""
+    """None: the job never ran, or the reports of its replicas have been deleted."""
     if job.started_at is None:
         return None
     since, until = job.started_at, job.finished_at or now
@@ -112,7 +112,7 @@ def replica_rows_of(job: Job, *, now: datetime) -> ReplicaRows | None:
 
 
 Columns = Mapping[int, Mapping[str, float]]
-"""Of one replica: by column seconds of each doing."""
+"""For one replica: by column, seconds per activity."""
 
 
 def _seconds_of(timeline: ReplicaTimeline, since: datetime, until: datetime) -> Mapping[int, Columns]:
@@ -128,7 +128,7 @@ def _seconds_of(timeline: ReplicaTimeline, since: datetime, until: datetime) -> 
 
 
 def _stretches(timeline: ReplicaTimeline) -> Iterator[tuple[int, str, datetime, datetime, float]]:
-    """Each with the share of it that was so."""
+    """(column, activity, start, end, share of the period spent on it)."""
     for span in timeline.spans:
         yield span.replica, span.doing, span.start, span.end, 1.0
     for cell in timeline.cells:
@@ -137,7 +137,7 @@ def _stretches(timeline: ReplicaTimeline) -> Iterator[tuple[int, str, datetime, 
 
 
 def _pieces(columns: Columns) -> list[Piece]:
-    """Neighbours that did the same are one."""
+    """Merges neighbouring columns with the same activity."""
     pieces: list[Piece] = []
     width = 100 / COLUMNS
     for column in sorted(columns):

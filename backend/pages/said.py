@@ -1,7 +1,7 @@
-"""Long texts that parts of a job said: each with the line that says what happened, and none of it twice.
+"""Long texts of a job's parts: each with a headline, and without repetitions.
 
-A traceback comes with the job's message, with the fault, with log lines of several parts and with the end of what the
-driver printed. It is shown where it came first; after that only what is new is.
+The same traceback is in the job's message, in the fault, in log lines of several parts and at the end of the driver's
+output. It is shown at its first place; later texts show only their new lines.
 """
 
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from typing import Final
 
 _HEADER: Final = "Traceback (most recent call last):"
 _LEAST_ENDING: Final = 16
-"""Letters. A printed line ends with the message that it logs; shorter ones end like that by chance."""
+"""Characters. A printed line ends with the message that it logs; shorter ends may match by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     headline: str
     rest: str
-    """To be unfolded; empty: the headline is all."""
+    """Folded text; empty: the headline is the whole text."""
 
 
 def headline_of(text: str) -> str:
-    """The first line, or of a traceback the line that names the error."""
+    """The first line, or, for a traceback, the line that names the error."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -31,12 +31,12 @@ def headline_of(text: str) -> str:
 
 @dataclass(slots=True)
 class Telling:
-    """Texts in the order in which a page shows them."""
+    """Drops repetitions from texts, given in page order."""
 
     known: set[str] = field(default_factory=set)
 
     def tell(self, text: str, *, is_printed: bool = False) -> Said | None:
-        """None: all of it was said. `is_printed`: its lines are those of a log, each with a beginning of its own."""
+        """None: the text has no new line. `is_printed`: its lines come from a log, each with a prefix."""
         lines = text.strip("\n").splitlines()
         fresh = [line for line in lines if not self._is_known(line, is_printed)]
         self.known.update(line.strip() for line in lines if line.strip())

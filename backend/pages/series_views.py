@@ -1,7 +1,6 @@
-"""The points behind the charts of a job's page, of a range of steps: what GET /jobs/{job_id}/metrics answers to a key,
-for who is signed in.
+"""The points of a job's charts for a range of steps: like GET /jobs/{job_id}/metrics, but for signed-in users.
 
-Invariant: an answer is bounded: so many series, so many points of each.
+Invariant: the numbers of series and of points per series in a response are bounded.
 """
 
 from typing import Final
@@ -17,13 +16,13 @@ from backend.telemetry.representations import MetricsOut
 from backend.telemetry.thinned_series import LAST, thinned_metrics
 
 MOST_NAMES: Final = 100
-MOST_POINTS: Final = 2_000  # of each series, as the API
+MOST_POINTS: Final = 2_000  # per series, as in the API
 
 
 @require_safe
 @never_cache
 def series(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Nobody is sent to the sign-in page from here: a script would take that for data."""
+    """Does not redirect to the sign-in page: a script would read it as data."""
     if not request.user.is_authenticated:
         return JsonResponse({"detail": "signed out"}, status=401)
     job = job_visible_to(user_of(request), job_id)

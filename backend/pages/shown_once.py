@@ -1,11 +1,11 @@
-"""Secrets that a form makes and the page behind it shows once: a key, a signing secret, a link.
+"""Secrets that a form creates and the next page shows once: a key, a signing secret, a link.
 
-    form ──POST──▶ it is made, sealed and put by ──redirect──▶ page?made=… takes it out and shows it
+    form ──POST──▶ secret created, sealed and stored ──redirect──▶ page?made=… takes it out and shows it
 
 Invariants:
-- a redirect stands between making and showing: to load the page again makes nothing, and shows no secret again;
-- on its way a secret lies in the maker's own session, sealed under a key derived from the installation's, for minutes
-  at most: a copy of the database tells nobody what it was.
+- after the redirect, reloading the page creates nothing and shows no secret again;
+- until it is shown, a secret is in its creator's session for minutes at most, sealed under a key derived from the
+  installation's: a copy of the database does not reveal it.
 """
 
 import base64
@@ -24,12 +24,12 @@ from backend.borders.sealing import box
 
 MADE: Final = "made"
 _PLACE: Final = "shown once"
-_MOST: Final = 4  # forms sent from several windows at once; the oldest goes
+_MOST: Final = 4  # forms sent from several windows at once; the oldest is dropped
 _WITHIN_S: Final = 300
 
 
 def shown_at(request: HttpRequest, address: str, made: str, secrets: Mapping[str, str]) -> HttpResponse:
-    """`made`: the id of what was made, which the address will name."""
+    """`made`: the id of the new object, for the URL."""
     kept = [each for each in request.session.get(_PLACE, []) if each[0] != made]
     sealed = box(_derived).encrypt(json.dumps(dict(secrets)).encode()).decode()
     request.session[_PLACE] = [*kept, [made, sealed]][-_MOST:]
@@ -37,7 +37,7 @@ def shown_at(request: HttpRequest, address: str, made: str, secrets: Mapping[str
 
 
 def taken_out(request: HttpRequest) -> dict[str, str]:
-    """Nothing if the page was shown before, or nothing was made."""
+    """Empty if the page was shown before, or nothing was created."""
     made, kept = request.GET.get(MADE, ""), request.session.get(_PLACE, [])
     found = next((sealed for name, sealed in kept if name == made), None)
     if found is None or request.method != "GET":
@@ -45,7 +45,7 @@ def taken_out(request: HttpRequest) -> dict[str, str]:
     request.session[_PLACE] = [each for each in kept if each[0] != made]
     try:
         secrets: dict[str, str] = json.loads(box(_derived).decrypt(found.encode(), ttl=_WITHIN_S))
-    except InvalidToken:  # it was not asked for in time, or the installation has another key now
+    except InvalidToken:  # expired, or the installation's key has changed
         return {}
     return {MADE: made} | secrets
 

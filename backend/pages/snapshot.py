@@ -1,6 +1,6 @@
-"""The content of a job's page when it first arrives: readable without a script, small however long the job ran.
+"""The initial content of a job's page: readable without a script, and small however long the job ran.
 
-Invariant: the job's cursor is read before its points, so that what is written meanwhile is pulled again, never missed.
+Invariant: the job's cursor is read before its points, so points written meanwhile are pulled again, never missed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Snapshot:
     cursor: int
     drawn: MetricsPage
     marks: Sequence[Mapping[str, Any]]
-    """What happened at a step: type and data of events."""
+    """Marks on the charts: type and data of events."""
     last: Sequence[LastPoint]
 
     @property
@@ -31,7 +31,7 @@ class Snapshot:
 
 
 def snapshot_of(job: Job, keys: Sequence[str] = EVERY_KEY) -> Snapshot:
-    """Of a job whose row was just read, with the points of the series that are drawn."""
+    """For a job whose row was just read, with the points of the drawn series."""
     return Snapshot(
         cursor=job.cursor,
         drawn=drawn_series(job, keys) if keys else MetricsPage(cursor=job.cursor, series={}, more=False),
@@ -41,6 +41,6 @@ def snapshot_of(job: Job, keys: Sequence[str] = EVERY_KEY) -> Snapshot:
 
 
 def _marks(job: Job) -> Sequence[Mapping[str, Any]]:
-    """Of the newest checkpoints, evaluations, and attempts with the step that they went on from."""
+    """For the newest checkpoints and evaluations, and attempts with the step from which they resumed."""
     kept = Q(type__in=("checkpoint_saved", "evaluated")) | Q(to_state=JobState.STARTING)
     return list(job.events.filter(kept).order_by("-seq")[:_MOST_MARKS].values("type", "data"))

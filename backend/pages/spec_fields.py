@@ -1,8 +1,8 @@
-"""The fields of the new-job form, read off `JobSpec`: a setting that is added there appears on the page by itself.
+"""The fields of the new-job form, generated from `JobSpec`: a new setting appears on the page automatically.
 
 Invariants:
 - a field's name is its path in the spec (`training.steps`), its bounds and description are the model's own;
-- what a user typed is a string until the model has judged it, so nothing typed is ever lost.
+- typed values stay strings until the model has validated them, so no input is lost.
 """
 
 import json
@@ -23,7 +23,7 @@ from engine.spec.presets import PRESET_NUMBERS
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 
-# What a first job needs, in the order of the page. Everything else is folded by section.
+# The settings of a first job, in page order. All others are folded by section.
 SHOWN = (
     "name",
     "model.source",
@@ -40,17 +40,17 @@ _TITLES: Mapping[str, str] = {
     "environment.name": "Environment",
     "algorithm.name": "Algorithm",
     "model.source": "Model",
-    "max_runtime_s": "Longest runtime",
+    "max_runtime_s": "Maximum runtime",
     "training.seed": "Seed",
     "training.steps": "Steps",
-    "optimizer.course": "Course of the learning rate",
+    "optimizer.course": "Learning rate schedule",
     "evaluation.prompts": "Held-out prompts",
     "evaluation.every": "Evaluate every",
-    "evaluation.samples": "Answers to each held-out prompt",
+    "evaluation.samples": "Answers per held-out prompt",
     "evaluation.pass_mark": "Pass mark",
 }
-# What the API's documentation tells at length and this site has elsewhere.
-_HELP: Mapping[str, str] = {"schedule.name": "Who waits for whom; Help says how each of them does it."}
+# Short texts in place of long API descriptions that the help page has in full.
+_HELP: Mapping[str, str] = {"schedule.name": "How generation and training wait for each other. Help describes each."}
 _UNITS: Mapping[str, str] = {
     "max_runtime_s": "seconds",
     "rollout.max_new_tokens": "tokens",
@@ -72,15 +72,15 @@ class SpecField:
     optional: bool = False
     choices: tuple[str, ...] = ()
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """Of ge, gt, le, lt, min_length, max_length."""
+    """By ge, gt, le, lt, min_length, max_length."""
     is_preset: bool = False
-    """Left empty, it is the model's preset, or the default where the model has none."""
+    """If empty: the model's preset, or the default if the model has none."""
     acts_only: str = ""
-    """When it has an effect, if it has not always one."""
+    """The condition under which the field has an effect; empty: always."""
 
     @property
     def completes(self) -> str:
-        """The list of names that it is one of."""
+        """The id of the list of names that completes it."""
         return "models" if self.path in ("model.source", "algorithm.teacher.source") else ""
 
     @property
@@ -132,7 +132,7 @@ class SpecField:
         return str(value)
 
     def value_of(self, text: str) -> Any:  # the model judges it
-        """As near to what the model wants as the text allows; what it does not, stays text. Raises `TwoReadings`."""
+        """The text converted to the field's kind; unchanged if that fails. Raises `TwoReadings`."""
         text = text.replace("\r\n", "\n") if self.kind == "code" else text.strip()
         match self.kind:
             case "flag":
@@ -231,7 +231,7 @@ def plain_bound(bound: float) -> str:
 
 
 def settings_of(text: str) -> dict[str, Any]:
-    """One `key = value` a line. A line without `=` becomes a key that the model refuses, with the line in view."""
+    """One `key = value` per line. A line without `=` becomes a key, which the model refuses in its error."""
     pairs = (line.partition("=") for line in text.splitlines() if line.strip())
     return {key.strip(): _setting(value.strip()) for key, _, value in pairs}
 

@@ -1,8 +1,8 @@
-"""Starting points of a new job: a template's or an earlier job's spec, and perhaps the weights of a checkpoint.
+"""Starting points of a new job: the spec of a template or an earlier job, optionally with a checkpoint's weights.
 
 Invariants:
-- a job that is run again begins where the earlier one did, or the page says why it cannot;
-- its name says that it is another one;
+- a job that is run again starts where the earlier one did, or the page gives the reason;
+- its name differs from the earlier job's;
 - only checkpoints of teams in which the user may submit are offered.
 """
 
@@ -22,13 +22,13 @@ from backend.jobs.submitting.templates import templates
 from engine.spec.job import JobSpec
 
 _DEFAULT_TEMPLATE = "running_sums"
-GONE = "The checkpoint that was asked for cannot be used any more: this job would begin with the model as it is."
+GONE = "The requested checkpoint is no longer available. This job would start from the base model."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPoint:
     checkpoint: Checkpoint | None = None
-    """The one that the page offers to begin with."""
+    """The checkpoint that the page offers."""
     is_chosen: bool = False
     remark: str = ""
 
@@ -38,7 +38,7 @@ class StartingPoint:
 
 
 def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec, StartingPoint]:
-    """By the page's address: the name of a template or an earlier job's id, the spec, and the checkpoint."""
+    """From the page's URL: the name of a template or an earlier job's id, the spec, and the checkpoint."""
     earlier = job_visible_to(user, asked.get("from", ""))
     wanted = asked.get("checkpoint", "") or (earlier.start_from if earlier is not None else "")
     checkpoint = _usable(user, wanted)
@@ -58,12 +58,12 @@ def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec,
 
 
 def starting_point_sent(user: User, sent: QueryDict) -> StartingPoint:
-    """By the form: what it offered, and whether its box was ticked."""
+    """From the form: the offered checkpoint, and whether its box was checked."""
     return StartingPoint(checkpoint=_usable(user, sent.get("offered", "")), is_chosen="start_from" in sent)
 
 
 def newest_checkpoint(user: User) -> Checkpoint | None:
-    """That a job could go on from."""
+    """The user's newest checkpoint that a job can start from."""
     return _usable_by(user).order_by("-created_at", "-pk").first()
 
 
@@ -77,12 +77,12 @@ def _usable_by(user: User) -> QuerySet[Checkpoint]:
 
 
 def _beyond(spec: JobSpec, checkpoint: Checkpoint) -> JobSpec:
-    """As many steps again, where it would have none left."""
+    """Doubles the steps if none would be left after the checkpoint."""
     if spec.training.steps > checkpoint.step or spec.only_evaluates:
         return spec
     document = spec.model_dump(mode="json")
     document["training"]["steps"] += checkpoint.step
     try:
         return JobSpec.model_validate(document)
-    except ValidationError:  # more than a job may have: the form will say so
+    except ValidationError:  # above the maximum: the form shows the error
         return spec

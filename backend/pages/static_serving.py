@@ -1,4 +1,4 @@
-"""Serving of hashed static files. Plain names are WhiteNoise's, behind this."""
+"""Serves hashed static files. WhiteNoise, the next middleware, serves plain names."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, cast

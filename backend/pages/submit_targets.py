@@ -1,4 +1,4 @@
-"""Targets of a submission: a project of one of somebody's teams, in one of that team's pools."""
+"""Targets of a submission: a project of one of the user's teams, in one of that team's pools."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def submit_targets_of(user: User) -> list[SubmitTarget]:
 
 
 def names_to_choose(targets: Sequence[SubmitTarget]) -> Names:
-    """Of models and data sets that a spec may name here: what is built in first."""
+    """Models and data sets that a spec may name, built-in ones first."""
     projects = list({target.project.pk: target.project for target in targets}.values())
     return Names(
         models=[*BUILT_IN_MODELS, *names_for(projects, AssetKind.MODEL)],

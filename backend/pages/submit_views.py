@@ -1,9 +1,9 @@
 """New job: template, form, submit.
 
 Invariants:
-- one showing of the form makes at most one job, however often it is sent: its token is an idempotency key;
-- a refused form comes back with everything that was typed and everything that is wrong with it;
-- what is told of its future is told of what is typed: with `part` the form is judged, and nothing is made.
+- one rendering of the form creates at most one job, however often it is sent: its token is an idempotency key;
+- a refused form is shown again with all typed values and all errors;
+- the preview is for the typed values: with `part` the form is validated, and nothing is created.
 """
 
 import re
@@ -50,7 +50,9 @@ from engine.spec.preset import Preset, says
 from engine.spec.presets import PRESET_NUMBERS
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
-NO_CHECKPOINT = "The checkpoint is gone, or not of this project's team: choose another place, or begin with the model."
+NO_CHECKPOINT = (
+    "The checkpoint was deleted, or belongs to another team. Choose another starting point or the base model."
+)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -60,16 +62,16 @@ def new_job(request: HttpRequest) -> HttpResponse:
     user = user_of(request)
     targets = submit_targets_of(user)
     if not targets and not _may_ever_submit(user):
-        raise PermissionDenied("Viewers may look at jobs, and submit none.")
+        raise PermissionDenied("Viewers may look at jobs, not submit them. Ask a team owner to change your role.")
     if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
-        return HttpResponse("This form is sent as application/x-www-form-urlencoded.", status=415)
+        return HttpResponse("This form must be sent as application/x-www-form-urlencoded.", status=415)
     if request.method != "POST":
         chosen, spec, starting_point = starting_spec_asked_for(user, request.GET)
         return _show(request, JobForm.showing(spec), targets, starting_point=starting_point, chosen=chosen)
     form = JobForm.typed({key: str(value) for key, value in request.POST.items()})
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
     if target is None:
-        form.errors.setdefault("", []).append("Choose a project and a pool of yours.")
+        form.errors.setdefault("", []).append("Choose one of your projects and pools.")
     if "part" in request.POST:
         _remark(request, form, target)
         return _show(request, form, targets, target=target, template="pages/new_job/_judged.html", status=200)
@@ -80,7 +82,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
 
 
 def _remark(request: HttpRequest, form: JobForm, target: SubmitTarget | None) -> None:
-    """What would be refused if it were sent now."""
+    """Adds the errors that a submission would get now."""
     if form.spec is None or target is None:
         return
     try:
@@ -102,7 +104,7 @@ def _submit(
 ) -> HttpResponse:
     user, now, token = user_of(request), database_now(), request.POST.get("token", "")
     if not _TOKEN.fullmatch(token):
-        form.errors.setdefault("", []).append("This page was incomplete when it was sent. Please send it again.")
+        form.errors.setdefault("", []).append("The form was incomplete. Submit it again.")
         return _show(request, form, targets, target=target)
 
     def effect() -> Answer:
@@ -123,7 +125,7 @@ def _submit(
         answer, replayed = once(request, effect, team_id=target.project.team_id, key=f"page:{token}", now=now)
     except Invalid as refusal:
         if refusal.code == "key_reused":
-            form.blame((), "This form has already made a job. To make another one, submit it again.")
+            form.blame((), "This form has already created a job. To create another one, submit it again.")
         else:
             form.blame(refusal.errors, refusal.detail)
         return _show(request, form, targets, target=target, arithmetic=refusal.extensions.get("arithmetic", ()))
@@ -132,14 +134,14 @@ def _submit(
         return _show(request, form, targets, target=target)
     except RateExceeded as refusal:
         form.blame(
-            (), f"Your team submits very often. Please wait {refusal.headers['Retry-After']} s, then send it again."
+            (), f"Too many submissions by your team. Wait {refusal.headers['Retry-After']} s, then submit again."
         )
         return _show(request, form, targets, target=target, status=429)
     except Conflict:
-        form.blame((), "The same form is being submitted this very moment. Look at the job list before you try again.")
+        form.blame((), "This form is already being submitted. Check the job list before you try again.")
         return _show(request, form, targets, target=target, status=409)
     if not replayed:
-        messages.success(request, "Submitted. This page follows the job by itself.")
+        messages.success(request, "Job submitted. This page updates live.")
     return redirect(answer.location)
 
 
@@ -155,7 +157,7 @@ def _show(
     template: str = "pages/new_job.html",
     status: int | None = None,
 ) -> HttpResponse:
-    """`arithmetic`: by which the job was refused."""
+    """`arithmetic`: the memory calculation by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
     spec = _as_submitted(form.spec, target)
@@ -188,7 +190,7 @@ def _show(
 
 
 def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
-    """As far as it can be said before it is: a name that nobody has is told of when it is sent."""
+    """The spec as a submission would resolve it; unknown names are reported only on submission."""
     if spec is None or target is None:
         return spec
     try:
@@ -199,15 +201,15 @@ def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec 
 
 
 def _told(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:
-    """Of each its field, its value as it would be typed, and why."""
+    """For each preset its field, its value in the form's syntax, and the reason."""
     fields = ((field_at(each.path), each) for each in presets)
     return [(found, found.text_of(each.value) or "empty", each.reason) for found, each in fields if found is not None]
 
 
 def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) -> dict[str, Any]:
-    """The body that the API wants; settings that have their default are left out, as it fills them in."""
+    """The body for the API, without settings at their default, which the API fills in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
-    for path in PRESET_NUMBERS:  # what is said at its default is left out of no call: a preset would take its place
+    for path in PRESET_NUMBERS:  # keep typed values that equal the default: a preset would replace them
         if says(spec, path):
             put_at(slim, path, value_at(spec.model_dump(mode="json"), path))
     start = {"start_from": starting_point.start_from} if starting_point.start_from else {}
@@ -216,11 +218,9 @@ def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) ->
 
 def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     reason = outlook(spec, team_id=target.project.team_id, pool=target.pool, now=now)
-    asked = f"With {spec.num_devices} devices it"
+    asked = f"With {spec.num_devices} devices, this job"
     return (
-        f"{asked} would start at once."
-        if reason is None
-        else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
+        f"{asked} would start now." if reason is None else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
     )
 
 
@@ -229,12 +229,12 @@ def _cost(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     cost = cost_of(spec, target.pool, now=now)
     if cost is None:
         return ""
-    start = f" with all devices, {shown(cost.an_hour_at_least)} with those that it starts with"
+    start = f" with all devices, {shown(cost.an_hour_at_least)} with the minimum to start"
     more = start if cost.an_hour_at_least != cost.an_hour else ""
-    most = f"{shown(cost.at_most)} {cost.currency} if it takes its longest"
-    return f"It costs {shown(cost.an_hour)} {cost.currency} an hour{more}; {most}."
+    most = f"{shown(cost.at_most)} {cost.currency} for the maximum runtime"
+    return f"Cost: {shown(cost.an_hour)} {cost.currency} per hour{more}; {most}."
 
 
 def _may_ever_submit(user: User) -> bool:
-    """A member without a project or quota is told what is missing; a viewer is told that they may only look."""
+    """Whether the user's role allows submission. The page shows a member what is missing, and a viewer a refusal."""
     return user.memberships.exclude(role="viewer").exists()

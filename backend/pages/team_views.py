@@ -1,10 +1,9 @@
-"""The team's people: members and their roles, invitations, service accounts, and the rule about second factors.
+"""The team's people: members and their roles, invitations, service accounts, and the second-factor requirement.
 
 Invariants:
-- a page shows a button only to who may press it, and the service asks again when it is pressed;
-- a team that is not the reader's is answered like one that does not exist;
-- an invitation's link is shown once, on the page that the form leads to (`shown_once`); one that went by mail is shown
-  to nobody else.
+- a button is shown only to users with its permission, and the service checks the permission again;
+- a team of other users gives the same 404 as one that does not exist;
+- an invitation's link is shown once, on the page after the form (`shown_once`); a link sent by mail is not shown.
 """
 
 from collections.abc import Callable
@@ -41,13 +40,13 @@ _LONGEST_NAME = 80
 @never_cache
 @login_required
 def members(request: HttpRequest) -> HttpResponse:
-    """POST invites somebody; the page that it leads to shows the link."""
+    """POST creates an invitation; the next page shows its link."""
     acting = acting_in(request)
     if request.method != "POST":
         return _show(request, acting, made=taken_out(request))
     now, email, role = database_now(), request.POST.get("email", "").strip(), request.POST.get("role", "")
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254 or role not in Role.values:
-        return _show(request, acting, wrong="Write an e-mail address such as ada@example.org.", status=422)
+        return _show(request, acting, wrong="Enter an email address such as ada@example.org.", status=422)
     try:
         invitation, token = invite(acting, email=email, role=Role(role), now=now)
     except Refusal as refusal:
@@ -61,14 +60,18 @@ def members(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def member(request: HttpRequest, user_id: str) -> HttpResponse:
-    """A new role, or with `remove` the end of the membership."""
+    """Changes the role, or with `remove` ends the membership."""
     acting, now = acting_in(request), database_now()
     is_self = acting.user.public_id == user_id
 
     def change() -> Done | str:
         if "remove" in request.POST:
             remove_member(acting, user_id, now=now)
-            return f"You have left {acting.team.name}." if is_self else "Removed. Their keys of this team are revoked."
+            return (
+                f"You have left {acting.team.name}."
+                if is_self
+                else "Member removed. Their keys of this team are revoked."
+            )
         role = request.POST.get("role", "")
         if role not in Role.values:
             raise Invalid("Choose a role.")
@@ -89,7 +92,7 @@ def invitation(request: HttpRequest, invitation_id: str) -> HttpResponse:
 
     def revoke() -> str:
         revoke_invitation(acting, invitation_id, now=database_now())
-        return "The invitation's link does not work any more."
+        return "Invitation revoked. Its link no longer works."
 
     return _done(request, acting, revoke)
 
@@ -103,11 +106,11 @@ def service_accounts(request: HttpRequest) -> HttpResponse:
     def make() -> str:
         name, role = request.POST.get("name", "").strip(), request.POST.get("role", "")
         if not name or len(name) > _LONGEST_NAME or not name.isprintable() or role not in Role.values:
-            raise Invalid(f"A service account needs a name of at most {_LONGEST_NAME} letters, and a role.")
+            raise Invalid(f"Enter a name of at most {_LONGEST_NAME} characters and choose a role.")
         wanted = request.POST.get("project", "")
         project = the_project(acting.team, wanted) if wanted else None
         account = open_service_account(acting, name=name, role=Role(role), project=project, now=database_now())
-        return f"{account.name} is there. Make it a key under Keys."
+        return f"Service account {account.name} created. Next, create a key for it under Keys."
 
     return _done(request, acting, make)
 
@@ -120,7 +123,7 @@ def close_account(request: HttpRequest, account_id: str) -> HttpResponse:
 
     def close() -> str:
         close_service_account(acting, account_id, now=database_now())
-        return "The service account is closed, its keys are revoked."
+        return "Service account closed. Its keys are revoked."
 
     return _done(request, acting, close)
 
@@ -135,7 +138,7 @@ def rules(request: HttpRequest) -> HttpResponse:
     def change() -> Done:
         before = acting.team.requires_mfa
         change_team(acting, requires_mfa=wanted, now=database_now())
-        said = "Owners and admins need a second factor now." if wanted else "A second factor is everybody's own choice."
+        said = "Owners and admins now need a second factor." if wanted else "A second factor is now optional."
         may_go_back = before != wanted and (wanted or has_second_factor(acting.user))
         address, fields = address_of("team_rules", acting.team), {"requires_mfa": "yes" if before else "no"}
         return Done(said, WayBack(address=address, fields=fields) if may_go_back else None)
@@ -144,13 +147,13 @@ def rules(request: HttpRequest) -> HttpResponse:
 
 
 def acting_in(request: HttpRequest) -> Acting:
-    """The reader in the team that the address names, or in their first one."""
+    """The user as a member of the team in the URL, or of their first team."""
     user, wanted = user_of(request), request.GET.get("team", "")
     teams = teams_of(user)
     team = teams.filter(pk=wanted).first() if wanted else teams.first()
     acting = Acting.person(user, team) if team else None
     if acting is None:
-        raise Http404("There is no such team, or it is not yours.")
+        raise Http404("This team does not exist, or you are not a member.")
     return acting
 
 
@@ -159,7 +162,7 @@ def address_of(name: str, team: Team) -> str:
 
 
 def frame_of(acting: Acting) -> dict[str, Any]:
-    """The frame that every page of a team shows around its content."""
+    """The context of the frame of every team page."""
     true_role = Role(Membership.objects.get(user=acting.user, team=acting.team).role)
     return {
         "team": acting.team,
@@ -171,7 +174,7 @@ def frame_of(acting: Acting) -> dict[str, Any]:
 
 
 def done_and_told(request: HttpRequest, act: Callable[[], Done | str]) -> bool:
-    """True if it was done. The next page says what came of it, and undoes it; a missing thing is a 404."""
+    """True if the act succeeded. The next page shows the outcome, with Undo; a missing object is a 404."""
     try:
         tell_done(request, act())
     except Refusal as refusal:

@@ -1,9 +1,9 @@
-"""The tiles of a job's page: the text of each, and whether it is good news. One set of rules for the page as it
-arrives and for what it pulls; the script puts the texts in their places and ticks the clock.
+"""The tiles of a job's page: the text and tone of each. The initial page and its pulls use the same rules; the script
+only inserts the texts and advances the clock.
 
 Invariants:
-- a page that has been open for a day and one that was just loaded say the same;
-- the cost is one trip to the database, however long the job ran: an open page asks several times a second.
+- a page that has been open for a day and one that was just loaded show the same;
+- the cost is one database query, however long the job ran: an open page pulls several times a second.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from backend.pages.charts import HELD_OUT, HELD_OUT_ERROR, PASSED, PASSED_ERROR,
 from backend.pages.templatetags.laminar import change, day, number, reward, share, span
 from backend.telemetry.drawing import Ends, ends_of_series
 
-PACE_OVER_STEPS: Final = 20  # recent enough to follow a change of speed, long enough to be calm
+PACE_OVER_STEPS: Final = 20  # short enough to follow a change of speed, long enough to be stable
 MIN_STEPS_TO_PREDICT: Final = 3
-MIN_ANSWERED_TO_PREDICT: Final = 0.1  # of all prompts: the first to be answered are the short ones
+MIN_ANSWERED_TO_PREDICT: Final = 0.1  # share of all prompts: short answers finish first
 
 Tone = Literal["plain", "good", "bad", "ill"]
-"""`ill`: while the run has an alarm, whatever the number says."""
+"""`ill`: the run has an alarm, whatever the number."""
 
 
 class HeldOut(BaseModel):
-    """Scores on held-out prompts. An evaluation has one, `first`, and nothing to compare it with."""
+    """Scores on held-out prompts. An evaluation has only `first`."""
 
     first: str
     last: str = ""
@@ -37,7 +37,7 @@ class HeldOut(BaseModel):
 
 class Tiles(BaseModel):
     title: str
-    """Of the browser's window."""
+    """The title of the browser window."""
     done: str
     num_done: int
     elapsed: str
@@ -47,7 +47,7 @@ class Tiles(BaseModel):
     reward: str
     reward_words: str
     no_metric: str
-    """Where there is none to be seen."""
+    """The text shown when there are no metrics."""
     held_out: HeldOut
 
 
@@ -69,7 +69,7 @@ def tiles_of(job: Job, *, now: datetime) -> Tiles:
         left=_left(job, ends.get(STEP_S), now=now),
         reward=reward(_newest(ends.get(REWARD))),
         reward_words=_reward_words(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
-        no_metric="It ended without a metric." if job.is_terminal else "No metric yet.",
+        no_metric="No metrics were reported." if job.is_terminal else "No metrics yet.",
         held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends),
     )
 
@@ -79,13 +79,13 @@ def elapsed_of(job: Job, *, now: datetime) -> timedelta | None:
 
 
 def time_left(job: Job, step_s: Ends | None, *, now: datetime) -> timedelta | None:
-    """By the pace of the last steps, or of all answers; nothing while there are too few to tell, and nothing while it
-    makes none: what is paused or waits does not come nearer to its end."""
+    """From the pace of the last steps, or of all answers. None while there are too few, and while the job makes no
+    progress, such as when it is paused or waits."""
     fewest = job.num_to_do * MIN_ANSWERED_TO_PREDICT if job.only_evaluates else MIN_STEPS_TO_PREDICT
     if job.started_at is None or job.state != JobState.RUNNING or job.num_done < fewest:
         return None
     if job.only_evaluates and job.num_attempts > 1:
-        return None  # it began again, its clock did not
+        return None  # an evaluation restarted, but its clock did not
     recent = [value for _, value in step_s.newest] if step_s else []
     pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.num_done
     return timedelta(seconds=pace * max(0, job.num_to_do - job.num_done))
@@ -99,11 +99,11 @@ def _left(job: Job, step_s: Ends | None, *, now: datetime) -> str:
 
 
 def _reward_words(untrusted: float | None, segments: float | None) -> str:
-    """Of the newest step. `untrusted`: the share of its trajectories of which nothing was learned; `segments`: those of
-    a trajectory, on average."""
+    """For the newest step. `untrusted`: the share of trajectories not used for training because their reward is not
+    trusted; `segments`: the mean number per trajectory."""
     said = ["of the training batch"]
-    said += [f"{share(untrusted)} not trusted, not learned"] if untrusted else []
-    said += [f"{segments:.3g} segments a trajectory"] if segments and segments > 1 else []
+    said += [f"{share(untrusted)} not trusted, not trained on"] if untrusted else []
+    said += [f"{segments:.3g} segments per trajectory"] if segments and segments > 1 else []
     return "; ".join(said)
 
 
@@ -113,12 +113,12 @@ def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
     elif job.is_terminal:
         words = "the job ended without a result"
     else:
-        words = "comes when all prompts are answered"
+        words = "available when all prompts are answered"
     return HeldOut(first=reward(_newest(ends.get(HELD_OUT))), words=words)
 
 
 def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
-    """Of the newest result."""
+    """The errors of the newest result."""
     error, passed = _newest(ends.get(HELD_OUT_ERROR)), _newest(ends.get(PASSED))
     told = [] if error is None else [f"± {error:.3f} (standard error)"]
     if passed is not None:
@@ -128,7 +128,7 @@ def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
 
 
 def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
-    """Before and after training. One that began with a checkpoint may have been measured after only."""
+    """Before and after training. A job that started from a checkpoint may only have the second."""
     nothing, ends, errors = reward(None), all_ends.get(HELD_OUT), _errors(job, all_ends)
     if ends is None:
         return HeldOut(first=nothing, last=nothing, words="measured before and after training")
@@ -136,10 +136,10 @@ def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
     if first_step > 0:
         return HeldOut(first=nothing, last=reward(last), words=_and("not measured before training", errors))
     if first_step == last_step:
-        second = "the job ended before the second" if job.is_terminal else "the second number comes at the end"
+        second = "the job ended before the second evaluation" if job.is_terminal else "measured again at the end"
         return HeldOut(first=reward(first), last=nothing, words=_and(f"before training; {second}", errors))
     tone: Tone = "good" if last > first else "bad" if last < first else "plain"
-    words = _and("on prompts it never trained on", errors)
+    words = _and("on prompts not used for training", errors)
     return HeldOut(first=reward(first), last=reward(last), change=change(last - first), words=words, tone=tone)
 
 

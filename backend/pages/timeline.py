@@ -1,7 +1,7 @@
-"""A job's history as a bar: one stretch a state, with marks for what happened on the way.
+"""A job's history as a bar: one segment per state, with marks for events.
 
-Invariant: the stretches are the events' own times, end to end; only a stretch too short to be seen is drawn wider
-than it was. The last one grows in the browser (js/pages/timeline.js) by the same rules.
+Invariant: segments follow the events' times without gaps; only a segment too short to be seen is drawn wider. The last
+one grows in the browser (js/pages/timeline.js) by the same rules.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Stretch:
     lasted: timedelta
     open: bool
     x: float = 0.0
-    """Per cent, as is `width`."""
+    """Per cent, like `width`."""
     width: float = 0.0
 
     @property
@@ -40,7 +40,7 @@ class Mark:
     at: datetime
     message: str
     seconds: float
-    """From the beginning of the bar."""
+    """From the start of the bar."""
     x: float
 
 

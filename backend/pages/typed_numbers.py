@@ -1,6 +1,6 @@
-"""Numbers as people type them: in groups of three digits, with the minus sign of a text, with a comma for a point.
+"""Parsing of typed numbers: with groups of three digits, a typographic minus sign, or a decimal comma.
 
-Invariant: what can be read as two numbers is read as neither; its reader is told both.
+Invariant: an ambiguous number is refused, with both readings in the error.
 """
 
 import re
@@ -15,14 +15,14 @@ _ONE_POINT: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 
 
 class TwoReadings(ValueError):
-    """What was typed is one number to some people, and another to others."""
+    """The typed number has two readings."""
 
     def __init__(self, text: str, one: str, other: str) -> None:
-        super().__init__(f"{text} can be read as {one} or as {other}: write one of these.")
+        super().__init__(f"{text} is ambiguous: enter {one} or {other}.")
 
 
 def plain_number(text: str, *, whole: bool) -> str:
-    """The text of a number without its groups. What is no number stays as it is, for the model to refuse."""
+    """The number without its group separators. Other text is unchanged, for the model to refuse."""
     text = text.strip().replace("\N{MINUS SIGN}", "-")
     if _BY_SPACES.fullmatch(text):
         return re.sub(f"[{_SPACES}]", "", text)
@@ -40,7 +40,7 @@ def plain_number(text: str, *, whole: bool) -> str:
 
 
 def _short(number: str) -> str:
-    """Without noughts that say nothing: 005 is 5, 1.50 is 1.5."""
+    """Strips redundant zeros: 005 is 5, 1.50 is 1.5."""
     sign, digits = ("-", number[1:]) if number.startswith("-") else ("", number.removeprefix("+"))
     before, point, after = digits.partition(".")
     after = after.rstrip("0")

@@ -1,11 +1,11 @@
-"""What was just done, with the way back, where there is one that brings back all of it.
+"""Messages about a completed action, with Undo if the action can be fully reverted.
 
     act ──▶ Done(said, undo) ──▶ the next page's toast ──Undo──▶ a POST to a page of ours ──▶ Done(said, undo) …
 
 Invariants:
-- the way back is a page of ours that takes a POST and asks for the same right again;
-- it carries the version that the act left, where there are versions: what somebody else changed since is not undone;
-- where nothing was changed, or what is typed would not be what was, there is none.
+- Undo is a POST to one of our pages, which checks the same permission again;
+- for versioned objects it carries the version that the action left, so later changes by others are not overwritten;
+- there is no Undo if nothing changed, or if the form cannot express the earlier value.
 """
 
 import json
@@ -24,7 +24,7 @@ _MARK: Final = "undo:"
 class WayBack:
     address: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Of its form."""
+    """The fields of its form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def tell_done(request: HttpRequest, done: Done | str) -> None:
 
 
 def undo_of(message: Message) -> WayBack | None:
-    """None: there is no way back, or none that we know of."""
+    """None: no Undo, or unknown."""
     tags = message.extra_tags or ""
     if not tags.startswith(_MARK):
         return None

@@ -1,4 +1,4 @@
-"""The addresses of the pages, and which of them are tabs of a team."""
+"""The URLs of the pages, and the tabs of the team pages."""
 
 from dataclasses import dataclass
 

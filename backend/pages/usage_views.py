@@ -1,9 +1,8 @@
-"""A team's use of devices: GPU-hours by kind and what they cost, over days, jobs, people, projects or keys, as in
-the API.
+"""A team's device usage: GPU-hours by kind and their cost, by day, job, person, project or key, as in the API.
 
 Invariants:
-- the numbers are `usage_of`'s, summed from reservations; nothing is counted here;
-- the table and the file are the same groups, the file all of them.
+- the numbers come from `usage_of`, which sums reservations; this module counts nothing;
+- the table and the file have the same groups; the file has all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,10 +41,10 @@ GROUPS: Final[Mapping[GroupBy, str]] = {
     GroupBy.KEY: "key",
 }
 KINDS: Final[Mapping[str, str]] = {
-    "useful": "Trained and generated what counted.",
+    "useful": "Training and generation that counted.",
     "startup": "Until an attempt was ready.",
-    "stale": "The share of samples that were too old to be trained on.",
-    "fault": "Lost with an attempt since its last checkpoint, restarts, and steps redone.",
+    "stale": "Spent on samples that were too old to be trained on.",
+    "fault": "Work lost since the last checkpoint, restarts, and repeated steps.",
     "idle": "While the job was pausing or stopping.",
 }
 _MICROSECONDS_AN_HOUR: Final = 3.6e9
@@ -53,7 +52,7 @@ _MICROSECONDS_AN_HOUR: Final = 3.6e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """Hours of devices: GPU-hours, or hours of slots in a CPU pool."""
+    """Device-hours: GPU-hours, or slot-hours in a CPU pool."""
 
     held: float
     useful: float
@@ -79,12 +78,12 @@ class Row:
     cost: str
     """Billed, in the site's currency."""
     is_shown_elsewhere: bool = False
-    """It is a job with a page."""
+    """Whether the group is a job with a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of the bar of kinds; per cent."""
+    """A segment of the bar of kinds; per cent."""
 
     kind: str
     about: str
@@ -142,7 +141,7 @@ def _group_by(text: str) -> GroupBy:
 
 
 def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
-    """The fault of the days that were asked for, and the days that are shown."""
+    """The error in the requested dates, and the dates shown."""
     try:
         asked = [read_day(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
         first, last = days_asked_for(asked[0], asked[1], today=today)
@@ -151,7 +150,7 @@ def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
         told = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]
         return " ".join(told), today.replace(day=1), today
     except ValueError:
-        return "Write days such as 2026-01-31.", today.replace(day=1), today
+        return "Enter dates such as 2026-01-31.", today.replace(day=1), today
     return "", first, last
 
 
@@ -167,7 +166,7 @@ def _ranges(today: date) -> list[tuple[str, date, date]]:
 
 
 def _rows(groups: Sequence[UsageGroup], group_by: GroupBy) -> list[Row]:
-    """The newest day first; of everything else, the largest."""
+    """Days: newest first; all other groups: largest first."""
     rows = [
         Row(group=each.group, label=each.label, hours=Hours.of(each.kinds), cost=cost_of(each.kinds)) for each in groups
     ]
@@ -188,7 +187,7 @@ def cost_of(kinds: Kinds) -> str:
 
 
 def _prices(team: Team, now: datetime) -> list[tuple[str, str]]:
-    """Of a device-hour, by pool."""
+    """Per device-hour, by pool."""
     return [(pool.name, shown(3_600 * price_at(pool, now))) for pool in pools_of(team)]
 
 
@@ -203,7 +202,7 @@ def parts_of(total: Kinds) -> list[Part]:
 
 
 def _chart(groups: Sequence[UsageGroup], first: date, last: date) -> dict[str, Any]:
-    """Every day of the range, so that a day without use is seen as one."""
+    """Every day of the range, including days without usage."""
     by_day = {each.group: each.kinds for each in groups}
     days = [str(first + timedelta(days=each)) for each in range((last - first).days + 1)]
     hours = [Hours.of(by_day.get(day, Kinds())) for day in days]

@@ -1,6 +1,6 @@
-"""The line above a job's page: the verdict, the lines that show it, and what helps.
+"""The verdict line of a job's page: the verdict, its evidence, and the remedy.
 
-Invariant: ill health outranks the coloured hero: while there is an alarm, no number of the page is good news.
+Invariant: an alarm takes precedence: while there is one, no number on the page has a good tone.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ _LABELS: Final[Mapping[str, str]] = {
     "reward/mean": "reward",
     "evaluation/reward": "held-out reward",
     "reward/untrusted": "share not trusted",
-    "reward/groups_without_signal": "share of groups that all agree",
-    "length/mean": "tokens an answer",
+    "reward/groups_without_signal": "share of groups without signal",
+    "length/mean": "tokens per answer",
     "length/cut_fraction": "share cut",
     "train/entropy": "entropy, nats",
     "train/skipped": "updates skipped",
     "train/grad_norm": "gradient norm",
     "train/logprob_gap_p90": "gap, nats",
-    "train/logprob_gap_bound": "gap that rounding explains",
+    "train/logprob_gap_bound": "gap explained by rounding",
     "samples/failed": "answers given up",
     "samples/dropped_stale": "answers dropped",
     "staleness/max": "oldest answer, versions",
     "environment/seconds_max": "longest wait for the environment, s",
     "throughput/tokens_per_s": "tokens/s",
-    "trainer/step_s": "seconds a step",
+    "trainer/step_s": "seconds per step",
     "trainer/wait_fraction": "share of a step waited",
     "rollout/time_idle": "share of time idle",
 }
@@ -48,13 +48,13 @@ class ShownEvidence:
     label: str
     now: str
     spark: str
-    """The `points` of an SVG polyline; empty of a single point."""
+    """The `points` of an SVG polyline; empty for a single point."""
     chart: str
-    """Its slug; empty where no chart has this series: then it is found among all of them, by its name."""
+    """The slug of its chart; empty if no chart has this series: the link then searches all series by name."""
 
     @property
     def exactly(self) -> str:
-        """The regular expression of its name, and of no other's."""
+        """The regular expression that matches only its name."""
         return f"^{self.series}$"
 
 
@@ -74,7 +74,7 @@ class VerdictLine:
     is_final: bool
     is_alarm: bool
     stands: str
-    """What it says, in a word for scripts: with another one, there is something else to be read."""
+    """Identifies the displayed verdict, so that scripts notice a new one."""
 
     def calmed(self, tiles: Tiles) -> Tiles:
         if not self.is_alarm:

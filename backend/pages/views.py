@@ -1,4 +1,4 @@
-"""The help page, and who looks at a page."""
+"""The help page, and the signed-in user of a request."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -11,7 +11,7 @@ from backend.pages.glossary import GLOSSARY
 
 
 def user_of(request: HttpRequest) -> User:
-    assert isinstance(request.user, User), "login_required stands before every page"
+    assert isinstance(request.user, User), "every page has login_required"
     return request.user
 
 

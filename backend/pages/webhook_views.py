@@ -1,9 +1,9 @@
-"""Webhooks: the endpoints of a team's messages, each message sent, and what came of it.
+"""Webhooks: a team's endpoints, their messages, and the deliveries.
 
 Invariants:
-- the secret that signs is in one answer only, the page that the form leads to (`shown_once`), which is not cached;
-- who may see a webhook may change it: its address often is a secret itself, so viewers and members see none, as in
-  the API (scope `webhooks:write`).
+- the signing secret is in one response only, the page after the form (`shown_once`), which is not cached;
+- seeing a webhook requires permission to change it: its URL is often a secret, so viewers and members see none, as
+  in the API (scope `webhooks:write`).
 """
 
 import re
@@ -50,7 +50,7 @@ _EVENT = re.compile(r"job\.(\*|[a-z_]{1,40})", re.ASCII)
 @never_cache
 @login_required
 def webhooks(request: HttpRequest) -> HttpResponse:
-    """POST makes one; the page that it leads to shows its secret."""
+    """POST creates a webhook; the next page shows its secret."""
     acting = _ruling(request)
     if request.method != "POST":
         return _show_all(request, acting)
@@ -76,7 +76,7 @@ def webhook(request: HttpRequest, webhook_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
-    """For a day both secrets sign; the page that this leads to shows the new one."""
+    """Both secrets sign for a day; the next page shows the new one."""
     acting = _ruling(request)
     _endpoint(acting, webhook_id)
     endpoint, secret = services.rotate_secret(acting.team, webhook_id, actor=acting.name, now=database_now())
@@ -87,7 +87,7 @@ def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
-    """An act on a webhook, by the pressed button: `act` is test, enable, disable or delete."""
+    """The pressed button names the action: `act` is test, enable, disable or delete."""
     acting, now = _ruling(request), database_now()
     act, before = request.POST.get("act", ""), _endpoint(acting, webhook_id)
 
@@ -95,19 +95,23 @@ def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
         match act:
             case "test":
                 services.send_test(acting.team, webhook_id, actor=acting.name, now=now)
-                return "A test message is on its way. Its answer shows below within seconds."
+                return "Test message sent. The response appears below within seconds."
             case "enable" | "disable":
                 services.change_endpoint(
                     acting.team, webhook_id, url=None, events=None, description=None, enabled=act == "enable",
                     if_match=None, actor=acting.name, now=now,
                 )  # fmt: skip
-                said = "Messages go out again." if act == "enable" else "Nothing is sent to it until you enable it."
+                said = (
+                    "Webhook enabled."
+                    if act == "enable"
+                    else "Webhook disabled. No messages are sent until you enable it."
+                )
                 return Done(said, _back_from(acting, before, is_on=act == "enable"))
             case "delete":
                 services.delete_endpoint(acting.team, webhook_id, if_match=None, actor=acting.name, now=now)
-                return "The webhook and its deliveries are gone."
+                return "Webhook and deliveries deleted."
             case _:
-                raise Invalid("Choose what to do with the webhook.")
+                raise Invalid("Choose an action for the webhook.")
 
     return _done(request, acting, webhook_id, done, is_gone=act == "delete")
 
@@ -120,13 +124,13 @@ def redeliver(request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpRe
 
     def done() -> str:
         services.redeliver(acting.team, webhook_id, delivery_id, actor=acting.name, now=database_now())
-        return "The same message is on its way again, with all its tries."
+        return "Redelivery started, with all attempts."
 
     return _done(request, acting, webhook_id, done)
 
 
 def _back_from(acting: Acting, before: WebhookEndpoint, *, is_on: bool) -> WayBack | None:
-    """One that was switched off because nobody answered was not switched off by its team, and is not so again."""
+    """None for a webhook that was disabled because its endpoint did not respond: Undo would not restore that state."""
     was_on = before.disabled_at is None
     if was_on == is_on or before.disabled_reason not in ("", services.BY_ITS_TEAM):
         return None
@@ -137,7 +141,9 @@ def _back_from(acting: Acting, before: WebhookEndpoint, *, is_on: bool) -> WayBa
 def _ruling(request: HttpRequest) -> Acting:
     acting = acting_in(request)
     if "webhooks:write" not in acting.scopes:
-        raise PermissionDenied("Webhooks are for admins and owners of the team: an address may be a secret by itself.")
+        raise PermissionDenied(
+            "Only team admins and owners can view webhooks, because a webhook's URL may be a secret."
+        )
     return acting
 
 
@@ -149,19 +155,19 @@ def _endpoint(acting: Acting, webhook_id: str) -> WebhookEndpoint:
 
 
 def _typed(posted: Mapping[str, str], chosen: list[str]) -> tuple[str, str, list[str]]:
-    """Address, description and events. Raises `Invalid` with everything that is wrong at once."""
+    """URL, description and events. Raises `Invalid` with all errors."""
     url, about = posted.get("url", "").strip(), posted.get("description", "").strip()
     events = [EVERYTHING] if posted.get("everything") == "yes" else list(dict.fromkeys(chosen))
     errors = []
     if not _SHORTEST_URL <= len(url) <= _LONGEST_URL or not url.isprintable():
-        errors.append(FieldError(pointer="/url", code="url", message="Write an address such as https://example.org."))
+        errors.append(FieldError(pointer="/url", code="url", message="Enter a URL such as https://example.org."))
     if len(about) > _LONGEST_ABOUT or not about.isprintable():
-        message = f"The description may have {_LONGEST_ABOUT} letters, in one line."
+        message = f"Description: at most {_LONGEST_ABOUT} characters, on one line."
         errors.append(FieldError(pointer="/description", code="length", message=message))
     if not events or (events != [EVERYTHING] and not all(_EVENT.fullmatch(each) for each in events)):
-        errors.append(FieldError(pointer="/events", code="events", message="Choose one kind of message at least."))
+        errors.append(FieldError(pointer="/events", code="events", message="Choose at least one event."))
     if errors:
-        raise Invalid("This webhook cannot be made.", errors=errors)
+        raise Invalid("The webhook is not valid.", errors=errors)
     return url, about, events
 
 
@@ -220,5 +226,5 @@ def _show_one(request: HttpRequest, acting: Acting, endpoint: WebhookEndpoint) -
         "curl": curl.get(f"/webhooks/{endpoint.pk}/deliveries"),
         "now": database_now(),
     }
-    is_part = "part" in request.GET  # what an open page asks for while a message is on its way
+    is_part = "part" in request.GET  # an open page fetches this while a delivery is pending
     return render(request, "pages/team/_deliveries.html" if is_part else "pages/team/webhook.html", context)

@@ -1,6 +1,6 @@
-"""Words of the pages: a state, a reason, a failure in words that help.
+"""Display texts for states, phases, reasons, failures and events.
 
-Invariant: a word that is not in these lists is shown as it came, never hidden; states and phases may grow.
+Invariant: an unknown value is shown as is, never hidden; states and phases may grow.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from backend.jobs.models import TERMINAL_STATES, JobState
 STATE_MEANING: Mapping[str, str] = {
     JobState.VALIDATING: "is being checked",
     JobState.QUEUED: "waits for devices",
-    JobState.STARTING: "has devices; the engine is coming up",
+    JobState.STARTING: "has devices; the engine is starting",
     JobState.RUNNING: "is training, or evaluating",
-    JobState.RECOVERING: "lost something and is going on from its last checkpoint",
+    JobState.RECOVERING: "had a fault and is resuming from its last checkpoint",
     JobState.PAUSING: "is saving its state to pause",
-    JobState.PAUSED: "holds no devices and can go on",
-    JobState.STOPPING: "is letting go of its devices",
+    JobState.PAUSED: "holds no devices and can be resumed",
+    JobState.STOPPING: "is releasing its devices",
     JobState.SUCCEEDED: "has finished",
     JobState.FAILED: "has stopped on an error",
     JobState.CANCELLED: "was cancelled",
 }
 
 PHASES: Mapping[str, str] = {
-    "provisioning": "getting processes",
+    "provisioning": "starting processes",
     "loading_weights": "loading weights",
     "evaluating": "evaluating",
     "training": "training",
@@ -31,19 +31,19 @@ PHASES: Mapping[str, str] = {
 }
 
 REASONS: Mapping[str, str] = {
-    "not_evaluated_yet": "not looked at yet",
-    "exceeds_max": "asks for more than there is",
+    "not_evaluated_yet": "not evaluated yet",
+    "exceeds_max": "needs more devices than available",
     "team_ceiling": "team quota in use",
     "behind_priority": "behind an older job of your team",
     "pool_full": "pool is full",
-    "backfill_hold": "devices kept for an older job",
-    "waiting_lender_fence": "other teams keep what is free",
-    "preemption_in_progress": "devices are being freed for it",
+    "backfill_hold": "devices reserved for an older job",
+    "waiting_lender_fence": "free devices are reserved by other teams",
+    "preemption_in_progress": "devices are being freed",
     "pool_closed": "pool is closed",
-    "maintenance": "the site is in maintenance",
-    "no_sandbox": "no node of the pool has the sandbox that its environment needs",
-    "backoff_until": "waits after a failed start",
-    "budget": "budget of the month in use",
+    "maintenance": "maintenance in progress",
+    "no_sandbox": "no node of the pool has the required sandbox",
+    "backoff_until": "waiting to retry after a failed start",
+    "budget": "monthly budget in use",
 }
 
 EVENTS: Mapping[str, str] = {
@@ -55,7 +55,7 @@ EVENTS: Mapping[str, str] = {
     "evaluated": "Evaluated",
     "checkpoint_saved": "Checkpoint saved",
     "alarm_raised": "Alarm",
-    "alarm_ended": "Alarm over",
+    "alarm_ended": "Alarm ended",
     "fault_detected": "Fault",
     "request_acknowledged": "Request acknowledged",
     "run_finished": "Run finished",

@@ -1,1 +1,1 @@
-"""The pages of a person's own account: signing in, the address, the password, the sessions."""
+"""Account pages: sign-in, address, password and sessions."""

@@ -1,9 +1,9 @@
-"""One's address: which one it is, a wish for another, and the two links that such a wish sends out.
+"""The user's e-mail address: the page, a requested change, and the two links that a request sends.
 
 Invariants:
-- a wish needs the password again, and is answered the same whoever has the new address;
-- nothing happens on GET, so a mail program that opens links moves nothing;
-- the link that proves works for who is signed in as the person; the link that cancels needs no sign-in.
+- a request needs the password again, and its response does not reveal whether another account has the new address;
+- GET changes nothing, so a mail program that opens links moves no account;
+- the confirming link works only for the signed-in user; the cancelling link needs no sign-in.
 """
 
 from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
@@ -25,7 +25,7 @@ from backend.errors import Refusal
 from backend.pages.account.limits import links_at_most
 from backend.pages.views import user_of
 
-WISHES = ("address-wish", 5, 3_600)  # of one person; each sends two letters
+WISHES = ("address-wish", 5, 3_600)  # per user; each sends two letters
 LINKS = ("address-link", 60, 60)
 
 
@@ -39,23 +39,23 @@ def address(request: HttpRequest) -> HttpResponse:
     raise_if_reauthentication_required(request, app="allauth.account")
     if "withdraw" in request.POST:
         changes.withdraw_change(user, now=now)
-        messages.success(request, "Your address stays as it is.")
+        messages.success(request, "Your address is unchanged.")
         return redirect("account_email")
     email = request.POST.get("email", "").strip()
     if not has_mail():
         return _show(request, user, status=409)
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254:
-        return _show(request, user, wrong="Write an e-mail address such as ada@example.org.", status=422)
+        return _show(request, user, wrong="Enter an email address such as ada@example.org.", status=422)
     bucket, limit, window_s = WISHES
     if not take(bucket, str(user.pk), limit, window_s).allowed:
-        return _show(request, user, wrong="That is enough for now: try again in an hour.", status=429)
+        return _show(request, user, wrong="Too many requests. Try again in an hour.", status=429)
     try:
         sent = tell_of_wish(changes.ask_for_change(user, email, now=now))
     except Refusal as refusal:
         return _show(request, user, wrong=refusal.detail, status=refusal.status)
     if not sent:
-        return _show(request, user, wrong="The mail server did not take our letters. Try again later.", status=503)
-    messages.success(request, f"A letter is on its way to {email.lower()}, and one to {user.email}.")
+        return _show(request, user, wrong="The mail server did not accept our messages. Try again later.", status=503)
+    messages.success(request, f"We sent a confirmation link to {email.lower()} and a notice to {user.email}.")
     return redirect("account_email")
 
 
@@ -75,7 +75,7 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
     except Refusal as refusal:
         return render(request, "account/link_dead.html", {"what": "address"}, status=refusal.status)
     tell_of_move(done)
-    messages.success(request, f"You sign in with {done.after} from now on.")
+    messages.success(request, f"Address changed. Sign in with {done.after} from now on.")
     return redirect("account_email")
 
 

@@ -1,4 +1,4 @@
-"""Limits by address on pages that anybody may open."""
+"""Rate limits by network address on pages that need no sign-in."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +13,7 @@ LinkView = Callable[[HttpRequest, str], HttpResponse]
 
 
 def links_at_most(limit: tuple[str, int, int]) -> Callable[[LinkView], LinkView]:
-    """Around the view behind a link with a token, so that nobody tries many."""
+    """Decorates the view of a link with a token: limits how many tokens an address can try."""
 
     def around(view: LinkView) -> LinkView:
         @wraps(view)
@@ -26,6 +26,6 @@ def links_at_most(limit: tuple[str, int, int]) -> Callable[[LinkView], LinkView]
 
 
 def too_many(limit: tuple[str, int, int]) -> bool:
-    """Counts the present request. A limit is (bucket, number, seconds)."""
+    """Counts this request. A limit is (bucket, number, seconds)."""
     bucket, number, window_s = limit
     return not take(bucket, stranger(), number, window_s).allowed

@@ -1,9 +1,9 @@
-"""A forgotten password: asking for a link, and the page behind it.
+"""Password reset: requesting a link, and the page behind the link.
 
 Invariants:
-- whoever asks is answered the same, whether the address has an account or not, after as many letters;
-- where no mail goes out the page says so, and whose hand the link comes from;
-- nothing happens on GET; the new password is judged as at every other place that takes one.
+- the response and the number of letters sent do not reveal whether the address has an account;
+- on a site without mail the page refers the user to an operator, who creates the link;
+- GET changes nothing; the new password is validated as everywhere else.
 """
 
 from django.contrib import messages
@@ -24,24 +24,24 @@ from backend.clock import database_now
 from backend.errors import Refusal
 from backend.pages.account.limits import links_at_most, too_many
 
-ASKED_BY_ADDRESS = ("reset-ask", 20, 3_600)  # of one network address
-ASKED_FOR_ONE = ("reset-ask-for", 4, 3_600)  # letters that one mailbox gets
+ASKED_BY_ADDRESS = ("reset-ask", 20, 3_600)  # requests per network address
+ASKED_FOR_ONE = ("reset-ask-for", 4, 3_600)  # letters per mailbox
 LINKS = ("reset-link", 60, 60)
-_LETTER = """Somebody, we hope you, has forgotten the password of your Laminar account.
+_LETTER = """Someone requested a new password for your Laminar account.
 
-This link sets a new one. It works once, for an hour:
+To set a new password, open this link. It works once and expires after an hour:
 
 {link}
 
-If it was not you, do nothing: the password stays as it is.
+If this was not you, ignore this message. Your password is unchanged.
 """
-_CHANGED = """The password of your Laminar account was set anew with a link, and every session has ended.
+_CHANGED = """The password of your Laminar account was changed with a reset link, and every session has ended.
 
-If that was not you, ask for a link yourself, on the sign-in page, and tell whoever runs the site.
+If this was not you, request a reset link on the sign-in page, and contact an operator of the site.
 """
-_NOBODY = """Somebody, we hope you, has forgotten the password of a Laminar account with this address.
+_NOBODY = """Someone requested a new password for a Laminar account with this address.
 
-There is none that one could set a password for. Did you use another address, or your organisation's single sign-on?
+No account with this address has a password. Did you use another address, or your organisation's single sign-on?
 """
 
 
@@ -53,7 +53,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if request.method != "POST" or not has_mail():
         return render(request, "account/forgotten.html", context, status=409 if request.method == "POST" else 200)
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254:
-        wrong = "Write an e-mail address such as ada@example.org."
+        wrong = "Enter an email address such as ada@example.org."
         return render(request, "account/forgotten.html", context | {"wrong": wrong}, status=422)
     if too_many(ASKED_BY_ADDRESS):
         return render(request, "429.html", status=429)
@@ -75,7 +75,7 @@ def reset(request: HttpRequest, token: str) -> HttpResponse:
     if request.method != "POST":
         return render(request, "account/reset.html", {"email": link.user.email})
     password, again = request.POST.get("password", ""), request.POST.get("again", "")
-    wrong: list[str] = [] if password == again else ["The two passwords are not the same."]
+    wrong: list[str] = [] if password == again else ["The passwords do not match."]
     try:
         validate_password(password, link.user)
     except ValidationError as refused:
@@ -87,7 +87,7 @@ def reset(request: HttpRequest, token: str) -> HttpResponse:
     except Refusal as refusal:
         return render(request, "account/link_dead.html", {"what": "reset"}, status=refusal.status)
     send_letter(user.email, "Your password for Laminar has changed", _CHANGED)
-    messages.success(request, "Your new password is set, and every session has ended. Sign in with it.")
+    messages.success(request, "Password changed, and every session has ended. Sign in with the new password.")
     return redirect("account_login")
 
 

@@ -1,4 +1,4 @@
-"""The browsers in which one is signed in, and ending them."""
+"""The user's browser sessions, and ending them."""
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -19,7 +19,7 @@ from backend.pages.views import user_of
 @never_cache
 @login_required
 def sessions(request: HttpRequest) -> HttpResponse:
-    """POST ends one, or all others."""
+    """POST ends one session, or all others."""
     user, now, own = user_of(request), database_now(), request.session.session_key
     if request.method == "POST":
         if "others" in request.POST:
@@ -29,8 +29,8 @@ def sessions(request: HttpRequest) -> HttpResponse:
             try:
                 end_session(user, request.POST.get("end", ""), now=now)
             except NotFound:
-                raise Http404("There is no such session, or it is not yours.") from None
-            messages.success(request, "That session has ended.")
+                raise Http404("This session does not exist, or it belongs to another user.") from None
+            messages.success(request, "Session ended.")
         return redirect("account_sessions")
     rows = [
         {"row": row, "device": device_of(row.user_agent), "is_own": row.pk == own} for row in sessions_of(user, now=now)

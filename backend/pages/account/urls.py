@@ -1,8 +1,8 @@
-"""Every address below /accounts/. Of allauth's, those that stand here and no others.
+"""All URLs below /accounts/, including the listed ones of allauth and no others.
 
 Invariants:
-- what allauth would add with a new release, or a setting, is not there until somebody writes it down here;
-- pages with which one could hang an unproved address, or another identity, on an account are not there.
+- a URL that a new allauth release or setting would add is not served until it is listed here;
+- pages that could attach an unverified address, or another identity, to an account are not listed.
 """
 
 from allauth.account import views as account

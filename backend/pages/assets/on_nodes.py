@@ -1,6 +1,6 @@
-"""Where a team's data sets and models lie: on how many of the nodes that told of it.
+"""On how many of the reporting nodes a team's data sets and models lie.
 
-Invariant: of another team's entries, and of those that belong to no asset, only operators are told.
+Invariant: only operators see entries of other teams, and entries that belong to no asset.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from engine.spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Of the nodes' shared folder, for operators."""
+    """An entry of the nodes' shared folder, for operators."""
 
     found: OnNodes
     folder: str
@@ -32,11 +32,11 @@ def num_nodes_with(asset: Asset, found: FoundOnNodes) -> int:
 
 
 def where(asset: Asset, found: FoundOnNodes) -> str:
-    """In words; empty: no node has told of anything, or the asset is not whole yet."""
+    """In words; empty: no node has reported, or the asset is incomplete."""
     if not found.num_nodes or asset.state != AssetState.READY:
         return ""
     num = num_nodes_with(asset, found)
-    verb = "lies on" if asset.origin == AssetOrigin.FOLDER else "was fetched by"
+    verb = "on" if asset.origin == AssetOrigin.FOLDER else "fetched by"
     return f"{verb} {num:,} of {found.num_nodes:,} node{'' if found.num_nodes == 1 else 's'}"
 
 
@@ -52,8 +52,8 @@ def entries_for_operators(found: FoundOnNodes) -> list[Entry]:
 
 
 def doubts_of(spec: JobSpec, team: Team, project_id: str, *, now: datetime) -> list[str]:
-    """What the nodes' own word says against the names in a spec. A doubt refuses nothing: what was not there when the
-    nodes were looked at may be there when the job starts."""
+    """Warnings where the nodes' reports contradict the names in a spec. A warning refuses nothing: a file that was
+    missing when the nodes were checked may be there when the job starts."""
     return list(_doubts(spec, team, project_id, now))
 
 
@@ -61,7 +61,7 @@ def _doubts(spec: JobSpec, team: Team, project_id: str, now: datetime) -> Iterat
     try:
         _, named = looked_up(spec, team, project_id)
     except SpecRefused:
-        return  # said beside its field
+        return  # the form shows the error next to the field
     if not named:
         return
     found = found_on_nodes()
@@ -69,7 +69,7 @@ def _doubts(spec: JobSpec, team: Team, project_id: str, now: datetime) -> Iterat
     for asset in on_disk.order_by("name"):
         name, num = f"{asset.name}@{asset.version}", found.num_with(asset.kind, asset.place)
         if not found.is_fresh(now):
-            yield f"{name} lies in the nodes' shared folder; whether it does now, no node has told within a day."
+            yield f"{name} is in the nodes' shared folder, but no node has confirmed it within a day."
         elif num < found.num_nodes:
             there = f"only on {num:,} of {found.num_nodes:,} nodes" if num else "on no node"
-            yield f"{name} was found {there} when they last looked: a job that starts elsewhere fails."
+            yield f"{name} was found {there} at the last check. A job that starts elsewhere fails."

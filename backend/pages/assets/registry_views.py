@@ -1,8 +1,8 @@
-"""A model of the team's registry: its versions with their origins, the note on each, and removing.
+"""A model of the team's registry: its versions with their origins and notes, and their removal.
 
 Invariants:
-- what may be removed and by whom is what REST says: admins and owners of the team, versions before their model;
-- removing a name deletes no bytes: the page says so before it is done.
+- removal follows REST's rules: by admins and owners of the team, versions before their model;
+- removing a name deletes no bytes, and the confirmation states this.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,12 +57,12 @@ def model(request: HttpRequest, model_name: str) -> HttpResponse:
 @never_cache
 @login_required
 def change_model(request: HttpRequest, model_name: str) -> HttpResponse:
-    """`act`: note and remove_version, of the version `number`; or remove, the model itself."""
+    """`act`: note or remove_version, for the version `number`; or remove, for the model itself."""
     acting = acting_in(request)
     found, wanted = _model_of(acting, model_name), request.POST.get("act", "")
     change = _CHANGES.get(wanted)
     if change is None:
-        raise Http404("There is no such thing to do with a model.")
+        raise Http404("This action does not exist for a model.")
     is_done = done_and_told(request, lambda: change(acting, found, request.POST))
     if is_done and wanted == "remove":
         return redirect(address_of("assets", acting.team))
@@ -73,14 +73,14 @@ def _note(acting: Acting, found: RegisteredModel, sent: Mapping[str, str]) -> Do
     acting.refuse_without("checkpoints:write")
     note = sent.get("note", "").replace("\r\n", "\n").strip()
     if len(note) > LONGEST_NOTE:
-        raise Invalid(f"A note has at most {LONGEST_NOTE:,} letters; this has {len(note):,}.")
+        raise Invalid(f"The note must have at most {LONGEST_NOTE:,} characters; got {len(note):,}.")
     version = _version_of(found, sent)
     with transaction.atomic():
         change_note(locked_version(version), note, actor=acting.name, now=database_now())
     address = f"{reverse('change_model', args=[found.name])}?team={acting.team.pk}"
     fields = {"act": "note", "number": str(version.number), "note": version.note}
     undo = WayBack(address=address, fields=fields) if version.note != note else None
-    return Done(f"The note on version {version.number} is changed.", undo)
+    return Done(f"Note on version {version.number} saved.", undo)
 
 
 def _remove_version(acting: Acting, found: RegisteredModel, sent: Mapping[str, str]) -> str:
@@ -89,14 +89,14 @@ def _remove_version(acting: Acting, found: RegisteredModel, sent: Mapping[str, s
     with transaction.atomic():
         locked_model(found)  # before its versions, as when one is promoted
         remove_version(locked_version(version), actor=acting.name, now=database_now())
-    return f"Version {version.number} is taken out of the registry. Its checkpoint stays, and stays pinned."
+    return f"Version {version.number} was removed from the registry. Its checkpoint is kept and stays pinned."
 
 
 def _remove(acting: Acting, found: RegisteredModel, sent: Mapping[str, str]) -> str:
     _refuse_unless_removing(acting)
     with transaction.atomic():
         remove_model(locked_model(found), actor=acting.name, now=database_now())
-    return f"{found.name} is taken out of the registry. A model that gets this name later counts on from here."
+    return f"{found.name} was removed from the registry. A later model of this name continues the version numbers."
 
 
 _CHANGES: Final[Mapping[str, Callable[[Acting, RegisteredModel, Mapping[str, str]], Done | str]]] = {
@@ -124,4 +124,4 @@ def _may_remove(acting: Acting) -> bool:
 
 def _refuse_unless_removing(acting: Acting) -> None:
     if not _may_remove(acting):
-        raise Denied("Only admins and owners of the team remove from its registry of models.")
+        raise Denied("Only team admins and owners can remove models from the registry.")

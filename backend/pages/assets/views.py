@@ -1,7 +1,7 @@
-"""A team's data sets and models: what is there, uploads that go on, and the room that is left.
+"""A team's data sets and models: finished ones, uploads in progress, and free storage.
 
-Invariant: nothing is uploaded here. The page says by which command or call it is; both go on after an interruption,
-which a form in a browser does not.
+Invariant: the page uploads nothing. It shows the command and the API call, which can resume an interrupted upload;
+a browser form cannot.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Shown:
     size: str
     is_whole: bool
     where: str
-    """On how many nodes, in words; empty: nobody knows."""
+    """On how many nodes, in words; empty: unknown."""
 
 
 @require_safe

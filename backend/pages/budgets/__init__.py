@@ -1,1 +1,1 @@
-"""Budgets of a team, its projects and people, and questions for more quota, in the browser."""
+"""Pages for budgets of a team, its projects and members, and for quota requests."""

@@ -1,4 +1,4 @@
-"""Asking for quota: the form on the queue page, and what became of the last question."""
+"""Quota requests: the form on the queue page, and the state of the last request."""
 
 from datetime import datetime
 from typing import Any
@@ -37,12 +37,12 @@ def ask_for_quota(request: HttpRequest) -> HttpResponse:
     def act() -> str:
         wanted = read_count(request.POST.get("wanted", "").strip())
         if wanted is None:
-            raise Invalid("Ask for a whole number of devices, such as 8.")
+            raise Invalid("Quota must be a whole number of devices, such as 8.")
         try:
             ask(acting, pool, wanted=wanted, reason=request.POST.get("reason", "").strip(), now=database_now())
         except Invalid as refusal:
             raise Invalid(" ".join(refusal.sentences)) from None
-        return "Asked. The operators see it; the answer stands here, and comes by mail where there is mail."
+        return "Request sent to the operators. Their answer appears here, and by email if this site sends mail."
 
     done_and_told(request, act)
     return redirect(f"{address_of('queue', acting.team)}&pool={pool.pk}")

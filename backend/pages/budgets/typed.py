@@ -1,4 +1,4 @@
-"""A budget as people type it."""
+"""Parsing of typed budgets."""
 
 from decimal import Decimal
 from typing import Final
@@ -12,7 +12,7 @@ SECONDS_AN_HOUR: Final = 3_600
 
 
 def amount_typed(typed: str, unit: str) -> Decimal | None:
-    """In the limit's own unit; nothing typed is no limit. Raises `Invalid`."""
+    """In the limit's own unit; empty text means no limit. Raises `Invalid`."""
     typed = typed.strip()
     if not typed:
         return None
@@ -22,11 +22,11 @@ def amount_typed(typed: str, unit: str) -> Decimal | None:
     except TwoReadings as doubt:
         raise Invalid(f"Budget: {doubt}") from None
     except (ArithmeticError, ValueError):
-        raise Invalid(f"Write the budget as a number such as 250; got {typed[:40]}.") from None
+        raise Invalid(f"Budget must be a number such as 250; got {typed[:40]}.") from None
 
 
 def as_typed(limit: SpendingLimit | None) -> str:
-    """What `amount_typed` reads as exactly this one: hours to more places than a second has."""
+    """The text that `amount_typed` reads as exactly this limit; hours have enough decimals for one second."""
     if limit is None:
         return ""
     amount = limit.amount if limit.unit == Unit.MONEY else limit.amount / SECONDS_AN_HOUR

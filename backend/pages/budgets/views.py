@@ -1,7 +1,7 @@
-"""Budgets of projects and people: what of each is spent, and a form for who rules the team. A team's own money is shown
-beside them, and set by operators.
+"""Budgets of projects and members: the spent part of each, and a form for the team's owners and admins. The team's own
+budget is shown too; operators set it.
 
-Invariant: a form carries the version of what it shows, so that of two who set one at once the second is told.
+Invariant: a form carries the version that it shows, so the second of two concurrent changes is refused.
 """
 
 from dataclasses import dataclass
@@ -30,17 +30,17 @@ from backend.usage.pricing.money import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitShown:
-    """In hours of devices, or in money."""
+    """In device-hours, or in money."""
 
     whose: str
-    """As the form names it: project:ID or person:ID; empty: the team's own, which no form of the team's sets."""
+    """The form's value: project:ID or person:ID; empty: the team's own, which only operators set."""
     label: str
     unit: str
     amount: str
     spent: str
     left: str
     spent_share: float
-    """Per cent of the bar, as is `committed_share`."""
+    """Per cent of the bar, like `committed_share`."""
     committed_share: float
     version: str
 
@@ -76,13 +76,13 @@ def budgets_shown(acting: Acting, currency: str, *, now: datetime) -> dict[str, 
 @never_cache
 @login_required
 def set_one(request: HttpRequest) -> HttpResponse:
-    """An empty amount takes the limit away."""
+    """An empty amount removes the limit."""
     acting = acting_in(request)
 
     def act() -> Done:
         kind, _, name = request.POST.get("whose", "")[:80].partition(":")
         if kind not in ("project", "person"):
-            raise Invalid("Choose whose budget it is.")
+            raise Invalid("Choose a project or a member.")
         unit = request.POST.get("unit", "")
         amount = amount_typed(request.POST.get("amount", ""), unit)
         version = request.POST.get("version", "")[:80] or etag_of(0)
@@ -100,7 +100,7 @@ def set_one(request: HttpRequest) -> HttpResponse:
             )
         except Invalid as refusal:
             raise Invalid(" ".join(refusal.sentences)) from None
-        said = "There is no limit any more." if amount is None else "The budget counts from the next start on."
+        said = "Budget removed." if amount is None else "Budget saved. It applies from the next job start."
         fields = {"whose": f"{kind}:{name}", "version": etag_of(limit.version if limit else 0)}
         fields |= {"unit": before.unit if before else unit, "amount": as_typed(before)}
         is_as_before = (limit and limit.unit, as_typed(limit)) == (before and before.unit, as_typed(before))

@@ -1,10 +1,9 @@
-"""Results of evaluations, each beside the one before it.
+"""Results of evaluations, each compared with the previous one.
 
 Invariants:
-- two results are laid side by side only if they asked the same questions: the same environment with the same
-  parameters, as many prompts, drawn by the same seed, answered by the same sampling; of several answers to each the
-  mean is compared, which estimates the same as one answer's;
-- a difference is called one only if it is more than twice what chance explains.
+- two results are compared only if they used the same questions: environment, parameters, number of prompts, seed and
+  sampling are equal; the number of answers to each prompt may differ, since their mean estimates the same value;
+- a difference is called clear only if it exceeds twice its standard error.
 """
 
 import math
@@ -19,13 +18,13 @@ from engine.spec.evaluation import TokenSampling
 MOST_OF_A_JOB: Final = 500
 SAMPLING: Final = tuple(each.name for each in fields(TokenSampling))
 CLEAR: Final = 2.0
-"""Standard errors of a difference: chance alone goes beyond in one of twenty."""
+"""Standard errors of a difference: chance alone exceeds this in one of twenty cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     label: str
-    """Whose it is, beside another's."""
+    """Its name in a comparison."""
     mean: float
     error: float
     """The standard error of the mean."""
@@ -36,7 +35,7 @@ class Compared:
     evaluation: CheckpointEvaluation
     error: float
     before: Result | None
-    """None: nothing asked the same before it."""
+    """None: no earlier comparable result."""
 
     @property
     def change(self) -> float | None:
@@ -50,7 +49,7 @@ class Compared:
 
 
 def compared(evaluations: Sequence[CheckpointEvaluation]) -> list[Compared]:
-    """With the newest one of an earlier step of the same training, else with what that run measured before training."""
+    """With the newest result of an earlier step of the same training, else with that run's result before training."""
     trained = {each.checkpoint.job_id for each in evaluations}
     rows = CheckpointEvaluation.objects.filter(checkpoint__job__in=trained).select_related("job", "checkpoint")
     of_job: dict[str, list[CheckpointEvaluation]] = {}
@@ -96,7 +95,7 @@ def _given(value: float | None, otherwise: float) -> float:
 
 
 def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
-    """What each run measured of the weights that it began with, if those were nobody's checkpoint."""
+    """Each run's result for its initial weights, if the run did not start from a checkpoint."""
     return dict(_firsts(jobs))
 
 

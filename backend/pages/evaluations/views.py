@@ -1,4 +1,4 @@
-"""Evaluations of a team's checkpoints: those that go on, and every result beside the one before it."""
+"""Evaluations of a team's checkpoints: running ones, and every result compared with the previous one."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _BETWEEN_PULLS_MS: Final = 5_000
 @never_cache
 @login_required
 def evaluations(request: HttpRequest) -> HttpResponse:
-    """With ?part, only what changes by itself. `job`: of this training's checkpoints only."""
+    """With ?part, only the live part of the page. `job`: only checkpoints of this training."""
     acting, job_id = acting_in(request), request.GET.get("job", "")[:32]
     of_team = CheckpointEvaluation.objects.filter(checkpoint__job__team=acting.team)
     trained = Job.objects.filter(team=acting.team, pk=job_id).first() if job_id.isidentifier() else None
@@ -46,7 +46,7 @@ def evaluations(request: HttpRequest) -> HttpResponse:
 
 
 def _going_on(team_id: str, trained: Job | None) -> list[tuple[Job, Checkpoint | None]]:
-    """Newest first, each with what it evaluates."""
+    """Newest first, each with its checkpoint."""
     jobs = Job.objects.filter(team=team_id, steps=0).exclude(state__in=TERMINAL_STATES).exclude(start_from="")
     if trained is not None:
         jobs = jobs.filter(start_from__in=Checkpoint.objects.filter(job=trained).values("pk"))

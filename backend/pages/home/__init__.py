@@ -1,1 +1,1 @@
-"""Home: what a person who signs in wants to know first."""
+"""The home page."""

@@ -1,7 +1,7 @@
-"""What the reader's teams hold of each pool, what is left of their month, and which of their jobs start next.
+"""What the user's teams hold of each pool, their remaining monthly budgets, and their jobs that start next.
 
-Invariant: places in line are the scheduler's own decision, which takes long for a long line: of one that is longer than
-the queue page explains unasked, only its length is told.
+Invariant: places in line come from the scheduler's decision, which is slow for a long queue. Above the length that the
+queue page explains by default, only the number of jobs is shown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class PoolHeld:
 
     @property
     def own_share(self) -> float:
-        """Per cent of the bar, as is `borrowed_share`. The bar is as long as the larger of both numbers."""
+        """Per cent of the bar, like `borrowed_share`. The bar is as long as the larger of both numbers."""
         return 100 * min(self.held, self.nominal) / max(1, self.held, self.nominal)
 
     @property
@@ -43,13 +43,13 @@ class PoolHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Of a team's jobs in a pool."""
+    """A team's jobs in the queue of a pool."""
 
     team: Team
     pool: ResourcePool
     num: int
     first: Sequence[InLine]
-    """Empty: the line is too long to be decided for a page."""
+    """Empty: the queue is too long to decide for a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def pools_held(teams: Sequence[Team]) -> list[PoolHeld]:
 
 
 def months_left(teams: Sequence[Team], *, now: datetime) -> list[MonthLeft]:
-    """Of teams with a limit."""
+    """For teams with a limit."""
     states = budget_states([team.pk for team in teams], now=now)
     return [
         MonthLeft(team=team, budget=BudgetShown.of(states[team.pk]))

@@ -1,9 +1,8 @@
-"""What waits for the reader: jobs of theirs that are ill, have failed or are paused, and questions that they answer.
+"""What needs the user's attention: their jobs with an alarm, failed or paused ones, and quota requests for operators.
 
 Invariants:
-- a job that failed is told of until it is retried, and for three days at most: who has looked away longer than that
-  has decided;
-- of colleagues' jobs the page tells how many there are, not each: they wait for somebody else.
+- a failed job is listed until it is retried, and for three days at most: after that, the user has decided;
+- colleagues' jobs are counted, not listed: their owners take care of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,14 +35,14 @@ class Need:
     remedy: str = ""
     since: datetime | None = None
     act: str = ""
-    """The name of the address that does something about it; its argument is `job`."""
+    """The URL name of the action; its argument is `job`."""
     act_title: str = ""
     job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """Of colleagues' jobs, how many there are: where they are listed, and in words."""
+    """A count of colleagues' jobs: the URL of their list, and the text."""
 
     address: str
     said: str
@@ -53,7 +52,7 @@ class Others:
 class Needs:
     listed: Sequence[Need]
     more: int
-    """Jobs of the reader's that are not listed."""
+    """The number of the user's jobs that are not listed."""
     others: Sequence[Others]
 
 
@@ -93,7 +92,7 @@ def _questions(user: User) -> Iterator[Need]:
     for each in open_questions()[:MOST_OF_A_KIND] if user.is_staff else ():
         yield Need(
             kind="question",
-            word="asks for quota",
+            word="quota request",
             title=each.team.name,
             address=reverse("operator_questions"),
             said=f"{each.wanted:,} devices of pool {each.pool.name}: {each.reason}",
@@ -140,13 +139,13 @@ def _rests(jobs: Sequence[Job], teams: set[str]) -> Iterator[Need]:
     to_rest = JobEvent.objects.filter(job__in=jobs, to_state=JobState.PAUSED)
     since = dict(to_rest.values_list("job_id").annotate(at=Max("at")).order_by())
     for job in jobs:
-        done = f"It has done {job.num_done:,} of {job.num_to_do:,} {'prompts' if job.only_evaluates else 'steps'}"
+        done = f"Paused after {job.num_done:,} of {job.num_to_do:,} {'prompts' if job.only_evaluates else 'steps'}"
         yield Need(
             kind="paused",
             word="paused",
             title=job.name,
             address=reverse("job", args=[job.pk]),
-            said=f"{done}, and holds no devices.",
+            said=f"{done}. Holds no devices.",
             since=since.get(job.pk),
             act="resume_job" if job.team_id in teams else "",
             act_title="Resume",

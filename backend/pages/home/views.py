@@ -1,7 +1,7 @@
-"""Home: what runs, what waits for the reader, what their teams hold, and what starts next.
+"""Home: running jobs, jobs that need attention, the teams' devices, and the jobs that start next.
 
-Invariant: of every kind the page shows a few and says how many more there are, so that it costs the same in a team of
-two and in one of two hundred.
+Invariant: of every kind the page shows a few rows and a count of the rest, so it costs the same for a team of two
+and for one of two hundred.
 """
 
 from typing import Any, Final
@@ -33,7 +33,7 @@ BETWEEN_PULLS_MS: Final = 3_000
 @never_cache
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
-    """With ?part, only what changes by itself: an open page asks for it when told that something changed."""
+    """With ?part, only the live part: an open page fetches it when notified of a change."""
     user, now = user_of(request), database_now()
     teams, jobs = list(teams_of(user)), jobs_visible_to(user)
     running = jobs.filter(state__in=HOLDING_STATES)

@@ -1,1 +1,1 @@
-"""The page of one job, in tabs with addresses of their own, and what can be done there."""
+"""The page of one job: its tabs, each with its own URL, and its actions."""

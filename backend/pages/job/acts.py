@@ -1,12 +1,12 @@
-"""What became of the last thing that somebody asked of a job.
+"""The progress of the last action requested for a job.
 
-    somebody asked ──▶ the engine acknowledged ──▶ a checkpoint was saved ──▶ the job came to rest, or runs again
-      (the request)        (a fact of its own)         (a fact of its own)       (by whom is said)
+    request ──▶ acknowledged by the engine ──▶ checkpoint saved ──▶ job at rest, or running again
+                       (a fact)                    (a fact)           (an event with its actor)
 
 Invariants:
-- of a request nothing is taken but that it was made, by whom and when: every later line is an event that the engine,
-  the scheduler or reconciliation left;
-- a request that was closed because its attempt ended is never called acknowledged.
+- the request itself only shows its actor and time; every later line is an event of the engine,
+  the scheduler or reconciliation;
+- a request that was closed because its attempt ended is never shown as acknowledged.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ _TOLD: Final = (
     "cluster_stopped",
 )
 _ASKED: Final = {
-    JobState.PAUSING: ("Asked to pause", JobState.PAUSED),
-    JobState.STOPPING: ("Asked to cancel", JobState.CANCELLED),
-    JobState.QUEUED: ("Asked to resume", JobState.RUNNING),
+    JobState.PAUSING: ("Pause requested", JobState.PAUSED),
+    JobState.STOPPING: ("Cancel requested", JobState.CANCELLED),
+    JobState.QUEUED: ("Resume requested", JobState.RUNNING),
     JobState.CANCELLED: ("Cancelled", JobState.CANCELLED),
 }
-UNHEARD: Final = "The engine has not acknowledged it yet; it asks every two seconds whether something is wanted of it."
-CLUSTER_ASKED: Final = "The cluster is being told to stop what still runs of it."
+UNHEARD: Final = "Waiting for the engine to acknowledge the request. It polls every two seconds."
+CLUSTER_ASKED: Final = "Stopping the job's remaining processes on the cluster."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +44,20 @@ class Story:
     title: str
     asked: EventSentence
     lines: Sequence[tuple[EventSentence, str]]
-    """What was recorded since, each in a word or two, oldest first."""
+    """The events since the request, each with a short label, oldest first."""
     waits: str
-    """For what; empty: it is told to its end."""
+    """The next expected event; empty: complete."""
 
 
 def story_of(job: Job) -> Story | None:
-    """None: nobody asked for anything, or what came of it has been overtaken."""
+    """None: there was no request, or later events have superseded it."""
     asked = _newest_wish(job)
     if asked is None:
         return None
     if asked.type == "pause_requested":
         title, goal = _ASKED[JobState.PAUSING]
     elif asked.reason == PREEMPTED:
-        title, goal = "Sent back into the line", JobState.QUEUED
+        title, goal = "Returned to the queue", JobState.QUEUED
     elif asked.reason == KILLED:
         title, goal = "Killed", JobState(asked.to_state)
     else:
@@ -79,7 +79,7 @@ def _newest_wish(job: Job) -> JobEvent | None:
 
 
 def _until(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple[list[JobEvent], bool]:
-    """Up to where it came to what was asked for, or to an end of its own."""
+    """Up to the event that reached the goal, or that ended the job."""
     if already:
         return [event for event in since if event.type != "state_changed"], True
     told: list[JobEvent] = []
@@ -91,7 +91,7 @@ def _until(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple
 
 
 def _is_overtaken(job: Job, last: JobEvent, goal: JobState) -> bool:
-    """By a later change of state; of a job that runs again by its first step."""
+    """By a later change of state, or, for a job that runs again, by its first step."""
     if job.events.filter(seq__gt=last.seq, type="state_changed").exists():
         return True
     if goal != JobState.RUNNING:
@@ -101,7 +101,7 @@ def _is_overtaken(job: Job, last: JobEvent, goal: JobState) -> bool:
 
 
 def _heard(job: Job, asked: JobEvent) -> bool | None:
-    """By the engine's own word. None: nothing was asked of one, or the attempt that was asked ended without it."""
+    """By the engine's acknowledgement. None: no engine was involved, or its attempt ended without acknowledging."""
     request = job.requests.filter(kind__in=("pause", "cancel"), created_at__gte=asked.at).order_by("created_at").first()
     if request is None:
         return None
@@ -115,7 +115,7 @@ def _is_closed(request: ControlRequest) -> bool:
 
 
 def _waits_for_cluster(job: Job, told: Sequence[JobEvent]) -> str:
-    """Of a job that was killed: nobody but its cluster can say that nothing of it runs."""
+    """For a killed job: only the cluster can confirm that none of its processes runs."""
     has_answered = any(event.type == "cluster_stopped" for event in told)
     if job.reason != KILLED or has_answered:
         return ""
@@ -127,20 +127,20 @@ def _waits(job: Job, heard: bool | None) -> str:
         return UNHEARD
     match job.state:
         case JobState.PAUSING:
-            return "Now it is to save a checkpoint and let go of its devices."
+            return "Waiting for the job to save a checkpoint and release its devices."
         case JobState.STOPPING:
-            return "Now it is to let go of its devices."
+            return "Waiting for the job to release its devices."
         case JobState.QUEUED:
-            return "It waits for devices."
+            return "Waiting for devices."
         case JobState.STARTING | JobState.RECOVERING:
-            return "Its engine is coming up."
+            return "The engine is starting."
     return ""
 
 
 def _words(event: JobEvent) -> str:
     match event.type:
         case "request_acknowledged":
-            return "the engine acknowledged it"
+            return "request acknowledged"
         case "checkpoint_saved":
             return "checkpoint saved"
         case "run_finished":
@@ -148,7 +148,7 @@ def _words(event: JobEvent) -> str:
         case "driver_started":
             return "a new attempt started"
         case "cluster_stopped":
-            return "the cluster answered"
+            return "confirmed by the cluster"
         case "stalled":
-            return "its driver stands still"
+            return "the driver stalled"
     return event.to_state

@@ -1,4 +1,4 @@
-"""Changing a job's name and tags, and while it waits its priority and longest runtime."""
+"""Changing a job's name and tags, and its priority and maximum runtime while it waits."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,10 +23,10 @@ from backend.pages.job.control_views import job_acted_on, told_of
 from backend.pages.undoing import Done, WayBack, tell_done
 
 _WANTED: Final = {
-    "name": "Name: 1 to 120 letters",
-    "tags": "Tags: at most 20, of at most 40 letters each",
+    "name": "Name: 1 to 120 characters",
+    "tags": "Tags: at most 20, each with at most 40 characters",
     "priority": "Priority: a whole number, −100 to 100",
-    "max_runtime_s": "Longest runtime: whole seconds, 10 to 2,592,000",
+    "max_runtime_s": "Maximum runtime: whole seconds, 10 to 2,592,000",
 }
 
 
@@ -36,7 +36,7 @@ _WANTED: Final = {
 def change(request: HttpRequest, job_id: str) -> HttpResponse:
     job, acting = job_acted_on(request, job_id)
     if "jobs:write" not in acting.scopes:
-        raise PermissionDenied("You may look at this job; to change it is not among your rights.")
+        raise PermissionDenied("You do not have permission to change this job.")
     if request.method != "POST":
         context = {"job": job, "waits": job.state in WAITING_STATES, "tags": ", ".join(job.tags)}
         return render(request, "pages/job/change.html", context)
@@ -44,14 +44,14 @@ def change(request: HttpRequest, job_id: str) -> HttpResponse:
         wanted = _changes_of(request.POST, job)
         with transaction.atomic():
             change_job(job.pk, wanted, actor=acting.name, now=database_now())
-        tell_done(request, Done("Changed.", _back_from(wanted, job)) if wanted else "Nothing was changed.")
+        tell_done(request, Done("Changes saved.", _back_from(wanted, job)) if wanted else "No changes.")
     except Refusal as refusal:
         messages.error(request, told_of(refusal))
     return redirect("job_config", job_id=job.pk)
 
 
 def _back_from(wanted: Mapping[str, Any], before: Job) -> WayBack | None:
-    """A tag that REST gave may have a comma in it, which the form takes for two tags."""
+    """None for a tag with a comma (set by REST), which the form would split in two."""
     fields = {name: getattr(before, name) for name in wanted}
     if any("," in tag for tag in fields.get("tags", [])):
         return None
@@ -60,7 +60,7 @@ def _back_from(wanted: Mapping[str, Any], before: Job) -> WayBack | None:
 
 
 def _changes_of(sent: QueryDict, job: Job) -> dict[str, Any]:
-    """Those that differ from what the job has, by the rules of the API. Raises `Invalid`."""
+    """The changed values, validated by the API's rules. Raises `Invalid`."""
     typed: dict[str, Any] = {"name": sent.get("name", job.name).strip()}
     typed["tags"] = [tag.strip() for tag in sent.get("tags", ", ".join(job.tags)).split(",") if tag.strip()]
     for field in ("priority", "max_runtime_s"):

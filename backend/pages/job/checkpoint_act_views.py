@@ -1,4 +1,4 @@
-"""Asking once more before a checkpoint is pinned, promoted or deleted, and doing it; downloading it; which are kept."""
+"""Confirmation pages and actions of a checkpoint (pin, promote, delete), its download, and the retention rule."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -31,13 +31,13 @@ from backend.pages.undoing import Done, WayBack, tell_done
 from backend.pages.views import user_of
 
 _BY_VERB = {each.verb: each for each in ACTS}
-_NOT_THEIRS = "You may look at checkpoints and download them; changing them is not among your rights."
+_NOT_THEIRS = "You may look at checkpoints and download them. You do not have permission to change them."
 SECONDS_A_DAY: Final = 86_400
 _WANTED: Final = {
-    "keep_last": "The newest: a whole number, 1 to 1,000",
-    "keep_best": "The best: a whole number, 0 to 1,000",
+    "keep_last": "Newest to keep: a whole number, 1 to 1,000",
+    "keep_best": "Best to keep: a whole number, 0 to 1,000",
     "metric": "Best by: the name of a metric, such as reward/mean",
-    "days": "Days: a whole number, 1 to 3,660, or nothing",
+    "days": "Maximum age: whole days, 1 to 3,660, or empty",
 }
 
 
@@ -73,7 +73,7 @@ def act(request: HttpRequest, checkpoint_id: str, verb: str) -> HttpResponse:
 @never_cache
 @login_required
 def download(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
-    """The model as one .tar. By POST, as each download is an entry in the audit log."""
+    """The model as one .tar. By POST, because each download is recorded in the audit log."""
     checkpoint, acting = checkpoint_acted_on(request, checkpoint_id)
     try:
         url, _, _ = handed_out(checkpoint, actor=acting.name, now=database_now())
@@ -87,7 +87,7 @@ def download(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def retention(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Which of a job's checkpoints are kept."""
+    """The retention rule of a job's checkpoints."""
     job, acting = job_acted_on(request, job_id)
     if not may_change(acting):
         raise PermissionDenied(_NOT_THEIRS)
@@ -99,7 +99,7 @@ def retention(request: HttpRequest, job_id: str) -> HttpResponse:
     try:
         wanted, before = _rule_of(request.POST), retention_of(job)
         set_retention(job, actor=acting.name, now=database_now(), **wanted)
-        said = "That is the rule from now on. What it does not keep is deleted within minutes, and then for good."
+        said = "Rule saved. Other checkpoints are deleted within minutes and cannot be restored."
         tell_done(request, Done(said, _back_to(job, before, wanted)))
     except Refusal as refusal:
         messages.error(request, told_of(refusal))
@@ -107,7 +107,7 @@ def retention(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 def checkpoint_acted_on(request: HttpRequest, checkpoint_id: str) -> tuple[Checkpoint, Acting]:
-    """One of another team is answered like one that does not exist."""
+    """A checkpoint of another team gives the same 404 as one that does not exist."""
     user = user_of(request)
     for team in teams_of(user):
         try:
@@ -117,11 +117,11 @@ def checkpoint_acted_on(request: HttpRequest, checkpoint_id: str) -> tuple[Check
         acting = Acting.person(user, team)
         if acting is not None:
             return checkpoint, acting
-    raise Http404("There is no such checkpoint, or it is not your team's.")
+    raise Http404("This checkpoint does not exist, or it belongs to another team.")
 
 
 def _back_to(job: Job, before: Retention, wanted: Mapping[str, Any]) -> WayBack | None:
-    """A rule that REST set may keep for hours, which the form cannot say."""
+    """None for a rule with hours (set by REST), which the form cannot express."""
     if all(getattr(before, name) == value for name, value in wanted.items()) or (before.ttl_s or 0) % SECONDS_A_DAY:
         return None
     days = str(before.ttl_s // SECONDS_A_DAY) if before.ttl_s else ""

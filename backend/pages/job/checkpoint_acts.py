@@ -1,8 +1,8 @@
-"""What somebody may do with one checkpoint: download it, pin it, promote it, delete it; and which of a job's are kept.
+"""The actions on a checkpoint: download, pin, promote and delete; and which of a job's checkpoints are kept.
 
 Invariants:
-- whoever reads downloads; whoever works in the team does the rest, and the service asks again;
-- what may be gone afterwards is said before it is done.
+- readers may download; members may do the rest, and the service checks the permission again;
+- the confirmation states what may be lost.
 """
 
 import re
@@ -33,16 +33,16 @@ class CheckpointAct:
     fits: Callable[[Checkpoint], bool]
     costs: Callable[[Checkpoint], Sequence[str]]
     do: Callable[[Checkpoint, QueryDict, str, datetime], str]
-    """What is told at once. Raises `Refusal`."""
+    """Returns the message for the user. Raises `Refusal`."""
     is_danger: bool = False
     names_model: bool = False
-    """Its question asks under what name."""
+    """The confirmation has a field for the model's name."""
     undone_by: str = ""
-    """The verb of the act that brings back all of what was."""
+    """The verb of the act that fully reverts this one."""
 
     @property
     def page(self) -> str:
-        """The name of its address."""
+        """The URL name of its page."""
         return f"{self.verb}_checkpoint"
 
 
@@ -57,44 +57,44 @@ def _kept_by(retention: Retention) -> str:
 
 def _unpin_costs(checkpoint: Checkpoint) -> list[str]:
     kept = _kept_by(retention_of(checkpoint.job))
-    return [f"From then on the job's rule decides: it keeps {kept}, and deletes others. What is deleted is gone."]
+    return [f"The job's retention rule then applies: it keeps {kept} and deletes the others permanently."]
 
 
 def _delete_costs(checkpoint: Checkpoint) -> list[str]:
     newest = Checkpoint.objects.filter(job=checkpoint.job_id).usable().first()
-    lost = [f"Its {size(checkpoint.num_bytes)} are removed a minute from now, and cannot be brought back."]
+    lost = [f"Its {size(checkpoint.num_bytes)} are removed after a minute and cannot be restored."]
     if newest is not None and newest.pk == checkpoint.pk:
         before = Checkpoint.objects.filter(job=checkpoint.job_id).usable().exclude(pk=newest.pk).first()
         where = f"after step {number(before.step)}" if before else "at the beginning"
-        lost.append(f"It is the newest: whatever goes on from this job then begins {where}.")
-    return [*lost, "What was measured of it stays."]
+        lost.append(f"This is the newest checkpoint. Attempts and jobs that continue this one will start {where}.")
+    return [*lost, "Its evaluation results are kept."]
 
 
 def _promote_costs(checkpoint: Checkpoint) -> list[str]:
-    return ["It becomes a numbered version of a model of your team, and stays pinned as long as that version is there."]
+    return ["It becomes a numbered version of a model of your team, and stays pinned while that version exists."]
 
 
 def _pin(checkpoint: Checkpoint, sent: QueryDict, actor: str, now: datetime) -> str:
     change_checkpoint(checkpoint.pk, actor=actor, now=now, pinned=True, expires_at=None, has_expiry=False)
-    return f"The checkpoint of step {number(checkpoint.step)} is pinned: nothing deletes it until it is unpinned."
+    return f"The checkpoint of step {number(checkpoint.step)} is pinned. It is kept until you unpin it."
 
 
 def _unpin(checkpoint: Checkpoint, sent: QueryDict, actor: str, now: datetime) -> str:
     change_checkpoint(checkpoint.pk, actor=actor, now=now, pinned=False, expires_at=None, has_expiry=False)
-    return f"The checkpoint of step {number(checkpoint.step)} is not pinned any more."
+    return f"The checkpoint of step {number(checkpoint.step)} is no longer pinned."
 
 
 def _delete(checkpoint: Checkpoint, sent: QueryDict, actor: str, now: datetime) -> str:
     delete_checkpoint(checkpoint.pk, actor=actor, now=now)
-    return f"The checkpoint of step {number(checkpoint.step)} is deleted; its files go within minutes."
+    return f"The checkpoint of step {number(checkpoint.step)} is deleted. Its files are removed within minutes."
 
 
 def _promote(checkpoint: Checkpoint, sent: QueryDict, actor: str, now: datetime) -> str:
     name, note = sent.get("name", "").strip(), sent.get("note", "").strip()
     if not MODEL_NAME.fullmatch(name):
-        raise Invalid("A model's name has letters, digits, dots, dashes and underscores, 100 at most; got another one.")
+        raise Invalid("A model name must have 1 to 100 letters, digits, dots, dashes or underscores.")
     if len(note) > LONGEST_NOTE or not note.replace("\r", "").replace("\n", "").isprintable():
-        raise Invalid(f"The note has at most {number(LONGEST_NOTE)} printable characters.")
+        raise Invalid(f"The notes must have at most {number(LONGEST_NOTE)} printable characters.")
     version, is_new = promote(checkpoint.pk, name=name, note=note, actor=actor, now=now)
     said = "It is now" if is_new else "It is already"
     return f"{said} version {number(version.number)} of {name}."
@@ -105,7 +105,7 @@ PIN: Final = CheckpointAct(
     title="Pin",
     question="Pin this checkpoint?",
     fits=lambda each: not each.pinned and each.state not in GONE,
-    costs=lambda _: ["Nothing deletes it until somebody unpins it. It counts for your team's storage meanwhile."],
+    costs=lambda _: ["It is kept until a member unpins it, and counts towards your team's storage."],
     do=_pin,
     undone_by="unpin",
 )
@@ -121,7 +121,7 @@ UNPIN: Final = CheckpointAct(
 PROMOTE: Final = CheckpointAct(
     verb="promote",
     title="Promote",
-    question="Make it a version of a model?",
+    question="Promote this checkpoint?",
     fits=_is_whole,
     costs=_promote_costs,
     do=_promote,

@@ -1,6 +1,6 @@
-"""The content of each tab of a job's page, and what all of them have above it.
+"""The content of each tab of a job's page, and the frame that all tabs share.
 
-Invariant: a tab asks the database for what it shows. The regions of an open tab are renewed by the same functions.
+Invariant: a tab queries only what it shows. The same functions refresh the regions of an open tab.
 """
 
 import json
@@ -39,7 +39,7 @@ from backend.pages.trajectories.tab import tab_content
 NUM_EVENTS: Final = 100
 _MOST_MARKS: Final = 400
 ON_OVERVIEW: Final = ("reward", "entropy", "throughput")
-"""The charts that tell at a glance whether it learns, still explores, and gets on. The rest is a tab away."""
+"""The charts on the overview: does the job learn, explore, and make progress? All others are on the Metrics tab."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Curls:
 
 
 def frame_of(job: Job, acting: Acting, *, now: datetime) -> dict[str, Any]:
-    """Of every tab."""
+    """The context of every tab."""
     path = f"/jobs/{job.pk}"
     return {
         "job": job,
@@ -72,7 +72,7 @@ def frame_of(job: Job, acting: Acting, *, now: datetime) -> dict[str, Any]:
 
 
 def regions_of(tab: Tab, job: Job, acting: Acting, *, now: datetime) -> dict[str, Any]:
-    """What an open tab asks for again when its job's state or events are others."""
+    """What an open tab fetches again when its job's state or events have changed."""
     match tab.slug:
         case "":
             return {**_history(job, now=now), **_why(job, now=now)}
@@ -100,7 +100,7 @@ def regions_of(tab: Tab, job: Job, acting: Acting, *, now: datetime) -> dict[str
 
 
 def content_of(tab: Tab, job: Job, asked: QueryDict) -> dict[str, Any]:
-    """What only the page as it arrives has; scripts keep it up to date."""
+    """The context of the initial page only; scripts keep it up to date."""
     match tab.slug:
         case "":
             return {"charts": [each for each in _charts(job) if each[0].slug in ON_OVERVIEW]}
@@ -122,7 +122,7 @@ def content_of(tab: Tab, job: Job, asked: QueryDict) -> dict[str, Any]:
 
 
 def drawn_on(tab: Tab) -> Collection[str]:
-    """The charts that stand there, by their slugs."""
+    """The slugs of the tab's charts."""
     return {"": ON_OVERVIEW, "metrics": [chart.slug for chart in CHARTS]}.get(tab.slug, ())
 
 
@@ -145,7 +145,7 @@ def _history(job: Job, *, now: datetime) -> Mapping[str, Any]:
 
 
 def _why(job: Job, *, now: datetime) -> Mapping[str, Any]:
-    """Why it waits, or has failed. Of a long line it is told at the queue, when somebody asks there."""
+    """Why the job waits, or failed. For a long queue, only the queue page explains it, on request."""
     waiting = Job.objects.filter(pool=job.pool_id, state=JobState.QUEUED)
     num_waiting = waiting.count() if job.state == JobState.QUEUED else 0
     return {
@@ -158,7 +158,7 @@ def _why(job: Job, *, now: datetime) -> Mapping[str, Any]:
 
 
 def _milestones(job: Job) -> list[JobEvent]:
-    """Changes of state, and the newest of what is marked between them."""
+    """State changes, and the newest events that are marked between them."""
     kept = ~Q(to_state="") | Q(type__in=("fault_detected", "checkpoint_saved", "evaluated"))
     newest = job.events.filter(kept).order_by("-seq")[:_MOST_MARKS]
     return sorted(newest, key=lambda event: event.seq)

@@ -1,7 +1,7 @@
-"""Asking once more before a job is paused, resumed, cancelled or killed, and doing it.
+"""Confirmation pages and actions of a job: pause, resume, cancel, kill.
 
-Invariant: GET changes nothing. It is the question, which an open page shows in a dialog, and a browser without scripts
-as a page.
+Invariant: GET changes nothing. It returns the confirmation, which an open page shows in a dialog, and a browser
+without scripts as a page.
 """
 
 from django.contrib import messages
@@ -32,7 +32,7 @@ def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
     job, acting = job_acted_on(request, job_id)
     wanted = _BY_VERB[verb]
     if not wanted.may(acting):
-        raise PermissionDenied(f"You may look at this job; to {verb} it is not among your rights.")
+        raise PermissionDenied(f"You do not have permission to {verb} this job.")
     if request.method != "POST":
         context = {
             "job": job,
@@ -45,7 +45,7 @@ def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
         }
         return render(request, "pages/job/control.html", context)
     if not wanted.fits(job):
-        messages.warning(request, f"The job is {job.state}: there is nothing left to {verb}.")
+        messages.warning(request, f"You cannot {verb} this job because it is {job.state}.")
         return redirect(*tab_asked_from(request, job))
     try:
         messages.success(request, wanted.do(job.pk, acting.name, database_now()))
@@ -55,17 +55,17 @@ def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
 
 
 def job_acted_on(request: HttpRequest, job_id: str) -> tuple[Job, Acting]:
-    """A job of another team is answered like one that does not exist."""
+    """A job of another team gives the same 404 as one that does not exist."""
     user = user_of(request)
     job = job_visible_to(user, job_id)
     acting = Acting.person(user, job.team) if job is not None else None
     if job is None or acting is None:
-        raise Http404("There is no such job, or it is not your team's.")
+        raise Http404("This job does not exist, or it belongs to another team.")
     return job, acting
 
 
 def tab_asked_from(request: HttpRequest, job: Job) -> tuple[str, str]:
-    """Where somebody was when they asked: the name of its address, and the job's id."""
+    """The URL name and job id of the tab on which the user clicked."""
     asked = request.POST.get("tab", request.GET.get("tab", ""))
     return next((tab.page for tab in TABS if tab.slug == asked), "job"), job.pk
 

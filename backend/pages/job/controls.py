@@ -1,9 +1,9 @@
-"""What somebody may do with a job as it is now: what each act costs, doing it, and what is told at once.
+"""The actions that a job's current state allows: the cost of each, its execution, and the message afterwards.
 
 Invariants:
-- a control is offered to who has the right and while the job's state allows it; the service asks again when it is used;
-- what would be lost is counted when the question is asked, from the job's newest checkpoint;
-- what is told at once is what was asked for. What came of it is told by `acts`, from what the engine recorded.
+- a control is offered to users with the permission while the job's state allows it; the service checks both again;
+- the confirmation counts what would be lost since the job's newest checkpoint;
+- the message only states what was requested. `acts` shows the outcome, from what the engine recorded.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,28 +21,28 @@ from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.pages.templatetags.laminar import number
 
 Tone = Literal["plain", "danger"]
-ENGINE_ASKED: Final = "The engine was asked to. What it does is told here as it happens."
+ENGINE_ASKED: Final = "Request sent to the engine. Progress appears on the job's page."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     verb: str
-    """In its address, after the job's."""
+    """The last part of its URL path."""
     title: str
     question: str
     keep: str
-    """The way out."""
+    """The label of the button that changes nothing."""
     tone: Tone = "plain"
     is_rare: bool = False
     fits: Callable[[Job], bool]
     may: Callable[[Acting], bool]
     costs: Callable[[Job], Sequence[str]]
     do: Callable[[str, str, datetime], str]
-    """Of a job's id, by an actor, at a moment: what is told at once. Raises `Refusal`."""
+    """(job id, actor, now) → the message for the user. Raises `Refusal`."""
 
     @property
     def page(self) -> str:
-        """The name of its address."""
+        """The URL name of its page."""
         return f"{self.verb}_job"
 
 
@@ -54,7 +54,7 @@ def _may_kill(acting: Acting) -> bool:
     return _may_work(acting) and acting.role in MAY_KILL
 
 
-# ── when ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── conditions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _can_pause(job: Job) -> bool:
@@ -67,11 +67,11 @@ def can_cancel(job: Job) -> bool:
     return job.state != JobState.STOPPING and (JobState.CANCELLED in moves or JobState.STOPPING in moves)
 
 
-# ── what it costs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── costs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def since_checkpoint(job: Job) -> tuple[ResumePoint | None, int]:
-    """Where it would go on, and how many steps it has done since."""
+    """Where the job would resume, and how many steps it has done since."""
     point = resume_point(job)
     return point, max(0, job.step - (point.step if point else 0))
 
@@ -81,95 +81,95 @@ def steps(count: int) -> str:
 
 
 def _lost(job: Job, *, then: str) -> list[str]:
-    """`then`: what becomes of the steps that no checkpoint holds."""
+    """`then`: the fate of the steps since the last checkpoint."""
     if job.only_evaluates:
-        return [f"Its {number(job.answered)} answers are not kept."] if job.answered else []
+        return [f"Its {number(job.answered)} answers are lost."] if job.answered else []
     point, count = since_checkpoint(job)
     if not count:
-        return ["No step is lost." if job.step else "Nothing has been trained yet."]
-    where = f"The last checkpoint is of step {number(point.step)}" if point else "No checkpoint was saved yet"
+        return ["No steps are lost." if job.step else "Nothing has been trained yet."]
+    where = f"The last checkpoint is of step {number(point.step)}" if point else "No checkpoint has been saved"
     return [f"{where}: {steps(count)} {then}."]
 
 
 def _pause_costs(job: Job) -> list[str]:
     held = f"{number(job.devices)} device{'' if job.devices == 1 else 's'}"
     if job.state == JobState.PAUSING:
-        return ["It is pausing for another job, and would go back into the line by itself. Now it stays paused."]
+        return ["The job is making way for another job and would return to the queue. Paused, it stays paused."]
     if job.only_evaluates:
-        return [f"The engine lets go of {held}; the evaluation begins again when it is resumed.", *_lost(job, then="")]
+        return [f"The engine releases {held}. The evaluation restarts when you resume it.", *_lost(job, then="")]
     return [
-        f"The engine ends its step, saves a checkpoint and lets go of {held}.",
-        *(f"Should it not be able to save: {each}" for each in _lost(job, then="are trained again") if job.step),
-        "Resumed, it joins the end of its pool's line.",
+        f"The engine finishes its step, saves a checkpoint and releases {held}.",
+        *(f"If it cannot save: {each}" for each in _lost(job, then="are trained again") if job.step),
+        "When you resume it, it goes to the end of its pool's queue.",
     ]
 
 
 def _resume_costs(job: Job) -> list[str]:
-    where = f"It joins the end of the line of pool {job.pool.name}"
+    where = f"The job goes to the end of the queue of pool {job.pool.name}"
     if job.only_evaluates:
-        return [f"{where}, and the evaluation begins again."]
+        return [f"{where}, and the evaluation restarts."]
     point, count = since_checkpoint(job)
-    after = f"goes on after step {number(point.step)}" if point else "begins at the beginning"
-    again = [f"{steps(count).capitalize()} that no checkpoint holds {'is' if count == 1 else 'are'} trained again."]
+    after = f"continues after step {number(point.step)}" if point else "starts from the beginning"
+    again = [f"{steps(count).capitalize()} without a checkpoint {'is' if count == 1 else 'are'} trained again."]
     return [f"{where} and {after}.", *(again if count else [])]
 
 
 def _cancel_costs(job: Job) -> list[str]:
     if job.state not in HOLDING_STATES:
-        kept = ["Metrics, events and saved checkpoints stay."] if job.num_attempts else ["Nothing has run yet."]
-        return ["It leaves the line." if job.state != JobState.PAUSED else "It does not go on.", *kept, _FOR_GOOD]
+        kept = ["Metrics, events and saved checkpoints are kept."] if job.num_attempts else ["Nothing has run yet."]
+        return ["It leaves the queue." if job.state != JobState.PAUSED else "It will not resume.", *kept, _FOR_GOOD]
     held = f"{number(job.devices)} device{'' if job.devices == 1 else 's'}"
-    at = f"step {number(job.num_done)}" if job.steps else "once"
+    at = f" at step {number(job.num_done)}" if job.steps else ""
     return [
-        f"The engine stops at {at} and lets go of {held}.",
+        f"The engine stops{at} and releases {held}.",
         *_lost(job, then="are lost"),
-        f"Metrics, events and saved checkpoints stay. {_FOR_GOOD}",
+        f"Metrics, events and saved checkpoints are kept. {_FOR_GOOD}",
     ]
 
 
-_FOR_GOOD: Final = "This cannot be undone: a retry is a new job."
+_FOR_GOOD: Final = "This cannot be undone. A retry is a new job."
 
 
 def _kill_costs(job: Job) -> list[str]:
     return [
-        "It ends now, without waiting for its engine: nothing is written down first.",
+        "The job ends at once, without waiting for its engine or saving anything.",
         *_lost(job, then="are lost"),
-        "What still runs of it is shut out at once and stopped by the cluster. Until then it may use devices that "
-        "another job is given, so cancel it instead if it still answers.",
+        "Its remaining processes are fenced off and then stopped by the cluster. Until then they may use devices of "
+        "another job, so cancel instead if the job still responds.",
         _FOR_GOOD,
     ]
 
 
-# ── doing it ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── execution ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pause(job_id: str, actor: str, now: datetime) -> str:
     _, changed = pause_job(job_id, actor=actor, now=now)
-    return ENGINE_ASKED if changed else "It pauses or is paused already."
+    return ENGINE_ASKED if changed else "The job is already pausing or paused."
 
 
 def _resume(job_id: str, actor: str, now: datetime) -> str:
     _, changed = resume_job(job_id, actor=actor, now=now)
-    return "It waits in line now." if changed else "It waits or runs already."
+    return "The job is in the queue." if changed else "The job is already queued or running."
 
 
 def _cancel(job_id: str, actor: str, now: datetime) -> str:
     job, changed = cancel_job(job_id, actor=actor, now=now)
     if job.state == JobState.CANCELLED:
-        return "The job is cancelled." if changed else "It was cancelled already."
-    return ENGINE_ASKED if changed else "It stops already."
+        return "The job is cancelled." if changed else "The job was already cancelled."
+    return ENGINE_ASKED if changed else "The job is already stopping."
 
 
 def _kill(job_id: str, actor: str, now: datetime) -> str:
     job, changed = kill_job(job_id, actor=actor, now=now)
-    return f"The job is {job.state}. What the cluster does is told here." if changed else "It was over already."
+    return f"The job is {job.state}. Progress on the cluster appears here." if changed else "The job had already ended."
 
 
 PAUSE: Final = Control(
     verb="pause",
     title="Pause",
     question="Pause this job?",
-    keep="Let it run",
+    keep="Keep running",
     fits=_can_pause,
     may=_may_work,
     costs=_pause_costs,
@@ -179,7 +179,7 @@ RESUME: Final = Control(
     verb="resume",
     title="Resume",
     question="Resume this job?",
-    keep="Leave it paused",
+    keep="Keep paused",
     fits=lambda job: job.state == JobState.PAUSED,
     may=_may_work,
     costs=_resume_costs,
@@ -189,7 +189,7 @@ CANCEL: Final = Control(
     verb="cancel",
     title="Cancel job",
     question="Cancel this job?",
-    keep="Keep it",
+    keep="Keep job",
     tone="danger",
     fits=can_cancel,
     may=_may_work,
@@ -200,7 +200,7 @@ KILL: Final = Control(
     verb="kill",
     title="Kill job",
     question="Kill this job?",
-    keep="Keep it",
+    keep="Keep job",
     tone="danger",
     is_rare=True,
     fits=lambda job: job.state in HOLDING_STATES,

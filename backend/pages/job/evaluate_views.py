@@ -36,11 +36,11 @@ from backend.pages.typed_numbers import TwoReadings, plain_number
 from backend.pages.views import user_of
 
 _FIELDS: Final[Mapping[str, tuple[str, bool, str]]] = {
-    "prompts": ("Held-out prompts", True, "Drawn by the job's seed: the same ones every time."),
-    "samples": ("Answers to each prompt", True, "k of avg@k and pass@k."),
-    "temperature": ("Temperature", False, "0: greedy, one answer a prompt."),
-    "top_p": ("Top p", False, "Of the likeliest tokens, those that make up this share."),
-    "replicas": ("Replicas", True, "They share the prompts, each on the devices of one of the job's replicas."),
+    "prompts": ("Held-out prompts", True, "Drawn with the job's seed, so always the same ones."),
+    "samples": ("Answers per prompt", True, "k of avg@k and pass@k."),
+    "temperature": ("Temperature", False, "0: greedy, one answer per prompt."),
+    "top_p": ("Top p", False, "Sample from the most likely tokens that add up to this share."),
+    "replicas": ("Replicas", True, "Replicas share the prompts. Each uses as many devices as a replica of the job."),
 }
 """By the names of the REST body: label, whether it is a whole number, help."""
 
@@ -97,7 +97,7 @@ def _started(request: HttpRequest, checkpoint: Checkpoint, acting: Acting) -> Ht
         messages.error(request, told_of(refusal))
         return redirect("job_checkpoints", job_id=job.pk)
     if is_new:
-        messages.success(request, "It waits in line like any job. Its result joins the checkpoint when it is done.")
+        messages.success(request, "Evaluation submitted. Its result appears next to the checkpoint when it is done.")
     return redirect(location)
 
 

@@ -1,7 +1,7 @@
-"""The faults of a job: what happened, what the engine did about it, and what became of the job; and its attempts.
+"""The faults of a job: what happened, what the engine did, and what became of the job; and its attempts.
 
-Invariant: what is told is what was recorded when it happened. Of a fault after which the job's state did not change it
-is said that it stayed as it was, and nothing about why.
+Invariant: the page shows only what was recorded at the time. If the job's state did not change after a fault, the page
+states that, and no reason.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _KINDS: Final = ("fault_detected", "stalled")
 class FaultShown:
     at: datetime
     attempt: str
-    """Empty of what another than an attempt noticed."""
+    """Empty if the fault was not noticed by an attempt."""
     part: str
     happened: Said
     did: str
@@ -62,7 +62,7 @@ def _next_fault(event: JobEvent, newest: Sequence[JobEvent]) -> int | None:
 def _fault(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) -> FaultShown:
     data = event.data if isinstance(event.data, dict) else {}
     is_stall = event.type == "stalled"
-    happened = Telling().tell(event.message) or Said(headline="it did not say what", rest="")
+    happened = Telling().tell(event.message) or Said(headline="no message", rest="")
     return FaultShown(
         at=event.at,
         attempt=event.actor.removeprefix("engine:") if event.actor.startswith("engine:") else "",
@@ -74,7 +74,7 @@ def _fault(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) ->
 
 
 def _then(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) -> str:
-    """Up to the next fault, or to the end."""
+    """The outcome up to the next fault, or to the end."""
     after = [move for move in moves if move.seq > event.seq and (before is None or move.seq < before)]
     if not after:
         return "the job's state did not change"

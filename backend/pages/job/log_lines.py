@@ -1,8 +1,8 @@
-"""Log lines of a job's parts on its page: filtered, searched, followed, and read back.
+"""Log lines of a job's parts: filter, search, follow, and earlier lines.
 
 Invariants:
-- an answer is bounded; it tells from where to follow, and from where to go further back;
-- the cursor to follow from is read before the lines: what comes meanwhile comes again, and nothing is missed.
+- a response is bounded, and has the cursors for newer and for older lines;
+- the cursor for newer lines is read before the lines: lines written meanwhile may repeat, but none is missed.
 """
 
 import re
@@ -28,14 +28,14 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     level: str = LEVELS[0]
-    """And above."""
+    """This level and above."""
     component: str = ""
-    """Empty: every part."""
+    """Empty: all parts."""
     text: str = ""
 
     @classmethod
     def of(cls, sent: QueryDict) -> "Asked":
-        """Whatever was sent: what is no filter filters nothing."""
+        """Invalid filters are ignored."""
         level = sent.get("level", "")
         return cls(
             level=level if level in LEVELS else LEVELS[0],
@@ -56,7 +56,7 @@ class Asked:
 class ShownLine:
     line: Line
     pieces: Sequence[tuple[str, bool]]
-    """Of its message, each with whether it is what was searched for."""
+    """Pieces of its message, each with whether it matches the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +65,16 @@ class ShownLog:
     lines: Sequence[ShownLine] = ()
     follow_from: int = 0
     back_from: int | None = None
-    """None: there is nothing before."""
+    """None: there are no earlier lines."""
     more: bool = False
-    """There is more already to follow."""
+    """More lines are available now."""
     num_dropped: int = 0
     removed: str = ""
-    """Why there is none any more."""
+    """Why the log was removed."""
 
 
 def log_of(job: Job, sent: QueryDict) -> ShownLog:
-    """The newest lines; with `after` those since, with `before` those up to there."""
+    """The newest lines; with `after` the lines since, with `before` the lines up to there."""
     asked, newest = Asked.of(sent), current_cursor(job)
     after, before = read_count(sent.get("after", "")), read_count(sent.get("before", ""))
     try:
@@ -109,8 +109,8 @@ def parts_of(job: Job) -> Sequence[str]:
 
 
 def levels() -> Sequence[tuple[str, str]]:
-    """Each with what choosing it shows."""
-    return [(each, "everything" if each == LEVELS[0] else f"{each} and above") for each in LEVELS[:-1]] + [
+    """Each level with its label."""
+    return [(each, "all levels" if each == LEVELS[0] else f"{each} and above") for each in LEVELS[:-1]] + [
         (LEVELS[-1], "errors only")
     ]
 
@@ -127,5 +127,5 @@ def _pieces(message: str, searched: str) -> Sequence[tuple[str, bool]]:
 
 
 def _lowered(text: str) -> str:
-    """As long as it was: İ has a lower case of two."""
+    """Lower case of the same length: the lower case of İ has two characters."""
     return "".join(low if len(low := each.lower()) == 1 else each for each in text)

@@ -1,6 +1,6 @@
-"""Jobs that a button makes: of a checkpoint, or of a job that is over.
+"""Jobs created by a button: from a checkpoint, or from a job that has ended.
 
-Invariant: one showing of a button makes at most one job, however often it is sent: its token is an idempotency key.
+Invariant: one rendering of a button creates at most one job, however often it is sent: its token is an idempotency key.
 """
 
 import re
@@ -18,8 +18,8 @@ from backend.errors import Invalid
 from backend.jobs.models import Job
 
 FORM: Final = "application/x-www-form-urlencoded"
-"""The only kind that two sendings of are told apart by."""
-NOT_A_FORM: Final = f"This form is sent as {FORM}."
+"""The only content type whose repeated submissions can be recognized."""
+NOT_A_FORM: Final = f"This form must be sent as {FORM}."
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{20,60}")
 
 
@@ -30,11 +30,11 @@ def new_token() -> str:
 def made_once(
     request: HttpRequest, make: Callable[[], Job], *, team_id: str, now: datetime, of: str = ""
 ) -> tuple[str, bool]:
-    """The address of the job's page, and whether this sending made it. `of`: of which job, where a button makes one of
-    each of several. Raises `Refusal`."""
+    """The URL of the job's page, and whether this request created the job. `of`: the source job, if a button creates
+    one for each of several. Raises `Refusal`."""
     token = request.POST.get("token", "")
     if not _TOKEN.fullmatch(token):
-        raise Invalid("This page was incomplete when it was sent. Please try again.")
+        raise Invalid("The form was incomplete. Reload the page and try again.")
 
     def effect() -> Answer:
         made = make()

@@ -1,4 +1,4 @@
-"""Retrying a job that is over: a new one with its spec, from a checkpoint of its or from the beginning."""
+"""Retrying an ended job: a new job with its spec, from one of its checkpoints or from the beginning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _MOST_CHOICES: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """A place where the new job may begin, and what that costs."""
+    """A point where the new job may start, and its cost."""
 
     value: str
     label: str
@@ -46,7 +46,7 @@ class Beginning:
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     job, acting = job_acted_on(request, job_id)
     if "jobs:write" not in acting.scopes:
-        raise PermissionDenied("You may look at this job; to retry it is not among your rights.")
+        raise PermissionDenied("You do not have permission to retry this job.")
     if request.method != "POST":
         begins = beginnings_of(job)
         asked = request.GET.get("from", "")
@@ -76,21 +76,21 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
         messages.error(request, told_of(refusal))
         return redirect("job", job_id=job.pk)
     if is_new:
-        messages.success(request, f"This is the retry of {job.name}. It waits in line like any job.")
+        messages.success(request, f"Retry of {job.name} submitted. It is in the queue.")
     return redirect(location)
 
 
 def beginnings_of(job: Job) -> Sequence[Beginning]:
-    """The newest checkpoint first, which is the usual one: the job's own, or the one that it began with itself."""
-    first = Beginning(value=FROM_START, label="at the beginning, with the model as it is", cost=_again(job, 0))
+    """The newest checkpoint first, which is the default: the job's own, or the one that the job itself started from."""
+    first = Beginning(value=FROM_START, label="the beginning, with the base model", cost=_again(job, 0))
     newest = resume_point(job)
     if newest is None:
         return [first]
     kept = Checkpoint.objects.filter(job=job).usable().exclude(pk=newest.checkpoint)
     return [
-        Beginning(value=NEWEST, label=f"after step {number(newest.step)}, the newest", cost=_again(job, newest.step)),
+        Beginning(value=NEWEST, label=f"step {number(newest.step)}, the newest", cost=_again(job, newest.step)),
         *(
-            Beginning(value=each.pk, label=f"after step {number(each.step)}", cost=_again(job, each.step))
+            Beginning(value=each.pk, label=f"step {number(each.step)}", cost=_again(job, each.step))
             for each in kept[:_MOST_CHOICES]
         ),
         first,

@@ -1,4 +1,4 @@
-"""What the spec of a job has that its forerunner's has not: of a retry, or of one that went on from a checkpoint."""
+"""Differences between the spec of a retried or continued job and its predecessor's."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from backend.jobs.models import Job
 from backend.pages.lineage import Lineage
 
 _NAMES: Final = {"name", "tags"}
-"""They say nothing of what is trained."""
+"""Fields that do not affect training."""
 _ABSENT: Final = object()
 _LONGEST: Final = 120
 

@@ -1,8 +1,8 @@
-"""The tabs of a job's page: their addresses, their scripts, and the regions that an open page asks for again.
+"""The tabs of a job's page: their URLs, scripts, and the regions that an open page refreshes.
 
 Invariants:
 - a tab loads its own scripts and content, and no other's;
-- what depends on the job's state stands in a region, so that a tab that stays open goes on telling the truth.
+- content that depends on the job's state is in a region, so that an open tab stays up to date.
 """
 
 from collections.abc import Sequence
@@ -59,24 +59,24 @@ _CHARTS: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tab:
     slug: str
-    """In its address; empty: the page's first."""
+    """The last part of its URL; empty: the first tab."""
     title: str
     script: str = "job"
-    """Its entry, among js/pages."""
+    """Its entry module in js/pages."""
     also: tuple[str, ...] = ()
-    """Modules of its script beyond those of every tab."""
+    """Modules of its script, except those of every tab."""
     regions: tuple[str, ...] = ()
     only_trains: bool = False
-    """An evaluation has nothing to show there."""
+    """The tab is hidden for evaluations."""
 
     @property
     def page(self) -> str:
-        """The name of its address."""
+        """The URL name of its page."""
         return f"job_{self.slug}" if self.slug else "job"
 
     @property
     def path(self) -> str:
-        """Below the job's."""
+        """Its path below the job's."""
         return f"{self.slug}/" if self.slug else ""
 
     @property

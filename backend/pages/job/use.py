@@ -1,4 +1,4 @@
-"""The devices that a job held: what went into what, what it cost, and each stretch of holding."""
+"""The devices that a job held: time by kind, cost, and each period."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""The jobs of the reader's teams."""
+"""Lists of the jobs of the user's teams."""

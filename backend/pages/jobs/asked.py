@@ -1,10 +1,9 @@
-"""How the address of the list narrows and orders it.
+"""The query parameters of the job list: filters, order and page.
 
 Invariants:
-- what an address says is read here alone, and every link of the list is written here: a filter, an order and a page
-  are kept by all the others;
-- an order or a verdict that nobody knows is as if it were not said; an owner, project, pool or tag that nobody has
-  finds nothing, and is shown, so that it can be taken away.
+- only this module reads them and writes links of the list, so every link keeps the other parameters;
+- an unknown order or verdict is ignored; an unknown owner, project, pool or tag matches no job, and is shown as a
+  filter that can be removed.
 """
 
 import re
@@ -30,7 +29,7 @@ LONGEST: Final = 120
 FILTERS: Final = ("owner", "project", "pool", "tag", "verdict")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
-# Of an evaluation, which trains no step, its held-out prompts.
+# For an evaluation, which trains no step: its held-out prompts.
 _PROMPTS = Cast(KeyTextTransform("prompts", KeyTextTransform("evaluation", "spec")), FloatField())
 _DONE = Case(
     When(steps__gt=0, then=Cast(F("step"), FloatField()) / Cast(F("steps"), FloatField())),
@@ -45,7 +44,7 @@ ORDERS: Final[Mapping[str, BaseExpression | Combinable]] = {
     "devices": F("devices"),
     "owner": F("created_by__email"),
 }
-"""By a column's name; with a `-` before it, the other way round."""
+"""By column name; a leading `-` reverses the order."""
 NEWEST: Final = "-age"
 
 
@@ -59,7 +58,7 @@ class Asked:
     tag: str = ""
     verdict: str = ""
     sort: str = ""
-    """Empty: the newest first."""
+    """Empty: newest first."""
 
     @classmethod
     def of(cls, sent: QueryDict) -> Self:
@@ -93,7 +92,7 @@ class Asked:
         return jobs.filter(state=self.state) if self.state else jobs
 
     def in_order(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """Of equals, the newer first."""
+        """Ties: newer first."""
         if not self.sort:
             return jobs
         key = ORDERS[self.sort.removeprefix("-")]
@@ -101,13 +100,13 @@ class Asked:
         return jobs.order_by(key.desc() if self.sort.startswith("-") else key.asc(), "-created_at", "-id")
 
     def sorts_by(self, column: str) -> str:
-        """As `aria-sort` says it; empty: it does not."""
+        """The value of `aria-sort`; empty: not sorted by this column."""
         sort = self.sort or NEWEST
         return "" if sort.removeprefix("-") != column else "descending" if sort.startswith("-") else "ascending"
 
     @property
     def said(self) -> dict[str, str]:
-        """What is not left out, in the order of the address."""
+        """The parameters that are set, in URL order."""
         return {name: text for name in self.__slots__ if (text := getattr(self, name))}
 
     @property
@@ -119,6 +118,6 @@ class Asked:
         return "?" + urlencode({each: text for each, text in self.said.items() if each != name})
 
     def address(self, *, page: int = 1, **changes: str) -> str:
-        """The same list but for this."""
+        """The same list with these changes."""
         said = replace(self, **changes).said
         return "?" + urlencode(said | ({"page": str(page)} if page > 1 else {}))

@@ -1,4 +1,4 @@
-"""What the list can be narrowed by: owners, projects, pools and tags of the jobs that are there, and verdicts."""
+"""The filters of the list: owners, projects, pools and tags of the existing jobs, and verdicts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _TITLES: Final = {"owner": "Owner", "project": "Project", "pool": "Pool", "tag":
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     name: str
-    """In the address."""
+    """The query parameter."""
     title: str
     chosen: str
     options: Sequence[tuple[str, str]]
@@ -36,7 +36,7 @@ class Narrowed:
 
 
 def choices_of(asked: Asked, jobs: QuerySet[Job]) -> list[Choice]:
-    """`jobs`: all that the reader may see. What has one value only is not asked for."""
+    """`jobs`: all that the user may see. A filter with a single value is not offered."""
     options = {
         "owner": [(email, email) for email in _owners(jobs)],
         "project": [(each.pk, f"{each.team.name} › {each.name}") for each in _projects(jobs)],
@@ -59,7 +59,7 @@ def narrowed(asked: Asked) -> Iterator[Narrowed]:
 
 
 def _label(name: str, value: str) -> str | None:
-    """As people call it; None: nobody knows it."""
+    """The label for people; None: unknown value."""
     match name:
         case "project":
             return Project.objects.filter(pk=value).values_list("name", flat=True).first()

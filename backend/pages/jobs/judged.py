@@ -23,11 +23,11 @@ def ill_jobs() -> QuerySet[JobVerdict, str]:
 
 
 def jobs_judged(kind: str) -> QuerySet[JobVerdict, str]:
-    """Ids of jobs of which this is said first."""
+    """Ids of jobs whose first verdict this is."""
     return JobVerdict.objects.filter(kind=kind).values_list("job_id", flat=True)
 
 
 def judged_of(jobs: Sequence[Job]) -> dict[str, Judged]:
-    """By job's id, of those of which anything is said."""
+    """By job id, for jobs with a verdict."""
     rows = JobVerdict.objects.filter(job__in=jobs)
     return {row.job_id: Judged(first=Found.model_validate(row.found[0]), at=row.judged_at) for row in rows if row.found}

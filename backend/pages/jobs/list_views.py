@@ -36,18 +36,18 @@ _COLUMNS: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     name: str
-    """Empty: nothing is ordered by it."""
+    """Empty: not sortable."""
     title: str
     sorts: str
     address: str
-    """The list in its order, or the other way round where it is in it already."""
+    """The list sorted by this column; reversed if it already is."""
 
 
 @require_safe
 @never_cache
 @login_required
 def jobs(request: HttpRequest) -> HttpResponse:
-    """With ?part, only the list itself: what an open page asks for when it was told that something changed."""
+    """With ?part, only the list itself: an open page fetches it when notified of a change."""
     user, now, asked = user_of(request), database_now(), Asked.of(request.GET)
     visible, is_part = jobs_visible_to(user), "part" in request.GET
     found = asked.found_in(visible)
@@ -85,7 +85,7 @@ def _column(asked: Asked, name: str, title: str) -> Column:
 
 
 def _filters(asked: Asked, nums: dict[str, int]) -> list[tuple[str, str, int, str]]:
-    """(value, label, number, address): all that there are, in the order of a job's life."""
+    """(value, label, number, URL) of each state, in the order of a job's life."""
     active = sum(nums.get(state, 0) for state in words.ACTIVE_STATES)
     present = [(state, state, nums[state]) for state in JobState.values if nums.get(state)]
     every = [("", "all", sum(nums.values())), (ACTIVE, ACTIVE, active), *present]
@@ -93,7 +93,7 @@ def _filters(asked: Asked, nums: dict[str, int]) -> list[tuple[str, str, int, st
 
 
 def _as_rest_asks(asked: Asked) -> dict[str, str]:
-    """As far as REST narrows its list."""
+    """The filters that REST supports too."""
     state = asked.state if asked.state in JobState.values else ""
     said = {
         "state": state,

@@ -24,9 +24,9 @@ class JobRow:
     job: Job
     now: datetime
     rewards: Sequence[float] = ()
-    """A few points of the whole run, the first and the newest among them."""
+    """A few points of the whole run, including the first and the newest."""
     alarm: str = ""
-    """In a word; empty while it is well."""
+    """One word; empty without an alarm."""
 
     @property
     def reward(self) -> float | None:

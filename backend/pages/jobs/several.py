@@ -1,9 +1,9 @@
-"""What can be done with several jobs at once: the same as with each, by the same services.
+"""Bulk actions on jobs: the same as for a single job, by the same services.
 
 Invariants:
-- each job is asked for itself whether it fits and whether the reader may: one that does not stops none of the others,
-  and is told of with its reason;
-- what would be lost is counted when the question is asked, for each and for all together.
+- state and permission are checked for each job: one that fails the check is skipped and listed with the reason, and
+  does not stop the others;
+- the confirmation counts what would be lost, for each job and in total.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from backend.pages.job.making import made_once
 from backend.pages.job.retry_views import beginnings_of
 from backend.pages.templatetags.laminar import number
 
-MOST_AT_ONCE: Final = 100  # as REST's own call for several
+MOST_AT_ONCE: Final = 100  # the limit of REST's bulk call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class SeveralAct:
     verb: str
     title: str
     keep: str
-    """The way out."""
+    """The label of the button that changes nothing."""
     tone: Tone
     fits: Callable[[Job], bool]
     may: Callable[[Acting], bool]
     costs: Callable[[Job], Sequence[str]]
     do: Callable[[HttpRequest, Job, Acting, datetime], str]
-    """What is told at once. Raises `Refusal`."""
+    """Returns the message for the user. Raises `Refusal`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Chosen:
     job: Job
     costs: Sequence[str]
     hindrance: str
-    """Why nothing is done with it; empty: it is."""
+    """Why the job is skipped; empty: it is not."""
 
 
 def _by(control: Control, *, title: str, keep: str) -> SeveralAct:
@@ -63,7 +63,7 @@ def _by(control: Control, *, title: str, keep: str) -> SeveralAct:
 
 def _retry_costs(job: Job) -> list[str]:
     first = beginnings_of(job)[0]
-    return [f"A new job begins {first.label}{f': {first.cost}' if first.cost else ''}."]
+    return [f"A new job starts from {first.label}{f': {first.cost}' if first.cost else ''}."]
 
 
 def _retry(request: HttpRequest, job: Job, acting: Acting, now: datetime) -> str:
@@ -75,13 +75,13 @@ def _retry(request: HttpRequest, job: Job, acting: Acting, now: datetime) -> str
         now=now,
         of=job.pk,
     )
-    return "Its retry waits in line."
+    return "Retry submitted."
 
 
 RETRY: Final = SeveralAct(
     verb="retry",
     title="Retry",
-    keep="Leave them",
+    keep="Cancel",
     tone="plain",
     fits=lambda job: job.is_terminal,
     may=lambda acting: "jobs:write" in acting.scopes,
@@ -89,10 +89,10 @@ RETRY: Final = SeveralAct(
     do=_retry,
 )
 SEVERAL: Final = (
-    _by(PAUSE, title="Pause", keep="Let them run"),
-    _by(RESUME, title="Resume", keep="Leave them paused"),
+    _by(PAUSE, title="Pause", keep="Keep running"),
+    _by(RESUME, title="Resume", keep="Keep paused"),
     RETRY,
-    _by(CANCEL, title="Cancel", keep="Keep them"),
+    _by(CANCEL, title="Cancel", keep="Keep jobs"),
 )
 
 
@@ -106,28 +106,28 @@ def chosen_of(act: SeveralAct, jobs: Sequence[Job], acting: Callable[[Job], Acti
 
 
 def hindrance_of(act: SeveralAct, job: Job, who: Acting | None) -> str:
-    """Why it is not done with this job; empty: it can be."""
+    """Why the action is not possible for this job; empty: it is."""
     if who is None or not act.may(who):
-        return f"To {act.verb} it is not among your rights."
+        return f"You do not have permission to {act.verb} this job."
     how = words.STATE_MEANING.get(job.state, f"is {job.state}")
-    return "" if act.fits(job) else f"It {how}: there is nothing to {act.verb}."
+    return "" if act.fits(job) else f"The job {how}, so you cannot {act.verb} it."
 
 
 def lost_together(act: SeveralAct, chosen: Sequence[Chosen]) -> Iterator[str]:
-    """Sentences over all of those with which it can be done."""
+    """Sentences about all jobs for which the action is possible."""
     jobs = [each.job for each in chosen if not each.hindrance]
     held = sum(job.devices for job in jobs if job.state in HOLDING_STATES)
     if act.verb in ("pause", "cancel") and held:
-        yield f"They let go of {number(held)} device{'' if held == 1 else 's'}."
+        yield f"They release {number(held)} device{'' if held == 1 else 's'}."
     if act.verb == "cancel":
         losses = [(job, since_checkpoint(job)[1]) for job in jobs if not job.only_evaluates]
         losing = [count for _, count in losses if count]
         if losing:
             whole = f"{number(len(losing))} of them lose" if len(losing) > 1 else "One of them loses"
-            yield f"{whole} what no checkpoint holds: {steps(sum(losing))} in all."
+            yield f"{whole} steps since the last checkpoint: {steps(sum(losing))} in total."
         answered = sum(job.answered for job in jobs if job.only_evaluates)
         if answered:
-            yield f"{number(answered)} answers of evaluations are not kept."
-        yield "Metrics, events and saved checkpoints stay. This cannot be undone: a retry is a new job."
+            yield f"{number(answered)} answers of evaluations are lost."
+        yield "Metrics, events and saved checkpoints are kept. This cannot be undone. A retry is a new job."
     if act.verb == "retry":
-        yield "Each becomes a new job beside the old one, and waits in line like any other."
+        yield "Each retry is a new job in the queue. The old jobs do not change."

@@ -1,9 +1,9 @@
-"""Asking once more before something is done with several jobs, and doing it.
+"""The confirmation page and the execution of bulk actions.
 
 Invariants:
-- GET changes nothing, and needs no script: the list is a form whose buttons lead here with the jobs in the address;
-- of each job with which it could not be done the list tells why; the others are done all the same;
-- one showing of the question makes at most one retry of each job.
+- GET changes nothing and needs no script: the list is a form whose buttons lead here with the jobs in the URL;
+- the list shows why the action failed for a job; the other jobs are not affected;
+- one rendering of the confirmation creates at most one retry of each job.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from backend.pages.jobs.several import MOST_AT_ONCE, SEVERAL, SeveralAct, chosen
 from backend.pages.views import user_of
 
 _BY_VERB: Final = {each.verb: each for each in SEVERAL}
-NONE_CHOSEN: Final = "Tick the jobs first; then choose what to do with them."
+NONE_CHOSEN: Final = "Select one or more jobs first, then choose an action."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -43,7 +43,7 @@ def several_jobs(request: HttpRequest) -> HttpResponse:
     sent = request.POST if request.method == "POST" else request.GET
     act, asked = _BY_VERB.get(sent.get("act", "")), Asked.of(sent)
     if act is None:
-        raise Http404("There is no such thing to do with several jobs.")
+        raise Http404("This action does not exist for several jobs.")
     back = reverse("jobs") + asked.address()
     jobs = _jobs_of(user, sent)
     if not jobs:
@@ -70,7 +70,7 @@ def several_jobs(request: HttpRequest) -> HttpResponse:
 
 
 def _jobs_of(user: User, sent: QueryDict) -> list[Job]:
-    """In the order of the list. What is not the reader's does not exist."""
+    """In list order. Jobs of other teams are left out."""
     ids = [each for each in sent.getlist("job") if each.isidentifier()]
     return list(jobs_visible_to(user).filter(pk__in=ids)[:MOST_AT_ONCE])
 

@@ -1,1 +1,1 @@
-"""Pages for who operates the site."""
+"""Pages for operators of the site."""

@@ -1,8 +1,8 @@
-"""What is wrong with the site and what to do, as `manage.py doctor` says it.
+"""The site's problems and their remedies, as printed by `manage.py doctor`.
 
 Invariants:
-- it is shown to operators, and others are told nothing;
-- whoever opens it waits for one look at most, and makes nobody look more often than `status` lets them.
+- only operators see the page;
+- a request waits for at most one check, and checks run no more often than `status` allows.
 """
 
 from django.contrib import messages
@@ -23,12 +23,12 @@ from backend.pages.views import user_of
 @never_cache
 @login_required
 def status(request: HttpRequest) -> HttpResponse:
-    """POST looks at Ray's nodes, from within."""
+    """POST checks Ray's nodes, from within the cluster."""
     if not user_of(request).is_staff:
-        raise PermissionDenied("This page is for who operates the site.")
+        raise PermissionDenied("Only operators of the site can view this page.")
     if request.method == "POST":
         if not look_again(OF_THE_NODES):
-            messages.info(request, "Somebody is looking, or has within the last minute.")
+            messages.info(request, "A check is running, or ran within the last minute.")
         return redirect("status")
     look_again(OF_THE_SITE)
     seen = [last_seen(kind) for kind in (OF_THE_SITE, OF_THE_NODES)]

@@ -1,1 +1,1 @@
-"""The pages of operators of the platform; for everybody else they do not exist."""
+"""Pages for operators of the platform; other users get a 404."""

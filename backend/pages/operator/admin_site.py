@@ -1,9 +1,9 @@
-"""Django's own admin, for looking only. What operators change they change on their pages, through the services.
+"""Django's admin, read-only. Operators make changes on their own pages, through the services.
 
 Invariants:
-- whatever is registered, ours or of a package, is shown and never added to, changed or deleted, and has no actions;
-- a request that could change something is refused before any view of a model sees it;
-- what would let its reader in somewhere (seeds of second factors, tokens and secrets of providers) is not shown at all.
+- every registered model, ours or a package's, can be viewed but not added, changed or deleted, and has no actions;
+- a request with an unsafe method is refused before it reaches a model's view;
+- credentials (seeds of second factors, tokens and secrets of providers) are not registered at all.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,11 +21,11 @@ from django.shortcuts import redirect
 
 LOOKS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 NOT_SHOWN: Final = frozenset({Authenticator, EmailAddress, SocialApp, SocialToken})
-"""EmailAddress has a page of the person's own, and `manage.py account`."""
+"""EmailAddress is managed on the user's own page, and by `manage.py account`."""
 
 
 class ReadOnly:
-    """The methods by which an admin of a model asks what may be done."""
+    """The permission methods of a ModelAdmin."""
 
     def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
@@ -54,18 +54,18 @@ class ReadOnlySite(admin.AdminSite):
         @wraps(inner)
         def looked_at(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if request.method not in LOOKS and not leaves:
-                raise PermissionDenied("The admin only shows; operators' pages change.")
+                raise PermissionDenied("The admin site is read-only. Use the operator pages to make changes.")
             return inner(request, *args, **kwargs)
 
         return looked_at
 
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """One sign-in for everybody: the admin's own has no limit on guesses."""
+        """Redirects to the common sign-in: the admin's own does not limit guesses."""
         answer: HttpResponse = secure_admin_login(super().login)(request, extra_context)
         return answer
 
     def password_change(  # type: ignore[override]  # no page of its own
         self, request: HttpRequest, extra_context: Any = None
     ) -> HttpResponse:
-        """Where everybody does it, and guesses at the present one are counted."""
+        """Redirects to the common page, which limits guesses of the current password."""
         return redirect("account_change_password")

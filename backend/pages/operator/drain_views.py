@@ -1,4 +1,4 @@
-"""Hosts taken out of a pool's Ray and given back, and jobs that are sent back into the line to make way."""
+"""Draining hosts of a pool's Ray and returning them, and sending jobs back to the queue to make way."""
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
@@ -19,7 +19,7 @@ from backend.pools.models import Reservation
 @require_POST
 @for_operators
 def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpResponse:
-    """What to do is the name of the button: drain, give_back."""
+    """The pressed button names the action: drain or give_back."""
     pool = pool_or_404(pool_id)
 
     def act() -> Done | str:
@@ -27,13 +27,13 @@ def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpR
         match text_of(request, "act"):
             case "drain":
                 drain(operator, pool, name, reason=text_of(request, "reason"), now=now)
-                said = f"Nothing new is placed on {name}. What runs there ends, or is sent back into the line."
+                said = f"{name} is draining: no new work is placed on it. Running jobs finish or make way."
                 return Done(said, host_back(pool, name))
             case "give_back":
                 give_back(operator, pool, name, now=now)
-                return f"Jobs may be placed on {name} again."
+                return f"{name} is back in the pool. Jobs may be placed on it again."
             case _:
-                raise Invalid("Choose what to do: drain or give back.")
+                raise Invalid("Choose an action: drain or return to pool.")
 
     return told_and_back(request, act, "operator_pool", pool_id)
 
@@ -47,6 +47,6 @@ def make_way(request: HttpRequest, operator: Operator, pool_id: str, job_id: str
         if not Reservation.objects.filter(pool=pool, job_id=job_id, released_at__isnull=True).exists():
             raise NotFound
         job: Job = send_back(job_id, actor=operator.name, now=database_now())
-        return f"{job.pk} pauses at a checkpoint and goes back into the line, at its old place."
+        return f"{job.pk} pauses at a checkpoint and returns to its old place in line."
 
     return told_and_back(request, act, "operator_pool", pool_id)

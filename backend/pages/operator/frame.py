@@ -1,8 +1,8 @@
-"""The frame of operators' pages.
+"""The frame of operator pages.
 
 Invariants:
-- who is no operator of the platform is answered as if there were no such page;
-- a form carries the version of what it shows, so of two operators at once the second is told and nothing is lost.
+- users who are not operators get a 404;
+- a form carries the version that it shows, so the second of two concurrent changes is refused and nothing is lost.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,12 @@ def for_operators(view: Callable[Concatenate[HttpRequest, Operator, P], HttpResp
             raise Http404 from None
         return view(request, operator, *args, **kwargs)
 
-    guarded: View[P] = never_cache(login_required(shown))  # type: ignore[assignment]  # what `wraps` tells keeps the operator
+    guarded: View[P] = never_cache(login_required(shown))  # type: ignore[assignment]  # `wraps` keeps the operator in the type
     return guarded
 
 
 def told_and_back(request: HttpRequest, act: Callable[[], Done | str], page: str, *args: str) -> HttpResponse:
-    """To the page again, which says what came of it: of a refusal every place, since a form cannot point at them."""
+    """Redirects to the page, which shows the outcome: for a refusal all errors, since a form cannot point at them."""
 
     def act_and_say_all() -> Done | str:
         try:
@@ -63,14 +63,14 @@ def text_of(request: HttpRequest, name: str) -> str:
 
 
 def version_of(request: HttpRequest) -> str | None:
-    """What the form showed, as an If-Match. A form without one is refused: it says nothing of what was seen."""
+    """The version that the form showed, as an If-Match. A form without a version is refused."""
     return request.POST.get("version", "")[:_LONGEST] or '""'
 
 
 def count_of(request: HttpRequest, name: str, label: str) -> int:
     number = optional_count_of(request, name, label)
     if number is None:
-        raise Invalid(f"{label}: write a whole number.")
+        raise Invalid(f"{label}: enter a whole number.")
     return number
 
 
@@ -78,11 +78,11 @@ def optional_count_of(request: HttpRequest, name: str, label: str) -> int | None
     typed = text_of(request, name)
     number = read_count(typed) if typed else None
     if typed and number is None:
-        raise Invalid(f"{label}: write a whole number, such as 8; got {typed[:40]}.")
+        raise Invalid(f"{label}: enter a whole number such as 8; got {typed[:40]}.")
     return number
 
 
 def context_of(**more: Any) -> dict[str, Any]:
-    from backend.pages.operator.urls import TABS  # the addresses import the views, which show them
+    from backend.pages.operator.urls import TABS  # urls.py imports the views, which use this function
 
     return {"tabs": TABS} | more

@@ -1,4 +1,4 @@
-"""Maintenance, announced to everybody with a date; times are in UTC, as they are told."""
+"""Maintenance announcements with dates, shown to all users; times are in UTC."""
 
 from datetime import UTC, datetime
 
@@ -37,7 +37,7 @@ def new(request: HttpRequest, operator: Operator) -> HttpResponse:
     def act() -> str:
         made = announce(operator, _terms(request), now=database_now())
         looks.forget()
-        return f"Announced: everybody is told, until {made.ends_at:%Y-%m-%d %H:%M} UTC."
+        return f"Maintenance announced to all users until {made.ends_at:%Y-%m-%d %H:%M} UTC."
 
     return told_and_back(request, act, "operator_maintenance")
 
@@ -45,7 +45,7 @@ def new(request: HttpRequest, operator: Operator) -> HttpResponse:
 @require_POST
 @for_operators
 def change(request: HttpRequest, operator: Operator, notice_id: str) -> HttpResponse:
-    """What to do is the name of the button: change, end."""
+    """The pressed button names the action: change or end."""
     now = database_now()
     try:
         the_notice(notice_id, now)
@@ -56,9 +56,9 @@ def change(request: HttpRequest, operator: Operator, notice_id: str) -> HttpResp
         looks.forget()
         if request.POST.get("act") == "end":
             end_maintenance(operator, notice_id, if_match=version_of(request), now=now)
-            return "It is over: nobody is told any more, and what waits may start."
+            return "Maintenance ended. Queued jobs may start."
         changed = change_maintenance(operator, notice_id, _terms(request), if_match=version_of(request), now=now)
-        return f"Changed: everybody is told, until {changed.ends_at:%Y-%m-%d %H:%M} UTC."
+        return f"Announcement saved. It is shown until {changed.ends_at:%Y-%m-%d %H:%M} UTC."
 
     return told_and_back(request, act, "operator_maintenance")
 
@@ -66,22 +66,22 @@ def change(request: HttpRequest, operator: Operator, notice_id: str) -> HttpResp
 def _terms(request: HttpRequest) -> MaintenanceTerms:
     begins, ends = _moment(request, "begins_at", "Begins"), _moment(request, "ends_at", "Ends")
     if begins is None or ends is None:
-        raise Invalid("Begins and Ends: a day and a time in UTC, such as 2026-02-01T14:00.")
+        raise Invalid("Begins and Ends: enter a date and time in UTC, such as 2026-02-01T14:00.")
     return MaintenanceTerms(
         text=request.POST.get("text", "").strip(),
         begins_at=begins,
         ends_at=ends,
-        stops_from=_moment(request, "stops_from", "No job starts from"),
+        stops_from=_moment(request, "stops_from", "No jobs start from"),
     )
 
 
 def _moment(request: HttpRequest, name: str, label: str) -> datetime | None:
-    """As a browser writes it, in UTC; None: left empty."""
+    """In the browser's format, in UTC; None: empty."""
     typed = request.POST.get(name, "").strip()
     if not typed:
         return None
     try:
         moment = read_moment(typed)
     except ValueError:
-        raise Invalid(f"{label}: a day and a time in UTC, such as 2026-02-01T14:00.") from None
+        raise Invalid(f"{label}: enter a date and time in UTC, such as 2026-02-01T14:00.") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""People, as operators meet them: who is here, accounts closed and opened, links for who is locked out."""
+"""Users, for operators: the list, closing and reopening accounts, and password links."""
 
 from typing import Any
 
@@ -28,21 +28,21 @@ def people(request: HttpRequest, operator: Operator) -> HttpResponse:
 @require_POST
 @for_operators
 def change(request: HttpRequest, operator: Operator, user_id: str) -> HttpResponse:
-    """What to do is the name of the button: close, open, end."""
+    """The pressed button names the action: close, open or end."""
 
     def act() -> str:
         now = database_now()
         match text_of(request, "act"):
             case "close":
                 person = close_account(operator, user_id, now=now)
-                return f"The account of {person.email} is closed; sessions ended, keys refused. Jobs go on."
+                return f"The account of {person.email} is closed. Sessions ended, keys are refused, jobs keep running."
             case "open":
                 return f"The account of {open_account(operator, user_id, now=now).email} is open again."
             case "end":
                 person, number = end_sessions(operator, user_id, now=now)
                 return f"{number} session{'' if number == 1 else 's'} of {person.email} ended."
             case _:
-                raise Invalid("Choose what to do: close, open or end.")
+                raise Invalid("Choose an action: close, open or end.")
 
     return told_and_back(request, act, "operator_people")
 
@@ -50,7 +50,7 @@ def change(request: HttpRequest, operator: Operator, user_id: str) -> HttpRespon
 @require_POST
 @for_operators
 def reset(request: HttpRequest, operator: Operator, user_id: str) -> HttpResponse:
-    """The page that this leads to shows the link, this once."""
+    """Redirects to the page that shows the link once."""
     try:
         person, link = link_to_reset(operator, user_id, now=database_now())
     except Refusal as refusal:

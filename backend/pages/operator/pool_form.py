@@ -1,6 +1,6 @@
-"""The form of a pool: what stands in it, what is read from it, and which of its fields a refusal means.
+"""The form of a pool: its initial values, its parsing, and the field of each error.
 
-Invariant: a form that shows only a part of a pool leaves the rest as it is.
+Invariant: fields that a form does not contain stay unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ LABELS: Final[Mapping[str, str]] = {
     "name": "Name",
     "flavor": "Kind of device",
     "capacity": "Devices",
-    "device_gb": "Memory of each, GB",
-    "device": "What its jobs take",
-    "labels": "Labels of its hosts",
-    "autoscales": "Its Ray adds hosts",
-    "ray_url": "Address of its Ray",
-    "ray_token": "File of its token",
+    "device_gb": "Memory per device, GB",
+    "device": "Devices of its jobs",
+    "labels": "Host labels",
+    "autoscales": "Ray autoscales",
+    "ray_url": "Ray address",
+    "ray_token": "Ray token file",
 }
 _LONGEST: Final = 2_000
 
@@ -49,13 +49,13 @@ def typed_in(request: HttpRequest) -> dict[str, Any]:
 
 
 def lines_of(pool: ResourcePool) -> str:
-    """Its labels as they are typed."""
+    """The pool's labels, in the form's syntax."""
     return "\n".join(f"{label}={choice}" for label, choice in sorted(pool.labels.items()))
 
 
 @contextmanager
 def fields_named() -> Iterator[None]:
-    """A refusal says which field it means by the words beside it."""
+    """Prefixes each error with the label of its field."""
     try:
         yield
     except Refusal as refusal:
@@ -71,7 +71,7 @@ def fields_named() -> Iterator[None]:
 def _words(request: HttpRequest, name: str, most: int) -> str:
     typed = text_of(request, name)
     if not 1 <= len(typed) <= most:
-        raise Invalid(f"{LABELS[name]}: 1 to {most} letters; got {len(typed)}.")
+        raise Invalid(f"{LABELS[name]}: 1 to {most} characters; got {len(typed)}.")
     return typed
 
 
@@ -80,6 +80,6 @@ def _selector(typed: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, typed.splitlines())):
         label, sign, choice = map(str.strip, line.partition("="))
         if not sign or label in selector:
-            raise Invalid(f"{LABELS['labels']}: a line each, such as accelerator=H100; got {line[:60]}.")
+            raise Invalid(f"{LABELS['labels']}: one per line, such as accelerator=H100; got {line[:60]}.")
         selector[label] = choice
     return selector

@@ -1,6 +1,6 @@
-"""Pools, as operators see and change them: capacity, quotas, who waits and in which order.
+"""Pools, for operators: capacity, quotas, prices, hosts, and the queue.
 
-Invariant: everything is done by the services that REST uses, under the version that the form showed.
+Invariant: changes go through the services that REST uses, under the version that the form showed.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class PoolSeen:
     held: int
     num_waiting: int
     an_hour: str
-    """The price of a device-hour now; empty: free."""
+    """The current price of a device-hour; empty: free."""
 
 
 @require_safe
@@ -76,7 +76,7 @@ def new_pool(request: HttpRequest, operator: Operator) -> HttpResponse:
     def make() -> str:
         with fields_named():
             pool = make_pool(operator, read_settings(typed_in(request)), now=database_now())
-        return f"Pool {pool.name} is there. Give teams a quota in it: without one nobody can use it."
+        return f"Pool {pool.name} created. Next, assign quotas: a team without a quota cannot use the pool."
 
     return told_and_back(request, make, "operator_pools")
 
@@ -147,7 +147,7 @@ def quota(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespons
 @require_POST
 @for_operators
 def priority(request: HttpRequest, operator: Operator, pool_id: str, job_id: str) -> HttpResponse:
-    """Of a job in line; the highest of a team goes first, and a day's wait outdoes any."""
+    """Of a queued job: a team's highest starts first; a job that has waited a day goes ahead of any priority."""
     found = pool_or_404(pool_id)
 
     def act() -> Done:
@@ -181,7 +181,7 @@ def _seen(pool: ResourcePool, now: datetime) -> PoolSeen:
 
 
 def _hosts(pool: ResourcePool, now: datetime) -> dict[str, Any] | None:
-    """As its Ray was last seen to have them, and those that are being taken out; None: nobody has looked yet."""
+    """The hosts at the last look at Ray, and the drained ones; None: not looked at yet."""
     look = look_of(pool)
     if look is None:
         return None

@@ -1,4 +1,4 @@
-"""Prices of a pool, set by operators for a device-hour or a device-second."""
+"""Prices of a pool per device-hour or device-second, set by operators."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -33,7 +33,7 @@ def set_one(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespo
         price = set_price(pool, terms, if_match=version_of(request), actor=operator.name, now=database_now())
         return (
             f"A device-second of {pool.name} costs {exact_text(price.per_device_second)} {site_currency()} from "
-            f"{price.valid_from:%Y-%m-%d %H:%M} UTC on. What was used until then keeps its price."
+            f"{price.valid_from:%Y-%m-%d %H:%M} UTC on. Earlier usage keeps its price."
         )
 
     return told_and_back(request, act, "operator_pool", pool_id)
@@ -47,30 +47,30 @@ def withdraw(request: HttpRequest, operator: Operator, pool_id: str, price_id: s
     def act() -> str:
         number, seen = read_count(price_id) or 0, version_of(request)
         withdraw_price(pool, number, if_match=seen, actor=operator.name, now=database_now())
-        return "The price is withdrawn; it never began."
+        return "Price withdrawn. It had not taken effect."
 
     return told_and_back(request, act, "operator_pool", pool_id)
 
 
 def _per_second(typed: str, per: str) -> Decimal:
-    """Rounded to what a price holds: the page shows the price of a second that came of it."""
+    """Rounded to the precision of a stored price; the page then shows the rounded price per second."""
     if per not in SECONDS:
-        raise Invalid("Say whether it is the price of a device-hour or of a device-second.")
+        raise Invalid("Choose whether the price is per device-hour or per device-second.")
     try:
         price = Decimal(plain_number(typed, whole=False) or "x")
         return round(price / SECONDS[per], PRICE_PLACES) if per == "hour" else price
     except TwoReadings as doubt:
         raise Invalid(f"Price: {doubt}") from None
     except (ArithmeticError, ValueError):
-        raise Invalid(f"Price: write a number such as 2.50; got {typed[:40]}.") from None
+        raise Invalid(f"Price: enter a number such as 2.50; got {typed[:40]}.") from None
 
 
 def _moment(typed: str) -> datetime | None:
-    """As a browser writes it, in UTC; None: now."""
+    """In the browser's format, in UTC; None: now."""
     if not typed:
         return None
     try:
         moment = read_moment(typed)
     except ValueError:
-        raise Invalid("From: a day and a time in UTC, such as 2026-02-01T00:00.") from None
+        raise Invalid("From: enter a date and time in UTC, such as 2026-02-01T00:00.") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Teams' questions for quota, answered with yes, no or another number."""
+"""Teams' quota requests, which operators approve, decline, or approve with another number."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -31,14 +31,14 @@ def answer_one(request: HttpRequest, operator: Operator, question_id: str) -> Ht
     def act() -> str:
         act_wanted = request.POST.get("act", "")
         if act_wanted not in ("grant", "refuse"):
-            raise Invalid("Choose yes or no.")
+            raise Invalid("Choose Approve or Decline.")
         granted = count_of(request, "granted", "Quota") if act_wanted == "grant" else None
         words = request.POST.get("answer", "").strip()
         done = answer(
             operator, question_id, granted=granted, words=words, if_match=version_of(request), now=database_now()
         )
         if granted is None:
-            return f"{done.team.name} is told no."
-        return f"{done.team.name} has {granted:,} devices of {done.pool.name} now, and is told."
+            return f"Request of {done.team.name} declined. The team is notified."
+        return f"{done.team.name} now has a quota of {granted:,} devices in {done.pool.name}. The team is notified."
 
     return told_and_back(request, act, "operator_questions")

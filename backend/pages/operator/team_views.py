@@ -1,6 +1,6 @@
-"""Teams, as operators see and make them.
+"""Teams, for operators: the list, creation, invitations of owners, and budgets.
 
-Invariant: an invitation's link is shown once, in the answer to the form that made it, and is kept nowhere.
+Invariant: an invitation's link is shown once, in the response to the form that created it, and is not stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ SECONDS_AN_HOUR = 3_600
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_operators
 def teams(request: HttpRequest, operator: Operator) -> HttpResponse:
-    """POST makes one; the answer shows its owner's link."""
+    """POST creates a team; the response shows its owner's link."""
     if request.method != "POST":
         return _show(request)
     name, owner = text_of(request, "name"), text_of(request, "owner").lower()
@@ -61,7 +61,7 @@ def owner(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespons
 @require_POST
 @for_operators
 def budget(request: HttpRequest, operator: Operator, team_id: str) -> HttpResponse:
-    """Of a month, over all pools. Left empty: no limit."""
+    """Per month, over all pools. Empty: no limit."""
 
     def act() -> Done:
         team = the_team(team_id)
@@ -73,8 +73,8 @@ def budget(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespon
         budget = set_budget(team, seconds, if_match=version_of(request), actor=operator.name, now=database_now())
         undo = hours_back(team, budget, before)
         if hours is None:
-            return Done(f"{team.name} has no budget: only its quota limits it.", undo)
-        return Done(f"{team.name} has {hours:,} GPU-hours a month. What runs goes on.", undo)
+            return Done(f"Budget of {team.name} removed. Only its quota limits it.", undo)
+        return Done(f"{team.name} has {hours:,} GPU-hours per month. Running jobs continue.", undo)
 
     return told_and_back(request, act, "operator_teams")
 
@@ -82,7 +82,7 @@ def budget(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespon
 @require_POST
 @for_operators
 def money(request: HttpRequest, operator: Operator, team_id: str) -> HttpResponse:
-    """Of a month, over all pools, in the site's currency. Left empty: no limit."""
+    """Per month, over all pools, in the site's currency. Empty: no limit."""
 
     def act() -> Done:
         team = the_team(team_id)
@@ -91,8 +91,8 @@ def money(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespons
         limit = set_team_money(team, amount, if_match=version_of(request), actor=operator.name, now=database_now())
         undo = money_back(team, limit, before)
         if amount is None:
-            return Done(f"{team.name} has no budget in money any more.", undo)
-        return Done(f"{team.name} has {shown(amount)} {site_currency()} a month. What runs goes on.", undo)
+            return Done(f"Budget of {team.name} removed.", undo)
+        return Done(f"{team.name} has {shown(amount)} {site_currency()} per month. Running jobs continue.", undo)
 
     return told_and_back(request, act, "operator_teams")
 

@@ -1,4 +1,4 @@
-"""The addresses of operators' pages, all under `operator/`, and which of them are tabs."""
+"""The URLs of operator pages, all under `operator/`, and their tabs."""
 
 from typing import Final
 

@@ -1,5 +1,4 @@
-"""The ways back from what an operator has just changed: the same form, filled with what stood there, under the version
-that the change left."""
+"""Undo of an operator's change: the same form with the old values, under the version that the change left."""
 
 from django.urls import reverse
 
@@ -32,7 +31,7 @@ def priority_back(pool: ResourcePool, now: Job, before: int) -> WayBack | None:
 
 
 def hours_back(team: Team, now: Budget | None, before: Budget | None) -> WayBack | None:
-    """The form takes whole hours; REST may have set seconds."""
+    """None if REST set seconds that are no whole hours: the form takes whole hours."""
     seconds, left = (None if each is None else each.gpu_seconds for each in (before, now))
     if seconds == left or (seconds or 0) % SECONDS_AN_HOUR:
         return None

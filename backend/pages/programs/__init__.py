@@ -1,1 +1,1 @@
-"""Pages for whoever writes programs against this site."""
+"""Pages for API users: the client, the guide and the reference."""

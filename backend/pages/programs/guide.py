@@ -1,4 +1,4 @@
-"""What the guide for programs tells that the code knows: rates, ages and tries are read from there, never copied."""
+"""The figures in the guide for programs (limits, ages, tries), read from the code that applies them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ IDEMPOTENT: Final = (
     "POST /api/v1/checkpoints/{checkpoint_id}/evaluate",
 )
 _COUNTED: Final = (
-    (rate_limit.REQUESTS, "Every request of a team"),
-    (rate_limit.READS, "of these, GET of one key"),
-    (rate_limit.WRITES, "and all others of one key"),
-    (rate_limit.SUBMITS, "Jobs that a team submits"),
-    (rate_limit.SENT, "Kibibytes that a team sends, files apart"),
-    (rate_limit.STREAMS, "Streams of events or log lines that a team opens"),
-    (rate_limit.LOOK_UPS, "Looks that a team's open pages take by a socket"),
-    (rate_limit.UNKNOWN_KEYS, "Requests of one address with a key that there is not"),
+    (rate_limit.REQUESTS, "All requests of a team"),
+    (rate_limit.READS, "GET requests of one key"),
+    (rate_limit.WRITES, "Other requests of one key"),
+    (rate_limit.SUBMITS, "Jobs submitted by a team"),
+    (rate_limit.SENT, "KiB sent by a team, except files"),
+    (rate_limit.STREAMS, "Event and log streams opened by a team"),
+    (rate_limit.LOOK_UPS, "Updates of a team's open pages by socket"),
+    (rate_limit.UNKNOWN_KEYS, "Requests of one address with an unknown key"),
 )
 
 
@@ -70,7 +70,7 @@ def wheel_url() -> str:
 
 
 def example(name: str) -> str:
-    """Ready to be pasted: the one address that it cannot read from its environment is filled in."""
+    """Ready to paste: the one URL that the example cannot read from its environment is filled in."""
     return (EXAMPLES / name).read_text(encoding="utf-8").replace("WHEEL_OF_THIS_SITE", wheel_url())
 
 

@@ -1,8 +1,8 @@
-"""Every route of the API, to read: the page at /api/v1/docs, made from the OpenAPI document and from nothing else.
+"""The API reference at /api/v1/docs, generated from the OpenAPI document.
 
 Invariants:
-- it needs no script and no other host, and it can be searched by the browser: everything stands in one page;
-- what is not in the document is not told, but the scope that a route asks for, which is read from the route itself.
+- it is one page without scripts or other hosts, so the browser can search it;
+- all content is from the document, except the scope that a route requires, which is read from the route.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from backend.pages import curl
 from backend.pages.programs.shapes import Field, Part, Told, field_of, parts_of, shapes_of, told
 
 ANY_ROUTE: Final = frozenset({"400", "401", "403", "411", "413", "415", "429", "500", "503"})
-"""Told once for all: a route shows what only some answer."""
+"""Listed once for all routes; a route lists only its other status codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Answer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     name: str
-    """Its operation's id, which is also its place on the page."""
+    """Its operation id, also its anchor on the page."""
     method: str
     path: str
     summary: str

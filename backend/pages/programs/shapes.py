@@ -1,4 +1,4 @@
-"""What requests and answers are made of, as the API's page tells it: JSON Schema in words, each name a link."""
+"""The shapes of requests and responses for the API reference: JSON Schema in words, with linked names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ _BOUNDS: Final = {
     "exclusiveMinimum": "above {}",
     "maximum": "at most {}",
     "exclusiveMaximum": "below {}",
-    "minLength": "{} letters at least",
-    "maxLength": "{} letters at most",
-    "minItems": "{} of them at least",
-    "maxItems": "{} of them at most",
-    "maxProperties": "{} names at most",
-    "pattern": "like {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} entries",
+    "maxItems": "at most {} entries",
+    "maxProperties": "at most {} names",
+    "pattern": "matching {}",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the words for a type; `shape` where it is a name that is described further down."""
+    """A piece of a type's description; `shape`: the shape that it names and links to."""
 
     text: str
     shape: str | None = None
 
 
 Told = tuple[tuple[tuple[bool, str], ...], ...]
-"""A text as its paragraphs, each as pieces that are code or are not."""
+"""Paragraphs of a text, each split into pieces with whether the piece is code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Shape:
     name: str
     about: Told
     parts: tuple[Part, ...]
-    """Of one that has no fields: what it is."""
+    """The type of a shape without fields."""
     fields: tuple[Field, ...]
 
 
@@ -78,7 +78,7 @@ def field_of(name: str, schema: Mapping[str, Any], *, required: bool, where: str
 
 
 def told(text: str) -> Told:
-    """As docstrings are written: a blank line ends a paragraph, backticks stand around code."""
+    """Parses a docstring: a blank line ends a paragraph, backticks enclose code."""
     paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
     return tuple(
         tuple((at % 2 == 1, piece) for at, piece in enumerate(each.replace("``", "`").split("`")) if piece)
@@ -120,9 +120,9 @@ def _joined(schemas: list[Mapping[str, Any]], between: str) -> list[Part]:
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    """Of the one kind that has some: null beside it has none."""
+    """The bounds of the one alternative that has some; null has none."""
     kinds = [schema, *schema.get("anyOf", ())]
     said = [_BOUNDS[key].format(each[key]) for each in kinds for key in _BOUNDS if key in each]
     if schema.get("default") not in (None, "", [], {}):
-        said.append(f"{schema['default']} unless said" if not isinstance(schema["default"], dict) else "")
+        said.append(f"default {schema['default']}" if not isinstance(schema["default"], dict) else "")
     return ", ".join(each for each in said if each)

@@ -1,4 +1,4 @@
-"""The client at /client/, and the guide for programs at /docs/api: nothing of a team, so anybody may read them."""
+"""The client at /client/ and the guide for programs at /docs/api: public, since they hold no team's data."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from backend.pages.programs.wheel import project, wheel, wheel_name
 
 @require_safe
 def client_page(request: HttpRequest) -> HttpResponse:
-    """Also what `pip install --find-links` reads."""
+    """Also the index for `pip install --find-links`."""
     context = {
         "wheel_url": wheel_url(),
         "wheel_name": wheel_name(),

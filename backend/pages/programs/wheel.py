@@ -1,6 +1,6 @@
-"""The wheel of this site's own client (frontend/client), made in memory: nothing is built, fetched or kept.
+"""The wheel of this site's client (frontend/client), built in memory: no build step, download or file.
 
-Invariant: the same sources give the same bytes, whoever makes them: no time, no user, no compression of some zlib.
+Invariant: the same sources give the same bytes on every host: no timestamps, no user ids, no compression.
 """
 
 import base64
@@ -18,7 +18,7 @@ from django.conf import settings
 
 CLIENT: Final[Path] = settings.ROOT / "frontend" / "client"
 _LICENSE: Final[Path] = settings.ROOT / "LICENSE"
-_AT: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
+_AT: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of the zip format
 _MODE: Final = 0o100644
 
 
@@ -42,7 +42,7 @@ def wheel() -> bytes:
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, date_time=_AT)
-            entry.create_system, entry.external_attr = 3, _MODE << 16  # as on Unix, wherever this runs
+            entry.create_system, entry.external_attr = 3, _MODE << 16  # Unix, on every platform
             archive.writestr(entry, content)
     return made.getvalue()
 

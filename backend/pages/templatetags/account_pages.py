@@ -1,4 +1,4 @@
-"""What pages of the account say of this site."""
+"""Facts about this site for account pages."""
 
 from django import template
 from django.conf import settings

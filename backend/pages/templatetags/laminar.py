@@ -17,7 +17,7 @@ MINUS, NOTHING = "−", "–"
 
 @register.filter
 def number(value: object) -> str:
-    """Three digits that matter: 0.0312, 0.76, 12.4, 843, 12,345."""
+    """Three significant digits: 0.0312, 0.76, 12.4, 843, 12,345."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING
     size = abs(value)
@@ -34,7 +34,7 @@ def number(value: object) -> str:
 
 @register.filter
 def hours(value: object) -> str:
-    """In a column of sums: two places, and what is too little for them is not called nothing."""
+    """For a column of sums: two decimals; smaller non-zero values are not shown as 0."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING
     if 0 < value < 0.005:

@@ -1,1 +1,1 @@
-"""Reading what a model writes: step, group, trajectory, token."""
+"""Pages for reading trajectories: by step, group, trajectory and token."""

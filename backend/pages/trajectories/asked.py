@@ -1,6 +1,6 @@
-"""What a reader of trajectories asked for, read off an address.
+"""The query parameters of the trajectories tab.
 
-Invariant: whatever was sent is read: what is no filter filters nothing, and is not put into the form again.
+Invariant: any input is accepted: invalid filters are ignored and dropped from the form.
 """
 
 import math
@@ -23,7 +23,7 @@ _LARGEST_REWARD: Final = 1e12
 class Asked:
     sought: Sought = NOTHING
     end: str = ""
-    """Empty: every one; as of an outcome."""
+    """Empty: any; likewise for the outcome."""
     outcome: str = ""
     min_reward: float | None = None
     max_reward: float | None = None
@@ -47,17 +47,17 @@ class Asked:
 
     @property
     def is_filter(self) -> bool:
-        """A step alone is none: it is read as a whole."""
+        """A step alone is not a filter: the whole step is shown."""
         return self != Asked(step=self.step)
 
     @property
     def has_details(self) -> bool:
-        """More than words were asked for."""
+        """Whether a filter other than the search text is set."""
         return self != Asked(sought=self.sought, step=self.step)
 
     @property
     def told(self) -> dict[str, str]:
-        """The same as parameters of an address, of this page's or of the API's."""
+        """The filters as query parameters, of this page or of the API."""
         told = {
             "q": self.sought.text,
             "end": self.end,

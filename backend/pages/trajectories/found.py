@@ -1,6 +1,6 @@
-"""Trajectories that match what was asked, the newest step first, each with the place where it does.
+"""Trajectories that match a search, newest step first, each with the matching passage.
 
-Invariant: an answer is bounded; it tells from where the next one goes on.
+Invariant: a response is bounded, and has the cursor of the next one.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ FOUND_A_TIME: Final = 20
 _PLACES: Final = {
     "prompt": "in the question",
     "response": "in the answer",
-    "remark": "in what the environment says",
+    "remark": "in the environment's remark",
     "reason": "in the reason",
     "text": "in message {}",
     "tool": "in the tool’s name, message {}",
@@ -35,9 +35,9 @@ _FRAGMENTS: Final = {"prompt": "the-question", "response": "turn-1"}
 class FoundSample:
     sample: ShownSample
     where: str = ""
-    """In which of its texts; empty: nothing was looked for."""
+    """Which of its texts matches; empty: no search text."""
     fragment: str = ""
-    """Of the place, on its own page."""
+    """The passage's anchor on the trajectory's page."""
 
     @property
     def passage(self) -> PassageOut | None:
@@ -48,10 +48,10 @@ class FoundSample:
 class Found:
     samples: Sequence[FoundSample] = ()
     following: str = ""
-    """The address of the next ones; empty: there are none."""
+    """The query string of the next page; empty: there is none."""
     is_first: bool = True
     refusal: str = ""
-    """Why nothing was looked for."""
+    """Why no search was made."""
 
 
 def found_of(job: Job, asked: Asked, cursor: str) -> Found:

@@ -1,7 +1,7 @@
-"""Where all samples of a run went, by the engine's own ledger.
+"""The outcomes of all samples of a run, from the engine's ledger.
 
-Invariant: the counts are the ledger's, to the sample. The ends add up to all that were asked; what was trained on and
-then lost stands beside them, since it was asked again.
+Invariant: the counts are exactly the ledger's. The ends add up to all requested samples; samples that were trained on
+and then lost are listed separately, since they were requested again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Went:
 
     @property
     def can_be_read(self) -> bool:
-        """Some of them are kept to be read."""
+        """Whether stored trajectories have this end."""
         return self.meaning.word in ENDS
 
 
@@ -34,20 +34,20 @@ class Whereabouts:
     num_lost: int
     lost: Meaning
     step: int | None
-    """By the last word before this step's end; None: by the run's last word."""
+    """Counts as of the end of this step; None: as last reported."""
 
 
 def whereabouts_of_job(job: Job) -> Whereabouts | None:
     told = ledger_of(job)
     if told is not None:
         return whereabouts_of(told.counts, step=None if told.is_final else told.step)
-    # Of a job of before: its last word is among its events.
+    # Jobs of earlier releases have their last counts among the events.
     last_word = job.events.filter(type="run_finished").order_by("-seq").values_list("data", flat=True).first()
     return whereabouts_of((last_word or {}).get("ledger") or {}, step=None)
 
 
 def whereabouts_of(ledger: Mapping[str, int], *, step: int | None) -> Whereabouts | None:
-    """None: it was not told."""
+    """None: not reported."""
     counts = {end: num for end, num in ledger.items() if end != _BESIDE}
     if not counts:
         return None

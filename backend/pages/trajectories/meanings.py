@@ -1,6 +1,6 @@
-"""What becomes of samples, in plain words.
+"""Labels and descriptions of the ends and outcomes of samples.
 
-Invariant: an end or an outcome that is not in these lists is shown as it came, never hidden: engines may be newer.
+Invariant: an unknown end or outcome is shown as is, never hidden: engines may be newer.
 """
 
 from collections.abc import Mapping
@@ -10,37 +10,40 @@ from typing import Final
 from backend.pages.words import plain
 
 WITHOUT_REWARD: Final = frozenset({"timeout", "error"})
-"""Outcomes of samples that have none: their 0 is no reward."""
+"""Outcomes of samples without a reward: their 0 is not a reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
     word: str
-    """As the engine says it."""
+    """The engine's value."""
     title: str
     about: str
 
 
 _ENDS: Final[Mapping[str, tuple[str, str]]] = {
-    "trained": ("trained on", "Went into a batch, and the weights learned from it."),
-    "filtered": ("filtered out", "Whole and rewarded, but its group has nothing to teach, so no batch took it."),
-    "dropped_stale": ("dropped as stale", "Written by weights that were too old when the trainer could have taken it."),
-    "failed": ("failed", "No answer with a reward came of it, however often it was tried."),
-    "open": ("under way", "Being written or rewarded, or waiting for its group or for the trainer."),
+    "trained": ("trained on", "Used in a batch to update the weights."),
+    "filtered": ("filtered out", "Complete and rewarded, but its group has no training signal."),
+    "dropped_stale": ("dropped as stale", "The weights that wrote it were too old when the trainer was ready for it."),
+    "failed": ("failed", "No rewarded answer after all tries."),
+    "open": ("in progress", "Being written or rewarded, or waiting for its group or for the trainer."),
     "rolled_back": (
         "trained on, then lost",
-        "The trainer died before these weights were saved. They were asked again, so they count above as well.",
+        "The trainer failed before these weights were saved. The samples were requested again and also count above.",
     ),
 }
 _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     "rewarded": ("rewarded", "The environment gave a reward."),
-    "cut": ("cut off", "It reached the longest length that is allowed."),
-    "untrusted": ("reward not trusted", "The environment doubts its own reward, and nothing is learned from it."),
+    "cut": ("cut off", "The answer reached the maximum length."),
+    "untrusted": (
+        "reward not trusted",
+        "The environment does not trust its own reward, so the sample is not trained on.",
+    ),
     "timeout": ("timed out", "The environment gave no reward in time."),
-    "error": ("error", "The environment gave no reward, because it failed."),
+    "error": ("error", "The environment failed and gave no reward."),
 }
 ENDS: Final = tuple(word for word in _ENDS if word not in {"open", "rolled_back"})
-"""That a sample can have."""
+"""All ends of samples."""
 OUTCOMES: Final = tuple(_OUTCOMES)
 
 

@@ -1,9 +1,9 @@
-"""What the model of a job wrote at one step, question by question, and where there is more before it and after it.
+"""A job's trajectories of one step, by question, and the nearest older and newer steps.
 
 Invariants:
-- whatever was kept of a step can be read, however long ago it was trained, and stands under its own number;
+- every stored trajectory can be read, under its own step, however old it is;
 - of a step that several attempts did, the latest counts;
-- a group is called whole only where as many samples are here as its question had.
+- a group is called whole only if all samples of its question are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from backend.telemetry.selectors import steps_to_read, trajectories_of_step
 class ShownSample:
     it: TrajectoryOut
     tone: str
-    """Of its reward; empty: it has none."""
+    """The tone of its reward; empty: no reward."""
     end: Meaning
     outcome: Meaning
 
@@ -39,9 +39,9 @@ class ShownGroup:
     prompt_ordinal: int
     prompt: str
     size: int
-    """0: not told."""
+    """0: unknown."""
     samples: Sequence[ShownSample]
-    """The best first, those without a reward last."""
+    """Best first, those without a reward last."""
 
     @property
     def is_whole(self) -> bool:
@@ -49,7 +49,7 @@ class ShownGroup:
 
     @property
     def reward_mean(self) -> float | None:
-        """Of those that have one, where all of them are here."""
+        """Over samples with a reward, if the group is whole."""
         rewards = [each.it.reward for each in self.samples if each.has_reward]
         return sum(rewards) / len(rewards) if rewards and self.is_whole else None
 
@@ -57,15 +57,15 @@ class ShownGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     step: int | None
-    """Without one that is asked for the newest; None: there is none."""
+    """The requested step, or the newest; None: there is none."""
     groups: Sequence[ShownGroup] = ()
-    """The whole ones first, each kind in the order in which the questions were asked."""
+    """Whole groups first, then the others, each in the order of their questions."""
     older: int | None = None
-    """Of the steps that can be read the nearest, as is `newer`."""
+    """The nearest older step with trajectories; `newer` likewise."""
     newer: int | None = None
     is_newest: bool = True
     removed: str = ""
-    """Why there is none any more."""
+    """Why the trajectories were removed."""
 
     @property
     def num_samples(self) -> int:

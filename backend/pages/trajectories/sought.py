@@ -1,4 +1,4 @@
-"""Words that are looked for, and where they stand in a text: as the search over all trajectories finds them.
+"""A search text and its matches in a text, by the rules of the search over all trajectories.
 
 Invariant: the pieces of a text, put together, are the text.
 """
@@ -12,16 +12,16 @@ from backend.telemetry.fulltext.question import Question, Term, question_of
 from backend.telemetry.fulltext.words import words_of
 
 Pieces = Sequence[tuple[str, bool]]
-"""Of a text, each with whether it is what was looked for."""
+"""Pieces of a text, each with whether it matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
     text: str = ""
-    """As it was typed; empty: nothing is looked for."""
+    """As typed; empty: no search."""
     question: Question | None = None
     refusal: str = ""
-    """Why there is no question in what was typed."""
+    """Why the typed text cannot be searched for."""
 
     @classmethod
     def of(cls, typed: str) -> "Sought":
@@ -33,7 +33,7 @@ class Sought:
             return cls(text=typed, refusal=" ".join(refusal.sentences))
 
     def spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Of every wanted word or phrase, one after the other and none within another."""
+        """The matches of all words and phrases, in order and without overlaps."""
         if self.question is None:
             return []
         words = list(words_of(text))

@@ -1,4 +1,4 @@
-"""What the tab of a job's trajectories shows: a step to read, or what was found for what was asked."""
+"""The trajectories tab of a job: one step, or search results."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from backend.pages.trajectories.reading import reading_of
 
 
 def reading_part(job: Job, sent: QueryDict) -> dict[str, Any]:
-    """What an open page asks for again."""
+    """The part that an open page refreshes."""
     return {"job": job, "reading": reading_of(job, Asked.of(sent).step)}
 
 

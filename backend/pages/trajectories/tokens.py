@@ -1,9 +1,9 @@
-"""The tokens of a trajectory as they are drawn: what each says, and how strongly each of four colourings marks it.
+"""The tokens of a trajectory for display: the text of each, and its shade in each of four colourings.
 
 Invariants:
-- every token of the trace is drawn once and in its place;
-- only what the model wrote is coloured: an environment's words have no log-prob;
-- what a colour means stands in a legend, with its bounds and how many tokens have it.
+- every token of the trace is drawn once, in order;
+- only the model's tokens are coloured: text of the environment has no log-prob;
+- a legend shows each colour's meaning, bounds and number of tokens.
 """
 
 import math
@@ -18,40 +18,40 @@ from engine.spec.facts import TokenTrace
 T = TypeVar("T")
 
 NUM_VERSION_LOOKS: Final = 5
-"""The sixth version looks like the first; the legend and each token's line tell its number."""
+"""The sixth version has the colour of the first; the legend and each token's details show the number."""
 NUM_DIGITS: Final = 6
-"""Of a log-prob in the page. A gap is told from the whole numbers, since it may be smaller."""
+"""Decimals of a log-prob in the page. Gaps use the unrounded values, since they may be smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colouring:
     slug: str
-    """In the address."""
+    """The query parameter."""
     title: str
     about: str
 
 
 LIKELY: Final = Colouring(
     slug="likely",
-    title="How likely",
-    about="The log-prob of each token by the weights that wrote it. The stronger the colour, the less it was expected.",
+    title="Probability",
+    about="The log-prob of each token under the weights that wrote it. The stronger the colour, the less likely.",
 )
 ADVANTAGE: Final = Colouring(
     slug="advantage",
     title="Advantage",
-    about="How much better than expected this answer was: what training pushes each of its tokens by. All tokens that "
-    "the model wrote carry the advantage of their answer.",
+    about="How much better than expected this answer was, which sets the direction and size of the update. All of the "
+    "model's tokens have the advantage of their answer.",
 )
 GAP: Final = Colouring(
     slug="gap",
-    title="Trainer less rollout",
-    about="The log-prob by the trainer, at the weights that its step began with, less that by the rollout that wrote "
+    title="Trainer − rollout",
+    about="The trainer's log-prob under the weights at the start of its step, minus that of the rollout that wrote "
     "the token.",
 )
 VERSION: Final = Colouring(
     slug="version",
     title="Version",
-    about="The weights that wrote each token, by the number of their step. Several: new weights came in between.",
+    about="The version of the weights that wrote each token. Several versions mean that new weights arrived meanwhile.",
 )
 COLOURINGS: Final = (LIKELY, ADVANTAGE, GAP, VERSION)
 
@@ -76,7 +76,7 @@ class Key:
     """One line of a legend."""
 
     look: str
-    """The class of its tokens."""
+    """The CSS class of its tokens."""
     label: str
     num_tokens: int
 
@@ -85,7 +85,7 @@ class Key:
 class Legend:
     colouring: Colouring
     keys: Sequence[Key]
-    """Empty: this was not told."""
+    """Empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,9 @@ class Token:
     at: int
     text: str
     looks: str
-    """Its classes: one of each colouring."""
+    """Its CSS classes, one per colouring."""
     is_hit: bool = False
-    """A part of what is looked for stands in it."""
+    """Whether the token is part of a match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +103,15 @@ class Tokens:
     shown: Sequence[Token]
     legends: Sequence[Legend]
     numbers: Mapping[str, Any]
-    """What the page's script tells of each, by position."""
+    """The numbers that the page's script shows for each token, by position."""
     num_written: int
     widest: Token | None = None
-    """Where trainer and rollout are furthest apart, by `widest_gap`."""
+    """The token with the largest gap between trainer and rollout, `widest_gap`."""
     widest_gap: float = 0.0
 
 
 def tokens_of(trace: TokenTrace | None, advantage: float) -> Tokens | None:
-    """None: what they say was not told."""
+    """None: the texts of the tokens were not reported."""
     if trace is None or not trace.texts:
         return None
     trace = _even(trace)
@@ -150,7 +150,7 @@ def tokens_of(trace: TokenTrace | None, advantage: float) -> Tokens | None:
 
 
 def _even(trace: TokenTrace) -> TokenTrace:
-    """Nothing holds an engine to lists of one length: what has no partner is left out."""
+    """Cuts the lists to equal length: an engine may send lists of different lengths."""
     length = min(len(trace.texts), len(trace.logprobs), len(trace.versions), len(trace.written))
     cut = {name: value[:length] for name, value in trace.model_dump().items()}
     if len(cut["trainer_logprobs"]) < length:
@@ -163,7 +163,7 @@ def _legends(
 ) -> Iterator[Legend]:
     labels: Mapping[str, Sequence[tuple[str, str]]] = {
         LIKELY.slug: [(look, label) for _, look, label in _CHANCES],
-        ADVANTAGE.slug: [(_look_of_advantage(advantage), f"{change(advantage)}, as the whole answer")],
+        ADVANTAGE.slug: [(_look_of_advantage(advantage), f"{change(advantage)}, for the whole answer")],
         GAP.slug: [(look, label) for _, look, label in _GAPS],
     }
     for colouring in COLOURINGS:

@@ -1,10 +1,10 @@
-"""How good a reward is beside others: a tone, which a page shows as a colour next to the number."""
+"""The tone of a reward among others, which a page shows as a colour next to the number."""
 
 from collections.abc import Callable, Sequence
 
 
 def tone_among(rewards: Sequence[float]) -> Callable[[float], str]:
-    """By thirds of the usual span of a reward, 0 to 1, or of a wider one where they leave it."""
+    """By thirds of the usual range of rewards, 0 to 1, or of a wider one if the rewards exceed it."""
     low, high = min([0.0, *rewards]), max([1.0, *rewards])
 
     def tone_of(reward: float) -> str:

@@ -1,9 +1,9 @@
 """The response of a trajectory as messages, with the tokens of each.
 
 Invariants:
-- each token stands in one message: in the one that it begins in, else in the one before it;
-- what is looked for is marked in tokens and texts alike;
-- a message without tokens has its text, and one whose tokens were told in part has the rest of it, or the whole.
+- each token is in one message: in the one in which it starts, else in the one before;
+- matches are marked in tokens and texts alike;
+- a message without tokens has its text; one with part of its tokens has the rest of the text, or all of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from backend.pages.trajectories.tokens import Token
 from engine.spec.facts import TrajectorySample, Turn
 
 LONG_ARGUMENTS: Final = 300
-"""Characters of arguments that stand open; longer ones are folded."""
+"""Characters of arguments shown unfolded; longer ones are folded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class ShownTurn:
     heading: str
     tokens: Sequence[Token] = ()
     rest: str = ""
-    """Of its text, behind its tokens."""
+    """The text after its tokens."""
     is_text_apart: bool = False
-    """Its tokens are cut and the rest cannot be told from its text: `rest` is the whole of it."""
+    """Its tokens are cut and the remaining text cannot be determined: `rest` is the whole text."""
     sought: Sought = NOTHING
 
     @property
@@ -42,7 +42,7 @@ class ShownTurn:
 
     @property
     def place(self) -> str:
-        """Where what is looked for first stands in it, as a fragment; empty: nowhere."""
+        """The anchor of its first match; empty: no match."""
         hit = next((token for token in self.tokens if token.is_hit), None)
         texts = (self.rest, self.turn.arguments, self.turn.error)
         if hit is not None:
@@ -79,7 +79,7 @@ def _shown(turns: Sequence[Turn], tokens: Sequence[Token], sought: Sought) -> It
 
 
 def _marked(tokens: Sequence[Token], sought: Sought) -> Sequence[Token]:
-    """Those in which a part of what is looked for stands: it may reach over several."""
+    """Marks the tokens that are part of a match, which may span several tokens."""
     spans = sought.spans("".join(each.text for each in tokens))
     if not spans:
         return tokens

@@ -1,8 +1,8 @@
-"""One trajectory at an address of its own: its messages, its tokens, and its neighbours in the group.
+"""The page of one trajectory: its messages, tokens, and the other samples of its group.
 
 Invariants:
-- one of another team, or of another job, is answered like one that does not exist;
-- what is kept only in part is shown as far as it goes, with a word on what is missing.
+- a trajectory of another team or job gives the same 404 as one that does not exist;
+- a partly stored trajectory is shown as far as possible, with a note on what is missing.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ from backend.telemetry.trajectory_search import the_trajectory, whole_of
 from engine.spec.facts import TrajectorySample
 
 _MODULES: Final = ("lib/format", "pages/trajectories/colouring", "pages/trajectories/tokens")
-"""Of the page's script, asked for at once."""
+"""Modules of the page's script, for preloading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """The samples of the same question that were kept, by their number."""
+    """The stored samples of the same question, by number."""
 
     samples: Sequence[ShownSample]
     at: int
@@ -55,13 +55,13 @@ class Neighbours:
 @never_cache
 @login_required
 def trajectory(request: HttpRequest, job_id: str, trajectory_id: str) -> HttpResponse:
-    """With ?part=turns only its messages, as they stand in a list of samples."""
+    """With ?part=turns only its messages, for a list of samples."""
     job, _ = job_acted_on(request, job_id)
     try:
         refuse_if_trajectories_are_removed(job)
         row = the_trajectory(job, trajectory_id)
     except Removed:
-        return redirect("job_trajectories", job_id=job.pk)  # which tells since when
+        return redirect("job_trajectories", job_id=job.pk)  # the tab shows when it was removed
     except Refusal as refusal:
         raise Http404(refusal.detail) from None
     it = TrajectoryOut.of(row)
@@ -109,7 +109,7 @@ def _neighbours(job: Job, it: TrajectoryOut) -> Neighbours:
 
 
 def _beginning_of(it: TrajectoryOut) -> TrajectorySample:
-    """What the list of trajectories has of it."""
+    """The part that the list of trajectories has."""
     known = it.model_dump(include=set(TrajectorySample.model_fields))
     return TrajectorySample.model_construct(**known)
 

@@ -74,7 +74,7 @@ export function listen(panel, { box, chosen }, { crosshair, view, onStep, extent
   }
   box.tabIndex = 0;
   box.setAttribute("role", "slider");
-  box.setAttribute("aria-label", `${panel.plot.getAttribute("aria-label")}: arrow keys read it`);
+  box.setAttribute("aria-label", `${panel.plot.getAttribute("aria-label")}: use the arrow keys`);
   panel.plot.setAttribute("aria-hidden", "true");
   panel.plot.removeAttribute("role");
   for (const [name, value] of Object.entries({ valuemin: 0, valuemax: 0, valuenow: 0, valuetext: "not read yet" })) box.setAttribute(`aria-${name}`, value);

@@ -9,7 +9,7 @@ export function showTable({ title, words, lines }) {
   dialog.className = "chart-table";
   dialog.setAttribute("aria-labelledby", heading.id);
   const rows = rowsOf(lines);
-  const said = Object.assign(document.createElement("p"), { className: "quiet small", textContent: rows.length > MOST_ROWS ? `${words}; the last ${MOST_ROWS} of ${number(rows.length)} places` : words });
+  const said = Object.assign(document.createElement("p"), { className: "quiet small", textContent: rows.length > MOST_ROWS ? `${words}; the last ${MOST_ROWS} of ${number(rows.length)} points` : words });
   const scrolled = Object.assign(document.createElement("div"), { className: "scrolled", tabIndex: 0 });
   scrolled.setAttribute("role", "group");
   scrolled.setAttribute("aria-labelledby", heading.id);

@@ -30,6 +30,6 @@ export function tellHere(root) {
   for (const words of root.querySelectorAll("[data-zone]:not([data-here])")) {
     if (new Date().getTimezoneOffset() === 0) continue;
     words.dataset.here = "";
-    words.textContent = "times of your clock; pointed at, in UTC";
+    words.textContent = "times in your time zone; hover for UTC";
   }
 }

@@ -10,7 +10,7 @@ export function wireChoosing(list) {
     const num = chosen.size, all = form.querySelector("[data-choose-all]");
     all.checked = num > 0 && num === boxes().length;
     all.indeterminate = num > 0 && !all.checked;
-    form.querySelector("[data-num-chosen]").textContent = num ? `${num} chosen:` : "With the chosen:";
+    form.querySelector("[data-num-chosen]").textContent = num ? `${num} selected:` : "Selected:";
     for (const button of form.querySelectorAll('button[name="act"]')) button.disabled = num === 0;
   }
 

@@ -54,7 +54,7 @@ export class Curves {
 
   async #askAxis() {
     const isKnown = await this.room.axis.ask();
-    if (this.#bar) this.#bar.querySelector("[data-axis-refused]").textContent = isKnown ? "" : "not known of this run: by step";
+    if (this.#bar) this.#bar.querySelector("[data-axis-refused]").textContent = isKnown ? "" : "not available for this job; showing steps";
   }
 
   redraw() { for (const panel of this.#panels) panel.changed({ soon: true }); }

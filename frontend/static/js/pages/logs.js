@@ -49,7 +49,7 @@ export class LogReader {
     if (mine !== this.#asked || !next) return;
     this.#list.replaceWith(next);
     this.#none.hidden = next.childElementCount > 0;
-    this.#none.textContent = "No line matches.";
+    this.#none.textContent = "No matching lines.";
     this.#earlier.hidden = !("back" in next.dataset);
     this.#toEnd();
   }

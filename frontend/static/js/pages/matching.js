@@ -31,7 +31,7 @@ export class Matching {
   #show() {
     if (!this.#part.open) return;
     const found = matching(this.#field.value, [...this.#names].sort());
-    this.#part.querySelector("[data-refused]").textContent = found === null ? "This is not a regular expression yet." : "";
+    this.#part.querySelector("[data-refused]").textContent = found === null ? "Not a valid regular expression." : "";
     if (found === null) return;
     this.#part.querySelector("[data-found]").textContent = `${number(found.length)} of ${number(this.#names.size)}`;
     const seen = found.slice(0, this.#most), more = this.#part.querySelector("[data-more]");

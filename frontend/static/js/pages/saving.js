@@ -27,7 +27,7 @@ export function wireSaving(room, panelOf) {
       else await savePng(plot, { title, words: `${room.name}, steps ${range[0]} to ${range[1]}`, palette: room.palette, file });
       button.closest("[popover]").hidePopover();
     } catch {
-      said.textContent = plot.data ? "It could not be saved just now." : "There is nothing to save yet.";
+      said.textContent = plot.data ? "Could not save the chart. Try again." : "Nothing to save yet.";
     }
   });
 }

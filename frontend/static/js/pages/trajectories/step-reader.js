@@ -55,7 +55,7 @@ export class StepReader {
   #keepUp(isWanted = false) {
     if (isWanted) { clearTimeout(this.#timer); this.#timer = 0; }
     if (!this.#follow.checked || !this.#isSeen || this.#newest === this.#at || this.#timer) return;
-    if (this.#isRead && !isWanted) { this.#tell(`Step ${this.#newest} has come`); return; }
+    if (this.#isRead && !isWanted) { this.#tell(`Step ${this.#newest} is available`); return; }
     this.#tell("");
     this.#timer = setTimeout(() => { this.#timer = 0; this.#keepUp(); }, BETWEEN_STEPS_MS);
     this.#read(this.#newest);
@@ -81,7 +81,7 @@ export class StepReader {
       const next = await fetchMarkup(`?part=reading&step=${encodeURIComponent(step)}`);
       if (mine === this.#asked && replaceContent(this.#part, next.body)) this.#at = step;
     } catch {
-      if (mine === this.#asked) this.#part.querySelector("[data-reading-step]").textContent = `Step ${step} could not be read just now.`;
+      if (mine === this.#asked) this.#part.querySelector("[data-reading-step]").textContent = `Could not load step ${step}. Try again.`;
     }
   }
 }

@@ -38,7 +38,7 @@ export function readTokens(box) {
 }
 
 function wordsOf(at, { logprobs, gaps, versions, written, advantage }) {
-  if (!written[at]) return "an environment’s word";
+  if (!written[at]) return "written by the environment";
   const trainer = gaps.length ? ` · by the trainer ${number(logprobs[at] + gaps[at])} (gap ${gaps[at] > 0 ? "+" : ""}${number(gaps[at])})` : "";
   return `log-prob ${number(logprobs[at])} (${number(100 * Math.exp(logprobs[at]))} %)${trainer} · advantage ${change(advantage)} · version ${versions[at]}`;
 }
