@@ -72,7 +72,7 @@ def test_somebody_new_trains_reads_pauses_resumes_cancels_and_retries(page: Page
     sample = page.locator("details.sample").first
     expect(sample).to_be_visible(timeout=ANSWERS_WITHIN_MS)
     sample.locator("summary").click()  # who reads is not pulled on to the next step
-    sample.get_by_role("link", name="On its own page, with its tokens").click()
+    sample.get_by_role("link", name="Open with tokens").click()
     last_turn = page.locator(".turn").last
     last_turn.scroll_into_view_if_needed()
     expect(last_turn.locator(".words")).to_be_in_viewport()

@@ -55,11 +55,11 @@ def test_it_tells_on_how_many_nodes_each_lies_and_names_no_other_teams(world: Wo
     now = datetime.now(UTC)
     given_asset(world.team, "model", "tiny")
     given_asset(Team.objects.get(name="Another team"), "model", "theirs")
-    assert "No node has told yet" in page_of(owner)
+    assert "No node has reported its files yet" in page_of(owner)
     lies = {"models": [{"name": "tiny", "kind": "qwen3", "num_bytes": 9}, {"name": "theirs"}, {"name": "stray"}]}
     keep_found([node(**lies), node(), node(silent="gone")], now=now)
     page = page_of(owner)
-    assert "lies on 1 of 2 nodes" in page and "theirs" not in page and "stray" not in page
+    assert "on 1 of 2 nodes" in page and "theirs" not in page and "stray" not in page
     User.objects.filter(pk=world.owner.pk).update(is_staff=True)
     page = page_of(owner)
     assert "models/tiny" in page and "qwen3" in page and "on 1 of 2 nodes · not registered" in page
@@ -69,7 +69,7 @@ def test_the_form_warns_of_a_name_that_no_node_has_and_refuses_nothing(world: Wo
     now = datetime.now(UTC)
     given_asset(world.team, "data", "sums")
     form = filled(world, environment__name="jsonl", environment__params="data = sums") | {"part": "judged"}
-    assert "whether it does now, no node has told within a day" in text_of(send(owner, form))
+    assert "no node has confirmed it within a day" in text_of(send(owner, form))
     keep_found([node()], now=now)
     assert "sums@1 was found on no node" in (judged := text_of(send(owner, form)))
     assert "your team has no data set" not in judged

@@ -67,7 +67,7 @@ def test_filters_find_by_name_action_target_and_day(world: World, owner: Client)
     assert found("target=key_1") == [3, 2]
     assert found(f"since={NOW.date()}") == [3, 2]
     assert found("actor=scheduler&action=key.revoked") == []
-    assert "No entry matches" in words_of(owner.get("/audit/?actor=nobody"))
+    assert "No matching entries" in words_of(owner.get("/audit/?actor=nobody"))
     wrong = owner.get("/audit/?since=soon")
     assert wrong.status_code == 422 and "2026-01-31" in words_of(wrong)
 
@@ -90,14 +90,14 @@ def test_a_whole_chain_is_said_to_be_whole(world: World, owner: Client, anchors:
     anchor_heads(now=NOW)
     wrote(world, "key.created")
     page = words_of(owner.get("/audit/?check=1"))
-    assert "All 3 entries are as they were written" in page and "vouch for 2 of them" in page
-    assert "as they were written" not in words_of(owner.get("/audit/")), "it is checked when somebody asks"
+    assert "All 3 entries are unmodified" in page and "confirm 2 of them" in page
+    assert "entries are unmodified" not in words_of(owner.get("/audit/")), "it is checked when somebody asks"
 
 
 def test_a_changed_entry_is_named(world: World, owner: Client, anchors: Path) -> None:
     wrote(world, "key.created", "key.revoked", "key.created")
     behind_the_guards("UPDATE audit_auditentry SET actor = 'user:0' WHERE seq = 2")
-    assert "Entry 2 is not as it was written: it was changed" in words_of(owner.get("/audit/?check=1"))
+    assert "Entry 2 was modified: it was changed" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client, anchors: Path) -> None:
@@ -116,7 +116,7 @@ def test_where_the_anchors_are_not_seen_it_says_so(world: World, owner: Client, 
     anchor_heads(now=NOW)
     (anchors / ANCHORS_FILE).unlink()
     page = words_of(owner.get("/audit/?check=1"))
-    assert "All 1 entries are as they were written" in page and "were not looked at" in page
+    assert "All 1 entries are unmodified" in page and "were not checked" in page
 
 
 def test_changed_anchors_are_told(world: World, owner: Client, anchors: Path) -> None:
@@ -124,7 +124,7 @@ def test_changed_anchors_are_told(world: World, owner: Client, anchors: Path) ->
     anchor_heads(now=NOW)
     file = anchors / ANCHORS_FILE
     file.write_bytes(file.read_bytes().replace(b'"seq":1', b'"seq":9'))
-    assert "The file of anchors is not as it was written" in words_of(owner.get("/audit/?check=1"))
+    assert "The anchor file was modified" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_a_very_long_log_is_left_to_the_operator(world: World, owner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_viewers_and_other_teams_read_nothing(world: World, viewer: Client, outs
         answer.status_code == 403 and "admins and owners" in words_of(answer) and "key.created" not in words_of(answer)
     )
     assert outsider.get(f"/audit/?team={world.team.pk}").status_code == 404
-    assert "Nothing to tell yet" in words_of(outsider.get("/audit/"))
+    assert "No entries yet" in words_of(outsider.get("/audit/"))
 
 
 def test_strangers_are_sent_to_sign_in(db: None) -> None:

@@ -19,7 +19,7 @@ from tests.frontend.job_form import filled, send
 from tests.frontend.seed import World, finished, make_world
 from tests.frontend.test_evaluation_page import STEPS, checkpoint_of
 
-REMARK = "cannot be used any more"
+REMARK = "is no longer available"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_refused_form_keeps_the_choice(world: World, owner: Client, checkpoint
 def test_too_few_steps_are_told_beside_the_steps(world: World, owner: Client, checkpoint: Checkpoint) -> None:
     form = filled(world, start_from=checkpoint.pk, offered=checkpoint.pk, training__steps=str(STEPS))
     page = unescape(text_of(send(owner, form)))
-    assert "One thing is not right yet" in page and f"more than {STEPS}, the step of the checkpoint" in page
+    assert "Fix 1 error" in page and f"more than {STEPS}, the step of the checkpoint" in page
 
 
 def test_one_that_is_gone_is_said_before_and_refused_after(world: World, owner: Client, checkpoint: Checkpoint) -> None:
@@ -81,7 +81,7 @@ def test_one_that_is_gone_is_said_before_and_refused_after(world: World, owner: 
     page = shown(owner, f"checkpoint={checkpoint.pk}")
     assert REMARK in page and "start_from" not in page
     answer = send(owner, filled(world, start_from=checkpoint.pk, offered=checkpoint.pk))
-    assert answer.status_code == 422 and "begin with the model" in text_of(answer)
+    assert answer.status_code == 422 and "or the base model" in text_of(answer)
     assert Job.objects.count() == 1
 
 
@@ -140,4 +140,4 @@ def test_the_gallery_offers_every_template_and_the_newest_checkpoint_of_ones_own
         assert f'href="?template={template.name}"' in page and template.about in page
     assert f'href="?checkpoint={checkpoint.pk}"' in page
     theirs = shown(outsider, "")
-    assert checkpoint.pk not in theirs and 'aria-disabled="true"><b>Go on from a checkpoint' in theirs
+    assert checkpoint.pk not in theirs and 'aria-disabled="true"><b>Start from a checkpoint' in theirs

@@ -129,7 +129,7 @@ def test_whoever_reads_an_older_step_is_not_pulled_away(visit: Visit) -> None:
     seed.trained(world, job, 7)
     expect(page.locator("[data-value=done]").first).to_have_text("7", timeout=ARRIVES_WITHIN_MS)
     expect(page.locator("[data-reading-step]")).to_have_text("Step 5")
-    page.get_by_label("follow the newest").check()
+    page.get_by_label("follow newest step").check()
     expect(page.locator("[data-reading-step]")).to_have_text("Step 7")
     assert not visitor.complaints
 
@@ -141,13 +141,13 @@ def test_a_point_that_is_clicked_opens_its_own_step(visit: Visit) -> None:
     job.trajectories.filter(step=17).delete()
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/")
-    for step, told in ((9, "Question"), (17, "No trajectory of step 17 was kept")):
+    for step, told in ((9, "Question"), (17, "No trajectories of step 17 are stored")):
         page.goto(f"/jobs/{job.pk}/metrics/")
         eventually(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
         page.mouse.click(*pointing.place_of(page, "reward", step))
         expect(page.locator("[data-reading-step]")).to_have_text(f"Step {step}")
         expect(page.locator("[data-reading-part]")).to_contain_text(told)
-    page.get_by_label("Another step").fill("3")
+    page.get_by_label("Go to step").fill("3")
     page.keyboard.press("Enter")
     expect(page.locator("[data-reading-step]")).to_have_text("Step 3")
     page.reload()
@@ -193,13 +193,13 @@ def test_every_metric_is_listed_though_the_page_came_before_the_first(visit: Vis
     MetricSeries.objects.all().delete()
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/metrics/")
-    page.get_by_text("Every metric").click()
-    expect(page.get_by_text("No metric yet.")).to_be_visible()
+    page.get_by_text("All metrics").click()
+    expect(page.get_by_text("No metrics yet.")).to_be_visible()
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     seed.trained(world, job, 1, reward=0.5)
     seed.ended(job, JobState.SUCCEEDED, message="Done.")
     expect(page.get_by_role("row", name="reward/mean 1 0.50")).to_be_visible(timeout=ARRIVES_WITHIN_MS)
-    expect(page.get_by_text("No metric yet.")).to_be_hidden()
+    expect(page.get_by_text("No metrics yet.")).to_be_hidden()
     names = page.locator("[data-metrics] tbody code").all_text_contents()
     assert names == sorted(names) and len(names) > 10
     assert not visitor.complaints
@@ -263,12 +263,12 @@ def test_cancelling_by_keyboard(visit: Visit) -> None:
     cancel.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
-    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    expect(page.get_by_role("button", name="Keep job")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(cancel).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    expect(page.get_by_role("button", name="Keep job")).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".job-head .chip")).to_have_text("stopping")
@@ -314,7 +314,7 @@ def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
     expect(page.locator("#python")).to_contain_text('"steps": 77')
     expect(page.locator("#python")).to_be_visible()
     page.locator("#f-training-steps").fill("2.048")
-    expect(page.locator("[data-calls]")).to_contain_text("Put the form right")
+    expect(page.locator("[data-calls]")).to_contain_text("Fix the errors in the form")
     assert not visitor.complaints
 
 
@@ -327,7 +327,7 @@ def test_what_is_wrong_or_without_effect_is_told_beside_its_field_while_typing(v
     expect(wrong).to_contain_text("your team has no model", ignore_case=True)
     page.locator("#f-model-source").fill("demo")
     expect(wrong).to_have_count(0)
-    page.get_by_text("Everything else").click()
+    page.get_by_text("All settings").click()
     page.get_by_label("Find a setting").fill("critic gamma")
     expect(page.locator(".section .field:visible")).to_have_count(1)
     expect(page.locator("#f-algorithm-critic-gamma")).to_be_disabled()
@@ -345,12 +345,15 @@ def test_the_outlook_is_of_what_is_typed(visit: Visit) -> None:
     visitor = visit(world.owner)
     page = visitor.open("/jobs/new")
     outlook = page.locator("[data-outlook]")
-    expect(outlook).to_contain_text("would start at once")
-    for typed, told in {"7": "With 8 devices it would start", "30": "would wait: asks for more than there is"}.items():
+    expect(outlook).to_contain_text("would start now")
+    for typed, told in {
+        "7": "With 8 devices, this job would start",
+        "30": "would wait: needs more devices than available",
+    }.items():
         page.locator("#f-rollout-replicas").fill(typed)
         expect(outlook).to_contain_text(told)
     page.locator("#f-rollout-replicas").fill("many")
-    expect(outlook).to_contain_text("not a job yet")
+    expect(outlook).to_contain_text("Some fields are not valid yet")
     expect(page.locator("#f-rollout-replicas")).to_have_value("many")
     assert not Job.objects.exists() and not visitor.complaints
 

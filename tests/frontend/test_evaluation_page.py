@@ -21,7 +21,7 @@ from engine.spec.control import FactBatch
 from engine.spec.job import JobSpec
 from tests.frontend.seed import World, finished, make_world
 
-ONLY_MEMBERS = "a member of the team starts one"
+ONLY_MEMBERS = "Ask a team member to start an evaluation"
 STEPS, PROMPTS = 40, 256
 READY = {"type": "pipeline_ready", "num_replicas": 1, "num_parameters": 262_144}
 EVALUATING = {"type": "phase_changed", "phase": "evaluating"}
@@ -149,7 +149,7 @@ class TestWhoMay:
     @pytest.mark.parametrize(
         ("name", "typed", "told"),
         [
-            ("temperature", "0,5", "0,5 can be read as 0.5 or as 5"),
+            ("temperature", "0,5", "0,5 is ambiguous: enter 0.5 or 5"),
             ("prompts", "many", "many is not a whole number"),
             ("top_p", "1.5", "less than or equal to 1"),
             ("samples", "257", "less than or equal to 256"),
@@ -189,7 +189,9 @@ class TestWhoMay:
         token = button_of(owner, checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
         assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
-        assert "Its files are broken" in text_of(owner.get(f"/checkpoints/{checkpoint.pk}/evaluate"))
+        assert "The files of this checkpoint are damaged" in text_of(
+            owner.get(f"/checkpoints/{checkpoint.pk}/evaluate")
+        )
         assert press(owner, checkpoint, token).status_code == 302
         assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert not Job.objects.filter(start_from=checkpoint.pk).exists()

@@ -65,7 +65,7 @@ def test_what_asked_something_else_is_not_laid_beside_it(world: World, trained: 
 
 
 def test_the_page_lists_results_and_what_goes_on(world: World, trained: Job, owner: Client, outsider: Client) -> None:
-    assert "No checkpoint was evaluated yet" in text_of(owner.get("/evaluations/"))
+    assert "No evaluations yet" in text_of(owner.get("/evaluations/"))
     checkpoint = checkpoint_of(trained, 40)
     measured(world, checkpoint, 0.60)
     evaluation(world, checkpoint, name="Goes on")

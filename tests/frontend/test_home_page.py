@@ -44,7 +44,7 @@ def test_home_tells_of_running_jobs_of_needs_of_quota_and_of_the_line(world: Wor
     assert ">Trains</a>" in page and '<svg class="spark"' in page
     assert 'Running <span class="quiet">1</span>' in page
     assert f'<a href="/jobs/{waits.pk}/" dir="auto">Waits</a>' in page and "64 devices" in page
-    assert "devices</span>" in page and "Nothing. An alarm" in page
+    assert "devices</span>" in page and "Nothing needs your attention" in page
     part = text_of(owner.get("/?part"))
     assert ">Trains</a>" in part and "<html" not in part
 
@@ -52,12 +52,12 @@ def test_home_tells_of_running_jobs_of_needs_of_quota_and_of_the_line(world: Wor
 def test_who_is_new_is_one_click_from_a_template(world: World, owner: Client, viewer: Client) -> None:
     page = text_of(owner.get("/"))
     assert f'href="{reverse("new_job")}?template=running_sums"' in page
-    assert "Waits for you" not in page
-    assert "?template=" not in (looks := text_of(viewer.get("/"))) and "ask an owner of your team" in looks
+    assert "Needs your attention" not in page
+    assert "?template=" not in (looks := text_of(viewer.get("/"))) and "Ask a team owner" in looks
 
 
 def test_who_is_in_no_team_is_told_what_to_ask_for(world: World, as_user: SignedIn) -> None:
-    assert "You are in no team yet" in text_of(as_user(User.objects.create_user("new@example.org")).get("/"))
+    assert "No team yet" in text_of(as_user(User.objects.create_user("new@example.org")).get("/"))
 
 
 @pytest.mark.long

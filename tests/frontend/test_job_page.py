@@ -50,7 +50,7 @@ def test_every_step_that_was_kept_can_be_read_and_none_under_anothers_number(wor
     assert ">Step 2</p>" in page and page.count("what was written at step two") == SAMPLES_A_STEP
     assert 'href="?step=1#reading"' in page and 'href="?step=3#reading"' in page
     part = " ".join(text_of(owner.get(f"/jobs/{job.pk}/trajectories/?part=reading&step=9")).split())
-    assert "No trajectory of step 9 was kept" in part and "<article" not in part
+    assert "No trajectories of step 9 are stored" in part and "<article" not in part
     assert [f'href="?step={step}#reading"' in part for step in (7, 8, 10)] == [True, False, True]
     assert len(part) < len(page) / 10, "no more than what was asked for"
     assert ">Step 30</p>" in text_of(owner.get(f"/jobs/{job.pk}/trajectories/?step=nonsense"))
@@ -138,7 +138,8 @@ def test_retries_and_continued_jobs_lead_to_each_other_and_have_names_of_their_o
     assert f'retried as <a href="/jobs/{third.pk}/" dir="auto">Sums (retry 2)</a> (cancelled)' in pages[first]
     assert f'continued from step 5 by <a href="/jobs/{continued.pk}/" dir="auto">Longer sums</a>' in pages[first]
     assert (
-        f'went on from <a href="/jobs/{first.pk}/checkpoints/#{saved.pk}">step 5 of <bdi>Sums</bdi>' in pages[continued]
+        f'continued from <a href="/jobs/{first.pk}/checkpoints/#{saved.pk}">step 5 of <bdi>Sums</bdi>'
+        in pages[continued]
     )
     assert "retry of" not in pages[first]
     assert 'value="Sums (again)"' in text_of(owner.get(f"/jobs/new?from={third.pk}"))
@@ -172,7 +173,7 @@ def test_cancelling_without_scripts(world: World, owner: Client) -> None:
 
 def test_cancelling_what_has_ended_is_told_in_words(world: World, owner: Client) -> None:
     page = text_of(owner.post(f"/jobs/{seed.finished(world, steps=2).pk}/cancel", follow=True))
-    assert "The job is succeeded: there is nothing left to cancel." in page
+    assert "You cannot cancel this job because it is succeeded." in page
 
 
 def test_the_pull_gives_what_is_new_and_only_that(world: World, owner: Client) -> None:

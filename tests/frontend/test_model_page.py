@@ -38,7 +38,7 @@ def test_the_page_tells_each_versions_origin_and_the_list_leads_there(version: M
 
 
 def test_a_note_is_changed_and_recorded(version: ModelVersion, owner: Client) -> None:
-    assert "The note on version 1 is changed." in changed(owner, act="note", number="1", note=" Adds <b>well</b> ")
+    assert "Note on version 1 saved." in changed(owner, act="note", number="1", note=" Adds <b>well</b> ")
     version.refresh_from_db()
     assert version.note == "Adds <b>well</b>"
     assert "Adds &lt;b&gt;well&lt;/b&gt;" in text_of(owner.get("/models/adder/"))
@@ -52,10 +52,10 @@ def test_versions_are_removed_before_their_model_by_who_rules(
     world: World, version: ModelVersion, owner: Client, viewer: Client
 ) -> None:
     Membership.objects.filter(user=world.viewer).update(role=Role.MEMBER)
-    assert "Only admins and owners" in changed(viewer, act="remove_version", number="1")
+    assert "Only team admins and owners" in changed(viewer, act="remove_version", number="1")
     assert "Remove them first" in changed(owner, act="remove")
-    assert "Its checkpoint stays" in changed(owner, act="remove_version", number="1")
+    assert "Its checkpoint is kept" in changed(owner, act="remove_version", number="1")
     assert not ModelVersion.objects.exists() and Checkpoint.objects.get().pinned
     assert "gets number 2" in text_of(owner.get("/models/adder/"))
-    assert "adder is taken out of the registry" in changed(owner, act="remove")
+    assert "adder was removed from the registry" in changed(owner, act="remove")
     assert RegisteredModel.objects.get().removed_at is not None

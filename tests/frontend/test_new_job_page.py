@@ -48,7 +48,7 @@ def test_the_same_form_sent_twice_makes_one_job(world: World, owner: Client) -> 
 def test_a_used_form_that_was_changed_says_so_and_works_when_sent_again(world: World, owner: Client) -> None:
     send(owner, filled(world))
     again = send(owner, filled(world, name="Another"))
-    assert "already made a job" in text_of(again)
+    assert "already created a job" in text_of(again)
     token = re.search(r'name="token" value="([^"]+)"', text_of(again))
     assert token
     assert send(owner, filled(world, name="Another", token=token[1])).status_code == 302
@@ -67,8 +67,11 @@ WRONG = {
         "got turbulent.",
     ),
     "rollout__temperature": ("NaN", "Must be a number; got NaN."),
-    "algorithm__kl__coefficient": ("0,05", "0,05 can be read as 0.05 or as 5: write one of these."),
-    "environment__params": ("No Equals", "Must be lower-case letters, digits and _, a letter first; got No Equals."),
+    "algorithm__kl__coefficient": ("0,05", "0,05 is ambiguous: enter 0.05 or 5."),
+    "environment__params": (
+        "No Equals",
+        "Must be lower-case letters, digits and _, starting with a letter; got No Equals.",
+    ),
     "tags": ("a, a", "Tags must not repeat."),
 }
 
@@ -80,7 +83,7 @@ def test_who_submits_too_often_is_asked_to_wait_and_loses_nothing(
     assert send(owner, filled(world, name="First")).status_code == 302
     refused = send(owner, filled(world, name="Second", token="another-token-of-this-form"))
     assert refused.status_code == 429
-    assert "Please wait" in text_of(refused)
+    assert "Too many submissions" in text_of(refused)
     assert "Second" in text_of(refused)
 
 
@@ -88,7 +91,7 @@ def test_every_error_is_beside_its_field_all_at_once_and_nothing_typed_is_lost(w
     response = send(owner, filled(world, **{key: typed for key, (typed, _) in WRONG.items()}))
     page = unescape(text_of(response))
     assert response.status_code == 422
-    assert f"{len(WRONG)} things are not right yet" in page
+    assert f"Fix {len(WRONG)} errors" in page
     for key, (typed, message) in WRONG.items():
         place = "f-" + key.replace("__", "-")
         assert re.search(rf'id="{place}-error">.*?{re.escape(message)}', page), key
@@ -106,7 +109,7 @@ def test_what_does_not_fit_together_is_told_beside_the_field_that_it_names(world
 
 def test_a_stand_in_for_a_wrong_field_is_never_blamed(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, evaluation__every="500", training__steps="many")))
-    assert "One thing is not right yet" in page
+    assert "Fix 1 error" in page
 
 
 def test_a_job_that_never_fits_is_refused_beside_the_replicas(world: World, owner: Client) -> None:
@@ -140,7 +143,7 @@ def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, mo
     assert form["rollout.engine"] == form["resources.trainer_devices"] == form["rollout.replicas"] == ""
     page = unescape(text_of(send(owner, form | {"look": "1"})))
     assert "It is made for large models on GPUs" in page and "The fewest that hold the model" in page
-    assert '<option value="" selected>by the model</option>' in page
+    assert '<option value="" selected>set by the model</option>' in page
     send(owner, form)
     spec = Job.objects.get().spec
     assert (spec["rollout"]["engine"], spec["resources"]["devices_per_replica"]) == ("vllm", 2)
@@ -153,7 +156,7 @@ def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed
     world.pool.save()
     typed = {"model__source": model_of_32b, "rollout__max_new_tokens": "80"}
     page = unescape(text_of(send(owner, filled(world, **typed, look="1"))))
-    assert not Job.objects.exists() and "What model and pool ask for" in page
+    assert not Job.objects.exists() and "Defaults for this model and pool" in page
     assert re.search(
         r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>What models of 7 and 32', page
     )
@@ -214,7 +217,7 @@ def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its
         r'id="f-trainer-zero_stage-error">.*Only with the trainer deepspeed\. Got 3; leave it at 2\.', page
     )
     assert re.search(r'id="f-algorithm-critic-gamma-error">.*Only with the algorithm ppo', page)
-    assert "2 things are not right yet" in page and not Job.objects.exists()
+    assert "Fix 2 errors" in page and not Job.objects.exists()
     shown = text_of(owner.get("/jobs/new"))
     for effect in KNOB_EFFECTS.values():
         assert effect.only in unescape(shown)
@@ -251,7 +254,7 @@ def test_what_nobody_has_is_told_beside_its_field_before_it_is_sent(world: World
 
 
 def test_what_belongs_to_no_field_is_told_above_the_outlook(world: World, owner: Client) -> None:
-    assert "The checkpoint is gone" in judged(owner, filled(world, start_from="ckpt_0", offered="ckpt_0"))
+    assert "The checkpoint was deleted" in judged(owner, filled(world, start_from="ckpt_0", offered="ckpt_0"))
 
 
 def test_hints_are_shown_above_the_outlook(world: World, owner: Client) -> None:
@@ -273,7 +276,7 @@ def test_what_would_do_nothing_cannot_be_changed_and_says_why_until_something_ma
     for path in without_effect(JobSpec(name="n")):
         place = "f-" + path.replace(".", "-")
         assert re.search(rf'id="{place}"[^>]* disabled', page), path
-        assert re.search(rf'id="{place}-acts"><b>Off in this job.</b> {re.escape(KNOB_EFFECTS[path].only)}', page)
+        assert re.search(rf'id="{place}-acts"><b>No effect in this job.</b> {re.escape(KNOB_EFFECTS[path].only)}', page)
     assert '<li data-field="f-algorithm-critic-gamma" data-idle>' in judged(owner, filled(world))
     with_ppo = judged(owner, filled(world, algorithm__name="ppo"))
     assert "f-algorithm-critic-gamma" not in with_ppo and '"f-algorithm-critic-value_clip" data-idle' in with_ppo
@@ -331,7 +334,7 @@ def test_the_form_completes_names_of_what_is_here_for_these_teams_and_of_nothing
         r'<option value="([^"]+)"></option>', page.split('<datalist id="models">')[1].split("</datalist>")[0]
     )
     assert names == ["demo", "tiny", "tiny@2", "tiny@1"]
-    told = page.split("Data sets here:")[1].split("</p>")[0]
+    told = page.split("Data sets:")[1].split("</p>")[0]
     assert re.findall(r"<code>([^<]+)</code>", told) == ["demo/sums", "everybodys", "everybodys@1", "ours", "ours@1"]
     theirs = unescape(text_of(outsider.get("/jobs/new")))
     assert "tiny" not in theirs and ">ours" not in theirs

@@ -68,5 +68,5 @@ def test_a_forged_post_is_refused_in_words(world: World) -> None:
     client.force_login(world.owner)
     response = send(client, filled(world))
     assert response.status_code == 403
-    assert "Please send it again" in text_of(response)
+    assert "This form has expired" in text_of(response)
     assert not Job.objects.exists()

@@ -78,7 +78,7 @@ def test_every_answer_carries_the_policy(world: World, owner: Client) -> None:
 
 
 def test_wrong_turns_are_told_in_our_own_words(world: World, owner: Client, viewer: Client) -> None:
-    assert "Nothing flows here" in text_of(owner.get("/nothing/here"))
+    assert "Page not found" in text_of(owner.get("/nothing/here"))
     assert "may look at jobs" in text_of(viewer.get("/jobs/new"))
 
 
@@ -91,5 +91,5 @@ def test_an_error_of_ours_is_a_calm_page(world: World, monkeypatch: pytest.Monke
     client.force_login(world.owner)
     response = client.get("/jobs/")
     assert response.status_code == 500
-    assert "Turbulence on our side" in text_of(response)
+    assert "Something went wrong" in text_of(response)
     assert "secret" not in text_of(response)

@@ -62,7 +62,7 @@ def busy(world: World) -> dict[str, Job]:
 def test_who_uses_what_and_what_the_team_may_use(owner: Client, busy: dict[str, Job]) -> None:
     page = page_of(owner)
     assert 'aria-label="3 yours, 4 other teams, 1 free"' in page
-    assert "<b>8</b> whenever you ask" in page and "whatever is free" in page and "all that you leave unused" in page
+    assert "<b>8</b> guaranteed" in page and "all free devices" in page and "all unused devices" in page
     assert f'/jobs/{busy["runs"].pk}/"' in page and 'Running now <span class="quiet">2</span>' in page
 
 
@@ -71,8 +71,8 @@ def test_my_place_the_one_reason_and_what_would_help(owner: Client, busy: dict[s
     assert 'In line <span class="quiet">2</span>' in page
     assert "Pool is full.</b> The job needs 5 devices; fewer are free in pool local-cpu right now." in page
     assert "<dt>Place in line</dt><dd><b>1</b> of 2</dd>" in page
-    assert "at the latest, if nobody else comes" in page
-    assert "no smaller new job starts now either" in page and "it would wait all the same" in page
+    assert "at the latest, if no other job goes ahead" in page
+    assert "a smaller job would not start now either" in page and "a preemptible job would not start now either" in page
 
 
 def test_what_would_start_now_is_said(owner: Client, world: World, busy: dict[str, Job]) -> None:
@@ -80,7 +80,7 @@ def test_what_would_start_now_is_said(owner: Client, world: World, busy: dict[st
     busy["theirs"].refresh_from_db()
     seed.ended(busy["runs"], JobState.SUCCEEDED, message="done")
     page = page_of(owner)
-    assert "a new job in its stead would start <b>now</b> with 4: 3 replicas, 1 device fewer" in page
+    assert "a smaller job would start <b>now</b> with 4: 3 replicas, 1 device fewer" in page
     assert f"/jobs/new?from={busy['waits'].pk}" in page
 
 
@@ -112,7 +112,7 @@ def test_only_our_own_line_keeps_its_places(owner: Client, world: World, busy: d
     ours(world, devices=7, name="Later")
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     page = page_of(owner, "?line=ours")
-    assert "Big one" in page and "Later" in page and "theirs to know" not in page
+    assert "Big one" in page and "Later" in page and "not shown" not in page
 
 
 def test_a_long_line_is_cut_and_says_so(owner: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_long_line_is_cut_and_says_so(owner: Client, world: World, monkeypatch
     page = page_of(owner)
     assert "The first 2." in page and "line=all" in page and "Number 2</a>" not in page
     assert "Number 3</a>" in page_of(owner, "?line=all")
-    assert "is closed: what runs may end" in page
+    assert "is closed. Running jobs may finish" in page
 
 
 def test_many_holders_are_cut_and_it_is_said(
@@ -131,14 +131,14 @@ def test_many_holders_are_cut_and_it_is_said(
 ) -> None:
     monkeypatch.setattr("backend.pages.queue_views.MOST_HOLDERS", 1)
     page = page_of(owner)
-    assert "The 1 that hold theirs longest." in page and 'Running now <span class="quiet">2</span>' in page
+    assert "Showing the 1 that started first." in page and 'Running now <span class="quiet">2</span>' in page
 
 
 def test_the_budget_says_what_is_left(owner: Client, world: World, busy: dict[str, Job]) -> None:
     assert "No limit is set" in page_of(owner)
     Budget.objects.create(team=world.team, gpu_seconds=36_000)
     page = page_of(owner)
-    assert "GPU-hours left of 10.00" in page and "promised to what runs" in page
+    assert "GPU-hours left of 10.00" in page and "reserved for running jobs" in page
 
 
 def test_a_late_scheduler_is_told(owner: Client, busy: dict[str, Job]) -> None:
@@ -155,7 +155,7 @@ def test_a_team_without_a_pool_is_told_what_to_do(owner: Client, world: World) -
 
 def test_an_empty_pool_says_that_it_is(owner: Client, world: World) -> None:
     page = page_of(owner)
-    assert "Nobody holds a device" in page and "Nobody waits." in page
+    assert "No devices of this pool are in use" in page and "No jobs are waiting." in page
 
 
 def test_a_pool_that_is_not_the_teams_does_not_exist(owner: Client, world: World) -> None:

@@ -73,7 +73,7 @@ def test_of_very_many_every_so_manieth_is_shown_and_that_is_said(owner: Client, 
 def test_rows_are_there_before_anything_was_told(owner: Client, world: World) -> None:
     job = seed.running(world, steps_done=1, rollout={"replicas": 3})
     assert [(row.pieces, row.did) for row in rows_of(job).rows] == [([], "")] * 3
-    assert owner.get(f"/jobs/{job.pk}/").content.count(b"Nothing was told of it.") == 3
+    assert owner.get(f"/jobs/{job.pk}/").content.count(b"No reports.") == 3
 
 
 def test_what_never_ran_or_is_forgotten_has_no_rows(owner: Client, world: World) -> None:

@@ -39,9 +39,9 @@ def test_the_question_says_what_is_lost_of_how_many_and_changes_nothing(world: W
     trains, waits, over = seed.running(world, steps_done=7), seed.submitted(world, name="Waits"), seed.cancelled(world)
     page = question(owner, "cancel", [trains, waits, over], sort="name")
     assert "Cancel 2 of 3 jobs?" in page
-    assert "One of them loses what no checkpoint holds: 7 steps in all." in page
-    assert f"They let go of {trains.devices} devices." in page
-    assert "It was cancelled: there is nothing to cancel." in page
+    assert "One of them loses steps since the last checkpoint: 7 steps in total." in page
+    assert f"They release {trains.devices} devices." in page
+    assert "The job was cancelled, so you cannot cancel it." in page
     assert f'name="job" value="{over.pk}"' not in page and '<a class="button" href="/jobs/?sort=name">' in page
     assert [state_of(job) for job in (trains, waits, over)] == ["running", "queued", "cancelled"]
 
@@ -51,15 +51,15 @@ def test_each_job_with_which_it_cannot_be_done_is_answered_and_the_others_are_do
     waits = seed.submitted(world, rollout={"replicas": 63})
     page = answer(owner, "cancel", [trains, waits, over])
     assert (state_of(trains), state_of(waits), state_of(over)) == ("stopping", "cancelled", "succeeded")
-    assert "1 job: The engine was asked to." in page and "1 job: The job is cancelled." in page
-    assert f"{over.name}: It has finished: there is nothing to cancel." in page
+    assert "1 job: Request sent to the engine." in page and "1 job: The job is cancelled." in page
+    assert f"{over.name}: The job has finished, so you cannot cancel it." in page
 
 
 def test_several_are_paused_and_resumed(world: World, owner: Client) -> None:
     jobs = [seed.running(world, steps_done=1, name=name) for name in ("Alpha", "Beta")]
-    assert "2 jobs: The engine was asked to." in answer(owner, "pause", jobs)
+    assert "2 jobs: Request sent to the engine." in answer(owner, "pause", jobs)
     assert {state_of(job) for job in jobs} == {JobState.PAUSING}
-    assert "there is nothing to resume" in question(owner, "resume", jobs)
+    assert "so you cannot resume it" in question(owner, "resume", jobs)
 
 
 def test_one_showing_of_the_question_retries_each_job_once(world: World, owner: Client) -> None:
@@ -76,12 +76,12 @@ def test_who_may_only_look_and_who_is_of_another_team_do_nothing(
 ) -> None:
     job = seed.submitted(world, name="Alpha")
     assert "choose-" not in text_of(viewer.get("/jobs/"))
-    assert "among your rights" in answer(viewer, "cancel", [job])
+    assert "You do not have permission to" in answer(viewer, "cancel", [job])
     assert "Alpha" not in answer(outsider, "cancel", [job])
     assert state_of(job) == JobState.QUEUED
 
 
 @pytest.mark.parametrize("query", ["act=cancel", "act=cancel&job=nobodys&job=x%27or"])
 def test_nothing_chosen_leads_back_with_a_word(world: World, owner: Client, query: str) -> None:
-    assert "Tick the jobs first" in text_of(owner.get(f"/jobs/several?{query}", follow=True))
+    assert "Select one or more jobs first" in text_of(owner.get(f"/jobs/several?{query}", follow=True))
     assert owner.get("/jobs/several?act=explode").status_code == 404

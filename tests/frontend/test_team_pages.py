@@ -56,12 +56,12 @@ def test_a_secret_on_its_way_to_its_page_is_sealed_and_for_its_maker_alone(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"name": ""}, "needs a name"),
-        ({"name": "x" * 81}, "needs a name"),
-        ({"scopes": []}, "Choose one thing"),
+        ({"name": ""}, "Name: 1 to 80 characters"),
+        ({"name": "x" * 81}, "Name: 1 to 80 characters"),
+        ({"scopes": []}, "choose at least one"),
         ({"scopes": ["quota:write"]}, "quota:write exceeds"),
         ({"scopes": ["everything"]}, "unknown scope"),
-        ({"lasts": "99999"}, "how long"),
+        ({"lasts": "99999"}, "Expiration"),
         ({"max_devices": "0"}, "whole number"),
         ({"max_devices": "1.5"}, "whole number"),
         ({"max_devices": "NaN"}, "whole number"),
@@ -123,7 +123,7 @@ def test_an_owner_invites_and_the_link_is_shown_once(world: World, owner: Client
 
 def test_a_viewer_sees_members_and_no_button(world: World, viewer: Client) -> None:
     page = text_of(viewer.get("/members/"))
-    assert world.owner.email in page and "Invite somebody" not in page and "Remove" not in page
+    assert world.owner.email in page and "Invite a member" not in page and "Remove" not in page
     assert viewer.post("/members/", {"email": "x@example.org", "role": "viewer"}).status_code == 403
     viewer.post(f"/members/{world.viewer.public_id}/change", {"role": "owner"})
     viewer.post(f"/members/{world.owner.public_id}/change", {"remove": "yes"})
@@ -136,7 +136,7 @@ def test_a_viewer_sees_members_and_no_button(world: World, viewer: Client) -> No
 
 def test_the_last_owner_is_told_why_they_cannot_go(world: World, owner: Client) -> None:
     page = owner.get("/members/")
-    assert "a team keeps an owner" in text_of(page)
+    assert "the last owner cannot leave" in text_of(page)
     answer = owner.post(f"/members/{world.owner.public_id}/change", {"remove": "yes"}, follow=True)
     assert "Make another member an owner first" in text_of(answer)
 

@@ -31,7 +31,7 @@ def test_what_has_one_reading_is_read_so(typed: str, whole: bool) -> None:
 def test_what_has_two_is_refused_with_both(typed: str, one: str, other: str) -> None:
     with pytest.raises(TwoReadings) as refusal:
         plain_number(typed, whole=False)
-    assert str(refusal.value) == f"{typed} can be read as {one} or as {other}: write one of these."
+    assert str(refusal.value) == f"{typed} is ambiguous: enter {one} or {other}."
 
 
 def test_a_whole_number_may_have_its_thousands_as_this_site_writes_them() -> None:

@@ -85,17 +85,17 @@ def test_a_job_leads_to_its_page_and_is_no_formula_in_the_file(owner: Client, us
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?from=yesterday", "Write days such as"),
-        ("?from=2026-02-30", "Write days such as"),
+        ("?from=yesterday", "Enter dates such as"),
+        ("?from=2026-02-30", "Enter dates such as"),
         ("?from=2026-03-02&to=2026-03-01", "must not be before"),
         ("?from=2020-01-01&to=2026-01-01", "at most 366 days"),
-        ("?from=0001-01-01", "Write days such as"),
+        ("?from=0001-01-01", "Enter dates such as"),
     ],
 )
 def test_a_range_that_is_none_is_told_and_never_a_file(owner: Client, used: Job, query: str, said: str) -> None:
     for suffix in ("", "&format=csv"):
         page = page_of(owner, query + suffix, status=422)
-        assert said in page and "Shown is this month" in page
+        assert said in page and "Showing this month instead" in page
 
 
 def test_an_unknown_grouping_is_by_day(owner: Client, used: Job) -> None:
@@ -115,14 +115,14 @@ def test_long_tables_come_in_pages(owner: Client, world: World, monkeypatch: pyt
 
 def test_a_viewer_sees_it_and_another_team_does_not(viewer: Client, outsider: Client, world: World, used: Job) -> None:
     assert "Running sums" in page_of(viewer, f"?by=job&{around(used)}")
-    assert "Nothing was used" in page_of(outsider, f"?by=job&{around(used)}")
+    assert "No usage" in page_of(outsider, f"?by=job&{around(used)}")
     assert outsider.get(f"/usage/?team={world.team.pk}").status_code == 404
     assert outsider.get(f"/usage/?team={world.team.pk}&format=csv").status_code == 404
 
 
 def test_where_nothing_was_used_it_says_what_counts(owner: Client, world: World) -> None:
     page = page_of(owner)
-    assert "Nothing was used" in page and "from its first second" in page and "plotly" not in page
+    assert "No usage" in page and "held a device from" in page and "plotly" not in page
 
 
 def test_strangers_are_sent_to_sign_in(db: None) -> None:

@@ -131,13 +131,13 @@ def _chosen_for(verb: str) -> Callable[[Exhibits], str]:
 
 def _typed_wrong(page: Page) -> None:
     page.locator("[name='training.steps']").fill("0,05")
-    page.get_by_role("button", name="Look first").click()
+    page.get_by_role("button", name="Preview").click()
     page.locator("#summary").wait_for()
 
 
 def _key_made(page: Page) -> None:
     page.get_by_label("Name", exact=True).fill("on my laptop")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create key").click()
     page.locator(".shown-once").wait_for()
 
 

@@ -65,7 +65,7 @@ def _delete_costs(checkpoint: Checkpoint) -> list[str]:
     lost = [f"Its {size(checkpoint.num_bytes)} are removed after a minute and cannot be restored."]
     if newest is not None and newest.pk == checkpoint.pk:
         before = Checkpoint.objects.filter(job=checkpoint.job_id).usable().exclude(pk=newest.pk).first()
-        where = f"after step {number(before.step)}" if before else "at the beginning"
+        where = f"after step {number(before.step)}" if before else "from the beginning"
         lost.append(f"This is the newest checkpoint. Attempts and jobs that continue this one will start {where}.")
     return [*lost, "Its evaluation results are kept."]
 

@@ -120,7 +120,7 @@ def test_of_two_that_use_it_at_once_one_joins(team: Team, alice: User, in_own_co
 
 def test_a_new_person_signs_up_and_is_in(client: Client, team: Team, token: str) -> None:
     page = client.get(f"/invitations/{token}").content.decode()
-    assert ADDRESS in page and "Make the account and join" in page
+    assert ADDRESS in page and "Create account and join" in page
     assert not User.objects.filter(email=ADDRESS).exists(), "nothing happens on GET"
     answer = client.post(
         f"/invitations/{token}",
@@ -175,7 +175,7 @@ def test_invitation_link_does_not_reveal_existing_account(client: Client, charli
 def test_the_page_tells_another_person_that_it_is_not_theirs(client: Client, charlie: User, token: str) -> None:
     client.force_login(charlie)
     page = client.get(f"/invitations/{token}")
-    assert b"This invitation is for another address" in page.content
+    assert b"This invitation is for a different address" in page.content
     assert client.post(f"/invitations/{token}").status_code == 403
     assert not Membership.objects.filter(user=charlie, team__name="Ants").exists()
 

@@ -134,11 +134,11 @@ def test_who_rules_without_the_demanded_factor_is_a_member(
     assert caller is not None and caller.role == Role.OWNER
     client.force_login(adam)
     page = client.get("/members/").content.decode()
-    assert "asks owners and admins for a second factor" in page and "Invite somebody" not in page
+    assert "requires owners and admins to use a second factor" in page and "Invite a member" not in page
     assert client.post(f"/members/{bob.public_id}/change", {"role": "viewer"}).status_code == 302
     assert bob.memberships.get().role == Role.MEMBER
     with_second_factor(adam)
-    assert "Invite somebody" in client.get("/members/").content.decode()
+    assert "Invite a member" in client.get("/members/").content.decode()
     caller = recognise_api_key(text, now=database_now())
     assert caller is not None and caller.role == Role.ADMIN
 

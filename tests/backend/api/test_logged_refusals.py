@@ -42,7 +42,9 @@ def test_denied_admin_page_is_logged_in_one_line(operator: Client, log: StringIO
 def test_the_line_says_why(operator: Client, log: StringIO) -> None:
     assert operator.post("/admin/accounts/team/").status_code == 403
     (line,) = lines(log)
-    assert line.endswith("/admin/accounts/team/ why=The admin only shows; operators' pages change.")
+    assert line.endswith(
+        "/admin/accounts/team/ why=The admin site is read-only. Use the operator pages to make changes."
+    )
 
 
 def test_a_form_that_cannot_be_read_is_one_line(client: Client, log: StringIO) -> None:

@@ -155,9 +155,9 @@ def test_operator_sets_team_money_and_team_page_shows_it(
     priced(pool, now, "1")
     assert "2,500.50 EUR a month" in told(amount="2500.50", version='"0"')
     assert "This has changed" in told(amount="7", version='"0"')
-    assert "can be read as" in told(amount="1,500", version='"1"')
+    assert "is ambiguous" in told(amount="1,500", version='"1"')
     page = operator.get(f"/usage/?team={team.pk}").text
     assert f"team {team.name}" in page and "of 2,500.50 EUR spent" in page
     assert "Set by the operators" in page and f"the budget of team {team.name}" not in page
-    assert "no budget in money" in told(amount="", version='"1"')
+    assert "Budget of" in told(amount="", version='"1"')
     assert not SpendingLimit.objects.exists()

@@ -270,9 +270,9 @@ class TestThePage:
         job = job_of(ask(api, checkpoint))
         before = browser.get(f"/jobs/{job.pk}/").content.decode()
         assert "by the weights of step 50 of <a" in before and "nothing is trained" in before
-        assert "comes when all prompts are answered" in before and '<progress max="40" value="0"' in before
+        assert "available when all prompts are answered" in before and '<progress max="40" value="0"' in before
         assert "Steps done" not in before and 'max="0"' not in before
-        assert "data-plot" not in before and "What the model writes" not in before, "they would stay empty"
+        assert "data-plot" not in before and "reading-title" not in before, "they would stay empty"
         driver = begun(job, pool)
         driver.say(READY, evaluated(), FINISHED)
         after = browser.get(f"/jobs/{job.pk}/").content.decode()

@@ -93,9 +93,9 @@ def test_repeated_check_within_seconds_reuses_the_result(operator: Client, looki
 
 
 def test_the_nodes_are_looked_at_when_somebody_wants_it(operator: Client, looking: Looking) -> None:
-    assert b"nodes were not looked at" in operator.get("/status/").content
+    assert b"nodes have not been checked" in operator.get("/status/").content
     assert operator.post("/status/").headers["Location"] == "/status/"
-    assert b"nodes were not looked at" not in operator.get("/status/").content
+    assert b"nodes have not been checked" not in operator.get("/status/").content
     assert looking.times == 2
     assert b"within the last minute" in operator.post("/status/", follow=True).content
     assert looking.times == 2

@@ -128,5 +128,5 @@ def test_team_page_shows_gap_and_operator_page_its_reason(
         client = Client()
         client.force_login(User.objects.get(pk=user.pk), backend="allauth.account.auth_backends.AuthenticationBackend")
         pages[user.email] = client.get("/queue/", secure=True).content.decode()
-    assert all("has not answered since" in page for page in pages.values())
+    assert all("has not responded since" in page for page in pages.values())
     assert "no route to host" not in pages[alice.email] and "no route to host" in pages[bob.email]

@@ -135,4 +135,4 @@ def test_signed_in_users_only_see_it_on_every_page(
     client.force_login(alice, backend="allauth.account.auth_backends.AuthenticationBackend")
     for path in ("/jobs/", "/queue/", "/help/"):
         page = client.get(path, secure=True).content.decode()
-        assert "New &lt;disks&gt;" in page and "No job starts from" in page
+        assert "New &lt;disks&gt;" in page and "No jobs start from" in page

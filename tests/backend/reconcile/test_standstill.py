@@ -82,7 +82,7 @@ class TestTold:
         self, running: World, client: Client, api: Api, alice: User
     ) -> None:
         client.force_login(alice)
-        sentence = "stalled: its driver has not moved since"
+        sentence = "stalled: no progress from its driver since"
         assert sentence not in client.get(f"/jobs/{running.job.pk}/").content.decode()
         running.rounds(STALLED_AFTER_S + 20, turns=repeat(1))
         assert sentence in client.get(f"/jobs/{running.job.pk}/").content.decode()

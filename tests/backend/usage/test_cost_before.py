@@ -49,5 +49,7 @@ def test_submit_form_shows_cost(pool: ResourcePool, project: Project, alice: Use
     page = client.post(
         "/jobs/new", sent, content_type="application/x-www-form-urlencoded", secure=True
     ).content.decode()
-    sentence = "It costs 14.40 EUR an hour with all devices, 7.20 with those that it starts with; 28.80 EUR if it takes"
-    assert sentence in page
+    told = (
+        "Cost: 14.40 EUR per hour with all devices, 7.20 with the minimum to start; 28.80 EUR for the maximum runtime"
+    )
+    assert told in page

@@ -159,7 +159,7 @@ def test_an_answer_comes_over_the_page_and_takes_back_what_was_done(visit: Visit
     expect(said).to_contain_text("is pinned")
     assert page.evaluate("document.querySelector('main').offsetHeight") <= height + 40
     said.get_by_role("button", name="Undo").click()
-    expect(said).to_contain_text("is not pinned any more")
+    expect(said).to_contain_text("is no longer pinned")
     assert not Checkpoint.objects.get(pk=one.pk).pinned
     said.get_by_role("button", name="Close").click()
     expect(said).to_be_hidden()
@@ -173,13 +173,13 @@ def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
     page = visit(world.owner).open(f"/webhooks/{endpoint.pk}/")
     page.get_by_role("button", name="Disable").focus()
     page.keyboard.press("Enter")
-    said = page.get_by_role("status").filter(has_text="Nothing is sent to it until you enable it.")
+    said = page.get_by_role("status").filter(has_text="No messages are sent until you enable it.")
     expect(said).to_have_count(1)  # a live region: it is read aloud when there is time
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     pressed_until(page, said.get_by_role("button", name="Undo"))
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status").filter(has_text="Messages go out again.")).to_have_count(1)
+    expect(page.get_by_role("status").filter(has_text="Webhook enabled.")).to_have_count(1)
     assert WebhookEndpoint.objects.get(pk=endpoint.pk).disabled_at is None
 
 
@@ -193,7 +193,7 @@ def test_who_lives_elsewhere_reads_their_own_time_with_utc_beside(visit: Visit) 
     expect(page.locator(".events time").last).to_have_attribute(
         "title", re.compile("^2026-03-02 05:3.* here, 2026-03-01 20:3.* UTC$")
     )
-    expect(page.locator("#region-events [data-zone]")).to_contain_text("your clock")
+    expect(page.locator("#region-events [data-zone]")).to_contain_text("your time zone")
 
 
 @pytest.mark.long

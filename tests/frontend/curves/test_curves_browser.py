@@ -143,7 +143,7 @@ def test_a_chart_is_read_by_keys_and_leads_to_a_step(visit: Visit, world: seed.W
     job = seed.running(world, steps_done=40)
     visitor = visit(world.owner)
     page = opened(visitor, job)
-    chart = page.get_by_role("slider", name="Entropy: arrow keys read it")
+    chart = page.get_by_role("slider", name="Entropy: use the arrow keys")
     chart.focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
@@ -158,18 +158,18 @@ def test_a_chart_is_read_by_keys_and_leads_to_a_step(visit: Visit, world: seed.W
 def test_axis_smoothing_and_scale_stand_in_the_address(visit: Visit, world: seed.World, long_job: Job) -> None:
     visitor = visit(world.owner)
     page = opened(visitor, long_job, "?kept=1")
-    page.get_by_label("along").select_option("tokens")
-    page.get_by_label("smooth over").select_option("nothing")
+    page.get_by_label("x axis").select_option("tokens")
+    page.get_by_label("smoothing").select_option("none")
     page.get_by_label("log scale").check()
     assert page.url.endswith("?kept=1&axis=tokens&smooth=0&scale=log")
     page.reload()
     eventually(page, DRAWN)
     last = "document.querySelector(`[data-chart='reward'] [data-plot]`).data.find((each) => each.name === 'training').x"
     eventually(page, f"Math.round({last}.at(-1)) > 190_000")  # 100 tokens each of 2,000 steps
-    assert page.get_by_label("log scale").is_checked() and page.get_by_label("along").input_value() == "tokens"
+    assert page.get_by_label("log scale").is_checked() and page.get_by_label("x axis").input_value() == "tokens"
     assert "training, smoothed" not in drawn(page, "reward")
     assert page.evaluate("document.querySelector(`[data-chart='reward'] [data-plot]`)._fullLayout.yaxis.type") == "log"
-    page.get_by_label("along").select_option("time")
+    page.get_by_label("x axis").select_option("time")
     eventually(page, f"Math.abs({last}.at(-1) - 2 * 1998) < 20")  # seconds since the first that is known
     assert not visitor.complaints
 
@@ -198,7 +198,7 @@ def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, wo
     eventually(page, DRAWN)
     eventually(page, f"new Set({ranges}).size", 1)
     assert page.url == asked
-    page.get_by_role("button", name="show all").click()
+    page.get_by_role("button", name="reset zoom").click()
     eventually(page, "document.querySelector(`[data-chart='reward'] [data-plot]`).layout.xaxis.range[0] === 0")
     assert "from" not in page.url
     assert not visitor.complaints

@@ -86,7 +86,7 @@ def test_any_series_is_found_by_a_regular_expression_and_stays_live(visit: Visit
     seed.trained(world, job, 13)
     eventually(page, f"{plot}.data[0].x.at(-1)", 13)
     field.fill("learning(")
-    expect(page.get_by_text("not a regular expression yet")).to_be_visible()
+    expect(page.get_by_text("Not a valid regular expression")).to_be_visible()
     expect(names).to_have_count(2, timeout=ARRIVES_WITHIN_MS)
     field.fill("ENTROPY")
     expect(names).to_have_text(["train/entropy"])

@@ -43,11 +43,11 @@ def test_what_can_be_done_is_offered_to_who_may(
 
 def test_what_is_pinned_is_not_deleted_until_it_is_unpinned(owner: Client, kept: list[Checkpoint]) -> None:
     one = kept[0]
-    assert "nothing deletes it" in words_of(owner.post(f"/checkpoints/{one.pk}/pin", follow=True))
+    assert "is pinned. It is kept until you unpin it" in words_of(owner.post(f"/checkpoints/{one.pk}/pin", follow=True))
     assert offered(owner, one) == {"Evaluate", "Retry", "New", "Download", "Promote", "Unpin"}
     assert "notice error" in words_of(owner.post(f"/checkpoints/{one.pk}/delete", follow=True))
     question = words_of(owner.get(f"/checkpoints/{one.pk}/unpin"))
-    assert "it keeps the newest 5 and the best 1 by reward/mean, and deletes others" in question
+    assert "it keeps the newest 5 and the best 1 by reward/mean and deletes the others" in question
     owner.post(f"/checkpoints/{one.pk}/unpin")
     assert "is deleted" in words_of(owner.post(f"/checkpoints/{one.pk}/delete", follow=True))
     assert Checkpoint.objects.get(pk=one.pk).state == CheckpointState.DELETING
@@ -64,10 +64,10 @@ def test_pinning_and_unpinning_are_undone_by_one_press(owner: Client, kept: list
 
 
 def test_deleting_the_newest_says_where_the_next_attempt_would_begin(owner: Client, kept: list[Checkpoint]) -> None:
-    assert "then begins after step 4." in words_of(owner.get(f"/checkpoints/{kept[2].pk}/delete"))
-    assert "then begins" not in words_of(owner.get(f"/checkpoints/{kept[0].pk}/delete"))
+    assert "will start after step 4." in words_of(owner.get(f"/checkpoints/{kept[2].pk}/delete"))
+    assert "will start" not in words_of(owner.get(f"/checkpoints/{kept[0].pk}/delete"))
     Checkpoint.objects.filter(pk__in=[kept[0].pk, kept[1].pk]).delete()
-    assert "then begins at the beginning." in words_of(owner.get(f"/checkpoints/{kept[2].pk}/delete"))
+    assert "will start from the beginning." in words_of(owner.get(f"/checkpoints/{kept[2].pk}/delete"))
     assert Checkpoint.objects.get().state == CheckpointState.COMPLETE, "it was a question"
 
 
@@ -107,10 +107,10 @@ def test_the_rule_says_which_are_kept_and_is_changed_on_the_page(
     owner: Client, viewer: Client, kept: list[Checkpoint]
 ) -> None:
     path = f"/jobs/{kept[0].job_id}/retention"
-    assert "Kept are the newest 5 and the best 1" in words_of(viewer.get(f"/jobs/{kept[0].job_id}/checkpoints/"))
+    assert "Kept: the newest 5, the best 1" in words_of(viewer.get(f"/jobs/{kept[0].job_id}/checkpoints/"))
     assert viewer.get(path).status_code == viewer.post(path).status_code == 403
     sent = {"keep_last": "2", "keep_best": "0", "metric": "evaluation/reward", "days": "3"}
-    assert "Kept are the newest 2, whatever is pinned" in words_of(owner.post(path, sent, follow=True))
+    assert "Kept: the newest 2, pinned ones" in words_of(owner.post(path, sent, follow=True))
     rule = Retention.objects.get()
     assert (rule.keep_last, rule.keep_best, rule.metric, rule.ttl_s) == (2, 0, "evaluation/reward", 3 * 86_400)
     assert 'name="days" inputmode="numeric" pattern="[0-9]{0,4}" value="3"' in words_of(owner.get(path))

@@ -82,7 +82,7 @@ def test_asking_changes_nothing_and_what_is_not_possible_is_told_in_words(
     assert Job.objects.get(pk=job.pk).version == job.version
     if not is_possible:
         page = words_of(owner.post(f"/jobs/{job.pk}/{verb}", follow=True))
-        assert f"The job is {state}: there is nothing left to {verb}." in page
+        assert f"You cannot {verb} this job because it is {state}." in page
         assert Job.objects.get(pk=job.pk).version == job.version
 
 
@@ -90,26 +90,23 @@ def test_asking_changes_nothing_and_what_is_not_possible_is_told_in_words(
 def test_the_question_says_what_is_lost(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=64)
     asked = {verb: words_of(owner.get(f"/jobs/{job.pk}/{verb}")) for verb in ("cancel", "kill", "pause")}
-    assert all("No checkpoint was saved yet: 64 steps" in each for each in asked.values())
+    assert all("No checkpoint has been saved: 64 steps" in each for each in asked.values())
     saved(job, step=40)
     asked = {verb: words_of(owner.get(f"/jobs/{job.pk}/{verb}")) for verb in ("cancel", "kill", "pause")}
     assert "The last checkpoint is of step 40: 24 steps are lost." in asked["cancel"]
-    assert "24 steps are lost" in asked["kill"] and "nothing is written down first" in asked["kill"]
-    assert (
-        "Should it not be able to save: The last checkpoint is of step 40: 24 steps are trained again."
-        in asked["pause"]
-    )
+    assert "24 steps are lost" in asked["kill"] and "without waiting for its engine or saving anything" in asked["kill"]
+    assert "If it cannot save: The last checkpoint is of step 40: 24 steps are trained again." in asked["pause"]
 
 
 def test_a_pause_is_told_by_what_the_engine_says_and_not_by_the_request(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=12)
     said = words_of(owner.post(f"/jobs/{job.pk}/pause", follow=True))
-    assert "The engine was asked to." in said, "at once"
-    assert "Asked to pause" in said and world.owner.email in said and UNHEARD in said
-    assert "acknowledged it" not in said.replace(UNHEARD, "")
+    assert "Request sent to the engine." in said, "at once"
+    assert "Pause requested" in said and world.owner.email in said and UNHEARD in said
+    assert "request acknowledged" not in said.replace(UNHEARD, "")
     acknowledge(job)
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "<b>the engine acknowledged it</b>" in said and UNHEARD not in said
+    assert "<b>request acknowledged</b>" in said and UNHEARD not in said
     saved(job, step=12)
     say(job, PAUSED)
     said = words_of(owner.get(f"/jobs/{job.pk}/logs/"))
@@ -117,7 +114,7 @@ def test_a_pause_is_told_by_what_the_engine_says_and_not_by_the_request(world: W
     assert '<b>paused</b> <span dir="auto">Will resume after step 12.' in said
     owner.post(f"/jobs/{job.pk}/resume")
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "Asked to resume" in said and "It waits for devices." in said and "Asked to pause" not in said
+    assert "Resume requested" in said and "Waiting for devices." in said and "Pause requested" not in said
 
 
 def test_an_attempt_that_ends_without_a_word_never_acknowledged(world: World, owner: Client) -> None:
@@ -126,7 +123,7 @@ def test_an_attempt_that_ends_without_a_word_never_acknowledged(world: World, ow
     with transaction.atomic():
         land(locked_job(job.pk), actor="reconcile", now=database_now(), because="Nobody heard of its driver.")
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "Nobody heard of its driver." in said and "acknowledged it" not in said
+    assert "Nobody heard of its driver." in said and "request acknowledged" not in said
     assert "12 steps will be trained again" in said and '<span class="actor">reconcile</span>' in said
 
 
@@ -163,20 +160,20 @@ def test_a_retry_begins_where_it_was_chosen_and_once(world: World, owner: Client
     kept = [saved(job, step=step) for step in (2, 4, 6)]
     question = words_of(owner.get(f"/jobs/{job.pk}/retry?from={kept[1].pk}"))
     assert 'after step 6, the newest <span class="quiet">2 steps are trained again' in question
-    assert f'value="{kept[1].pk}" checked' in question and "at the beginning, with the model as it is" in question
+    assert f'value="{kept[1].pk}" checked' in question and "the beginning, with the base model" in question
     token = re.findall(r'name="token" value="([^"]+)"', question)[0]
     form = "application/x-www-form-urlencoded"
     answers = [owner.post(f"/jobs/{job.pk}/retry", f"token={token}&from={kept[1].pk}", form) for _ in range(2)]
     made = Job.objects.get(parent=job)
     assert made.start_from == kept[1].pk and made.name.endswith("(retry 1)")
     assert {answer["Location"] for answer in answers} == {f"/jobs/{made.pk}/"}
-    assert "This is the retry of" in words_of(owner.get(f"/jobs/{made.pk}/"))
+    assert "Retry of" in words_of(owner.get(f"/jobs/{made.pk}/"))
     assert owner.post(f"/jobs/{job.pk}/retry", {"token": token}).status_code == 415
 
 
 def test_a_job_that_runs_is_not_retried(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
-    assert "It can be retried when it is over" in words_of(owner.get(f"/jobs/{job.pk}/retry"))
+    assert "You can retry it after it has ended" in words_of(owner.get(f"/jobs/{job.pk}/retry"))
     form = "application/x-www-form-urlencoded"
     said = words_of(owner.post(f"/jobs/{job.pk}/retry", f"token={'a' * 24}&from=start", form, follow=True))
     assert "cannot be retried" in said and not Job.objects.filter(parent=job).exists()
@@ -213,17 +210,17 @@ def test_pausing_and_resuming_with_the_page_open(visit: Visit, width: int) -> No
     page.get_by_role("link", name="Pause").press("Enter")
     dialog = page.get_by_role("dialog", name="Pause this job?")
     expect(dialog).to_contain_text("12 steps are trained again")
-    expect(dialog.get_by_role("button", name="Let it run")).to_be_focused()
+    expect(dialog.get_by_role("button", name="Keep running")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("link", name="Pause")).to_be_focused()
     page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Pause", exact=True).click()
     page.wait_for_url("**/logs/")
     story = page.locator(".story")
-    expect(story).to_contain_text("has not acknowledged it yet")
+    expect(story).to_contain_text("Waiting for the engine to acknowledge")
     acknowledge(job)
-    expect(story).to_contain_text("the engine acknowledged it", timeout=ARRIVES_WITHIN_MS)
-    expect(story).not_to_contain_text("not acknowledged")
+    expect(story).to_contain_text("request acknowledged", timeout=ARRIVES_WITHIN_MS)
+    expect(story).not_to_contain_text("Waiting for the engine")
     saved(job, step=12)
     say(job, PAUSED)
     expect(page.locator(".job-head .chip")).to_have_text("paused", timeout=ARRIVES_WITHIN_MS)

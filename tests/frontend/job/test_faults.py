@@ -32,12 +32,12 @@ def moved(job: Job, *states: JobState, at: datetime) -> None:
 def test_a_fault_says_what_happened_what_was_done_and_what_became_of_the_job(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=3)
     path = f"/jobs/{job.pk}/faults/"
-    assert "None so far." in words_of(owner.get(path)) and "Attempt 1" in words_of(owner.get(path))
+    assert "No faults so far." in words_of(owner.get(path)) and "Attempt 1" in words_of(owner.get(path))
     say(job, fault("rollout/1", "no word for 5 s", "its prompts go back to the pool"))
     say(job, fault("environment", TRACE, ""))
     page = words_of(owner.get(path))
     assert page.index("ZeroDivisionError: no words") < page.index("no word for 5 s"), "the newest first"
-    assert "its prompts go back to the pool" in page and "nothing was told" in page
+    assert "its prompts go back to the pool" in page and "not recorded" in page
     assert page.count("the job's state did not change") == 2
     assert page.count("line 41") == 1 and "<details" in page.split("line 41")[0], "the trace is folded"
 
@@ -67,7 +67,7 @@ def test_why_it_waits_is_told_on_its_own_page(world: World, owner: Client, viewe
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     page = words_of(owner.get(f"/jobs/{job.pk}/"))
     assert "Why it waits" in page and "Place in line</dt><dd><b>1</b> of 1" in page
-    assert "a new job in its stead would start <b>now</b>" in page and f"/jobs/new?from={job.pk}" in page
+    assert "a smaller job would start <b>now</b>" in page and f"/jobs/new?from={job.pk}" in page
     assert f"/jobs/new?from={job.pk}" not in words_of(viewer.get(f"/jobs/{job.pk}/")).split("Why it waits")[1]
     assert "Why it waits" not in words_of(owner.get(f"/jobs/{running.pk}/"))
 
@@ -82,11 +82,11 @@ def test_a_failed_job_leads_to_why_from_every_tab(world: World, owner: Client, t
 
 def test_what_its_devices_went_into_is_told(world: World, owner: Client) -> None:
     queued = seed.submitted(world, name="Not yet")
-    assert "It has not held a device yet" in words_of(owner.get(f"/jobs/{queued.pk}/usage/"))
+    assert "No usage yet" in words_of(owner.get(f"/jobs/{queued.pk}/usage/"))
     job = seed.finished(world, steps=3, at=datetime.now(UTC) - timedelta(hours=2))
     page = words_of(owner.get(f"/jobs/{job.pk}/usage/"))
     assert "GPU-hours held" in page and "useful" in page and '<th scope="row">trainer</th>' in page
-    assert "still" not in page.split("What it held")[1]
+    assert "still" not in page.split("Devices held")[1]
 
 
 def test_a_retry_says_what_its_spec_has_that_the_first_has_not(world: World, owner: Client) -> None:
@@ -98,5 +98,5 @@ def test_a_retry_says_what_its_spec_has_that_the_first_has_not(world: World, own
     assert f'Changed since <a href="/jobs/{first.pk}/config/" dir="auto">Sums</a>' in page
     assert '<code>training.steps</code></th><td dir="auto">120</td><td dir="auto"><b>240</b>' in page
     assert page.count('<th scope="row"><code>') == 1
-    assert "Nothing but its name." in words_of(owner.get(f"/jobs/{same.pk}/config/"))
+    assert "Only the name." in words_of(owner.get(f"/jobs/{same.pk}/config/"))
     assert "Changed since" not in words_of(owner.get(f"/jobs/{first.pk}/config/"))

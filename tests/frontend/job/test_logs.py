@@ -39,7 +39,7 @@ def test_lines_are_filtered_by_level_part_and_words(world: World, owner: Client,
     say(job, *SAID)
     page = text_of(owner.get(f"/jobs/{job.pk}/logs/?{query}"))
     assert page.count("<li data-level") == len(shown) and all(each in page for each in shown)
-    assert ("data-log-none hidden" in page) == bool(shown) and (shown or "No line matches." in page)
+    assert ("data-log-none hidden" in page) == bool(shown) and (shown or "No matching lines." in page)
     assert [f"<option>{part}" in page or f"<option selected>{part}" in page for part in ("trainer", "rollout-1")] == [
         True
     ] * 2
@@ -62,7 +62,7 @@ def test_what_came_since_and_what_was_before_join_without_gap_or_double(world: W
 
 
 def test_a_job_that_said_nothing_says_so(world: World, owner: Client) -> None:
-    assert "Nothing has been said yet." in words_of(owner.get(f"/jobs/{seed.submitted(world).pk}/logs/"))
+    assert "No log lines yet." in words_of(owner.get(f"/jobs/{seed.submitted(world).pk}/logs/"))
 
 
 @pytest.mark.long
@@ -117,6 +117,6 @@ def test_a_search_is_kept_in_the_address_and_followed(visit: Visit, width: int) 
     page.reload()
     expect(page.locator(".log li")).to_have_count(2)
     page.get_by_label("Search").fill("nobody said this")
-    expect(page.get_by_text("No line matches.")).to_be_visible()
+    expect(page.get_by_text("No matching lines.")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert not visitor.complaints

@@ -111,7 +111,7 @@ def test_tabs_are_reached_by_keyboard(visit: Visit) -> None:
     job = seed.running(world, steps_done=3)
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/")
-    page.get_by_role("navigation", name="Of this job").get_by_role("link", name="Overview").focus()
+    page.get_by_role("navigation", name="Job", exact=True).get_by_role("link", name="Overview").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url("**/metrics/")

@@ -128,17 +128,17 @@ def test_thousands_of_tokens_make_a_small_page(world: World, owner: Client) -> N
     answer = owner.get(address_of(row), headers={"Accept-Encoding": "gzip"})
     assert len(answer.content) < 40_000 if answer.has_header("Content-Encoding") else len(answer.content) < 400_000
     page = text_of(owner.get(address_of(row)))
-    assert page.count('<span id="token-') == num and "Of the last 2,952 tokens only the text was kept" in page
+    assert page.count('<span id="token-') == num and "Only the text of the last 2,952 tokens was stored" in page
     assert page.count(" token") >= 5_000, "the rest of the text stands behind the tokens"
 
 
 def test_a_trajectory_of_before_reads_as_one_message(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
     bare = words_of(owner.get(address_of(told_of(job))))
-    assert "because it is so" in bare and bare.count('class="turn"') == 1 and "Its tokens were not kept" in bare
+    assert "because it is so" in bare and bare.count('class="turn"') == 1 and "The tokens were not stored" in bare
     trace = {"token_ids": [1, 2], "logprobs": [-1, -1], "versions": [1, 1], "written": [True, True]}
     page = words_of(owner.get(address_of(told_of(job, ordinal=9_001, trace=trace))))
-    assert "because it is so" in page and "What its tokens say was not told" in page and "trajectory.js" not in page
+    assert "because it is so" in page and "Token texts are not available" in page and "trajectory.js" not in page
 
 
 def test_what_is_kept_no_longer_is_shown_as_far_as_it_goes(world: World, owner: Client) -> None:

@@ -78,7 +78,7 @@ def test_a_word_is_found_in_any_message_and_its_place_is_told(world: World, owne
     [in_turn] = re.findall(r'href="([^"]+)#turn-2"', page)
     whole = words_of(owner.get(in_turn.replace("&amp;", "&")))
     assert '<a href="#turn-2">in message 2</a>' in whole and "the <mark>lighthouse</mark> is dark" in whole
-    assert "No trajectory that was kept matches." in words_of(
+    assert "No stored trajectories match." in words_of(
         owner.get(f"/jobs/{job.pk}/trajectories/", {"q": "lighthouse", "end": "failed"})
     )
 
@@ -92,7 +92,7 @@ def test_tokens_in_which_a_word_stands_are_marked(world: World, owner: Client) -
     assert "".join(text for _, text in hits).strip() == "list of numbers"
     assert f'<a href="#{hits[0][0]}">in message 2</a>' in page
     nowhere = words_of(owner.get(f"/jobs/{job.pk}/trajectories/{row.trajectory_id}", {"q": "lighthouse"}))
-    assert "is nowhere in these texts" in nowhere
+    assert "was not found in this trajectory" in nowhere
 
 
 @pytest.mark.parametrize("asked", [{"q": "-"}, {"q": "'"}, {"q": "a", "from": "x"}, {"q": "<script>alert(1)</script>"}])
@@ -142,21 +142,21 @@ def tells(job: Job, seq: int, body: dict[str, Any]) -> None:
 def test_the_page_tells_where_all_went_in_the_ledgers_own_counts(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
     address = f"/jobs/{job.pk}/trajectories/"
-    assert "Not told yet" in words_of(owner.get(address))
+    assert "No counts yet" in words_of(owner.get(address))
     tells(job, 1, {"type": "step_trained", "step": 2, "metrics": {}, "ledger": LEDGER | {"open": 3_064}})
-    assert "4,000 asked so far, as of step 2" in words_of(owner.get(address + "?part"))
+    assert "4,000 samples requested, as of step 2" in words_of(owner.get(address + "?part"))
     tells(job, 2, {"type": "run_finished", "outcome": "succeeded", "ledger": LEDGER})
     [table] = re.findall(r'<section class="card ledger".*?</section>', text_of(owner.get(address)), re.S)
     counts = re.findall(r'<th scope="row">(?:<a[^>]*>)?([^<]+)<.*?<td class="end">([\d,]+)</td>', table)
     assert dict(counts) == {
-        "trained on": "640", "filtered out": "200", "dropped as stale": "96", "failed": "0", "under way": "64",
+        "trained on": "640", "filtered out": "200", "dropped as stale": "96", "failed": "0", "in progress": "64",
         "trained on, then lost": "32",
     }  # fmt: skip
-    assert "1,000 asked so far, by the run’s last word" in table and "64 %" in table
+    assert "1,000 samples requested, as last reported" in table and "64 %" in table
 
 
 def test_of_a_job_of_before_the_last_word_tells_it(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
     tells(job, 1, {"type": "run_finished", "outcome": "succeeded", "ledger": LEDGER})
     SampleLedger.objects.filter(job=job).delete()
-    assert "1,000 asked so far, by the run’s last word" in words_of(owner.get(f"/jobs/{job.pk}/trajectories/"))
+    assert "1,000 samples requested, as last reported" in words_of(owner.get(f"/jobs/{job.pk}/trajectories/"))

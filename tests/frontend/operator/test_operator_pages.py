@@ -98,7 +98,7 @@ def test_a_pool_s_ray_is_not_changed_under_what_runs_unless_that_moves_too(world
     path, form = f"/operator/pools/{pool.pk}/change", {"name": pool.name, "flavor": pool.flavor, "is_open": "yes"}
     form |= {"capacity": str(pool.capacity), "device": "", "ray_url": "http://ray.example.org:8265"}
     said = told(operator, path, form | {"version": versions(operator, pool)[0]})
-    assert "Address of its Ray: jobs hold" in said and ResourcePool.objects.get(pk=pool.pk).ray_url == ""
+    assert "Ray address: jobs hold" in said and ResourcePool.objects.get(pk=pool.pk).ray_url == ""
     told(operator, path, form | {"moves_what_runs": "yes", "version": versions(operator, pool)[0]})
     assert ResourcePool.objects.get(pk=pool.pk).ray_url == "http://ray.example.org:8265"
 
@@ -106,7 +106,7 @@ def test_a_pool_s_ray_is_not_changed_under_what_runs_unless_that_moves_too(world
 def test_the_hosts_of_a_pool_are_shown_as_its_ray_was_last_seen_to_have_them(
     world: World, operator: Client, pool: ResourcePool
 ) -> None:
-    assert "Nobody has looked at its Ray yet" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
+    assert "Hosts not checked yet" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     now = datetime.now(UTC)
     box = RayHost(id="a", name="10.0.0.7", labels={"zone": "a"}, cpus=float(pool.capacity) + 1, gpus=0)
     note_found([pool], [box], now=now)
@@ -125,10 +125,10 @@ def test_a_host_is_taken_out_and_given_back_and_a_job_makes_way(world: World, op
     note_found([pool], [RayHost(id="a", name="box-7", labels={}, cpus=float(pool.capacity), gpus=0)], now=now)
     path = f"/operator/pools/{pool.pk}/hosts"
     said = told(operator, path, {"act": "drain", "host": "box-7", "reason": "a fan"})
-    assert "Nothing new is placed on box-7" in said and "a fan" in said and "are being taken out" in said
+    assert "box-7 is draining" in said and "a fan" in said and "are draining" in said
     assert "without a host of this name" in told(operator, path, {"act": "drain", "host": "box-8"})
-    assert "Choose what to do" in told(operator, path, {"act": "burn", "host": "box-7"})
-    assert "goes back into the line" in told(operator, f"/operator/pools/{pool.pk}/jobs/{job.pk}/back", {})
+    assert "Choose an action" in told(operator, path, {"act": "burn", "host": "box-7"})
+    assert "returns to its old place in line" in told(operator, f"/operator/pools/{pool.pk}/jobs/{job.pk}/back", {})
     assert "cannot be sent back" in told(operator, f"/operator/pools/{pool.pk}/jobs/{job.pk}/back", {})
     note_found([pool], [], now=now)
     assert ", and gone" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
@@ -156,19 +156,19 @@ def test_of_two_operators_who_save_at_once_the_second_is_told(
     ("typed", "said"),
     [
         ({"capacity": "0"}, "quotas promise"),
-        ({"capacity": "-1"}, "write a whole number"),
+        ({"capacity": "-1"}, "enter a whole number"),
         ({"capacity": "2000000"}, "Devices: input should be less than or equal to 1000000"),
-        ({"capacity": ""}, "write a whole number"),
+        ({"capacity": ""}, "enter a whole number"),
         ({"name": ""}, "Name: 1 to 80 letters; got 0"),
         ({"name": "x" * 81}, "Name: 1 to 80 letters; got 81"),
         ({"flavor": ""}, "Kind of device: 1 to 40 letters; got 0"),
-        ({"device_gb": "0"}, "Memory of each, GB: input should be greater than or equal to 1"),
-        ({"device": "tpu"}, "What its jobs take: input should be 'gpu' or 'cpu'"),
-        ({"device": "", "labels": "H100"}, "Labels of its hosts: a line each, such as accelerator=H100; got H100"),
-        ({"device": "", "labels": "zone=a\nzone=b"}, "a line each"),
-        ({"device": "", "labels": "zone=in("}, "Labels of its hosts: zone: must be a value"),
-        ({"device": "", "ray_url": "http://me:secret@ray"}, "Address of its Ray: must be the address"),
-        ({"device": "gpu", "ray_url": "http://ray:8265", "ray_token": "../x"}, "File of its token: must be the name"),
+        ({"device_gb": "0"}, "Memory per device, GB: input should be greater than or equal to 1"),
+        ({"device": "tpu"}, "Devices of its jobs: input should be 'gpu' or 'cpu'"),
+        ({"device": "", "labels": "H100"}, "Host labels: one per line, such as accelerator=H100; got H100"),
+        ({"device": "", "labels": "zone=a\nzone=b"}, "one per line"),
+        ({"device": "", "labels": "zone=in("}, "Host labels: zone: must be a value"),
+        ({"device": "", "ray_url": "http://me:secret@ray"}, "Ray address: must be the address"),
+        ({"device": "gpu", "ray_url": "http://ray:8265", "ray_token": "../x"}, "Ray token file: must be the name"),
         ({"device": "", "autoscales": "yes"}, "Autoscales needs device"),
     ],
 )
@@ -208,14 +208,14 @@ def test_prices_are_set_for_an_hour_shown_for_a_second_and_withdrawn(
     assert later.valid_from == datetime(next_year, 1, 1, tzinfo=UTC)
     page = text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     assert "2.00" in page and "not yet" in page
-    assert "it never began" in told(operator, f"{path}/{later.pk}/withdraw", {"version": f'"2-{later.pk}"'})
+    assert "It had not taken effect" in told(operator, f"{path}/{later.pk}/withdraw", {"version": f'"2-{later.pk}"'})
     assert PoolPrice.objects.count() == 1
     wrong = {"version": f'"1-{price.pk}"', "per": "hour", "currency": "EUR"}
     assert "A price begins now or later" in told(
         operator, path, wrong | {"price": "1", "valid_from": "2020-01-01T00:00"}
     )
-    assert "write a number such as 2.50" in told(operator, path, wrong | {"price": "dear"})
-    assert "can be read as" in told(operator, path, wrong | {"price": "2,500"}), "neither 2500 nor 2.5"
+    assert "enter a number such as 2.50" in told(operator, path, wrong | {"price": "dear"})
+    assert "is ambiguous" in told(operator, path, wrong | {"price": "2,500"}), "neither 2500 nor 2.5"
     assert "EUR" in text_of(owner.get("/usage/"))
 
 
@@ -224,16 +224,16 @@ def test_maintenance_is_announced_changed_and_ended(world: World, operator: Clie
     form = {"text": "New disks", "begins_at": f"{year}-02-01T14:00", "ends_at": f"{year}-02-01T16:00"}
     path = "/operator/maintenance/"
     said = told(operator, path + "new", form | {"stops_from": f"{year}-02-01T13:30"})
-    assert f"Announced: everybody is told, until {year}-02-01 16:00 UTC" in said
+    assert f"Maintenance announced to all users until {year}-02-01 16:00 UTC" in said
     assert f'value="{year}-02-01T13:30"' in said, "as it was typed"
     notice = Maintenance.objects.get()
     assert notice.begins_at == datetime(year, 2, 1, 14, tzinfo=UTC)
     change = f"{path}{notice.pk}/change"
-    assert "a day and a time in UTC" in told(operator, path + "new", form | {"ends_at": "soon"})
-    assert "This has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
+    assert "enter a date and time in UTC" in told(operator, path + "new", form | {"ends_at": "soon"})
+    assert "It has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
     longer = form | {"act": "change", "ends_at": f"{year}-02-01T18:00"}
     assert "Changed" in told(operator, change, longer | {"version": '"1"'})
-    assert "It is over" in told(operator, change, {"act": "end", "version": '"2"'})
+    assert "Maintenance ended" in told(operator, change, {"act": "end", "version": '"2"'})
     assert operator.post(change, {"act": "end", "version": '"3"'}).status_code == 404
     assert actions() == ["maintenance.announced", "maintenance.changed", "maintenance.ended"]
 
@@ -269,11 +269,11 @@ def test_a_second_team_is_made_and_its_owner_comes_by_the_link(world: World, ope
 
 def test_a_team_s_budget_is_set_and_taken_away(world: World, operator: Client) -> None:
     path = f"/operator/teams/{world.team.pk}/budget"
-    assert "100 GPU-hours a month" in told(operator, path, {"hours": "100", "version": '"0"'})
+    assert "100 GPU-hours per month" in told(operator, path, {"hours": "100", "version": '"0"'})
     assert Budget.objects.get(team=world.team).gpu_seconds == 360_000
-    assert "This has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
-    assert "write a whole number" in told(operator, path, {"hours": "1.5", "version": '"1"'})
-    assert "no budget" in told(operator, path, {"hours": "", "version": '"1"'})
+    assert "It has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
+    assert "enter a whole number" in told(operator, path, {"hours": "1.5", "version": '"1"'})
+    assert "Budget of" in told(operator, path, {"hours": "", "version": '"1"'})
     assert not Budget.objects.filter(team=world.team).exists()
 
 

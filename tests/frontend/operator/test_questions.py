@@ -24,7 +24,7 @@ def version(world: World) -> str:
 
 
 def test_yes_sets_the_quota_and_is_seen_by_the_team(world: World, owner: Client, operator: Client) -> None:
-    assert "not answered yet" in asked(owner, world)
+    assert "No operator has answered yet" in asked(owner, world)
     assert "open request for this pool already" in asked(owner, world), "one open question a team and pool"
     assert "A sweep of seeds" in text_of(operator.get("/operator/questions/"))
     question = QuotaRequest.objects.get()
@@ -33,7 +33,7 @@ def test_yes_sets_the_quota_and_is_seen_by_the_team(world: World, owner: Client,
     assert "has 3 devices" in text_of(operator.post(path, form, follow=True))
     assert TeamQuota.objects.get(team=world.team, pool=world.pool).nominal == 3
     page = text_of(owner.get("/queue/"))
-    assert "Three, for now" in page and "Ask the operators" in page
+    assert "Three, for now" in page and "Send request" in page
     assert "Another operator has answered" in text_of(
         operator.post(path, form | {"version": version(world)}, follow=True)
     )
@@ -46,9 +46,11 @@ def test_no_changes_nothing_but_the_question(world: World, owner: Client, operat
     before = TeamQuota.objects.get(team=world.team, pool=world.pool).nominal
     question = QuotaRequest.objects.get()
     form = {"act": "refuse", "answer": "Not this month", "version": version(world)}
-    assert "is told no" in text_of(operator.post(f"/operator/questions/{question.pk}/answer", form, follow=True))
+    assert "declined. The team is notified" in text_of(
+        operator.post(f"/operator/questions/{question.pk}/answer", form, follow=True)
+    )
     assert TeamQuota.objects.get(team=world.team, pool=world.pool).nominal == before
-    assert "The answer is <b>no</b>" in text_of(owner.get("/queue/"))
+    assert "The request was <b>declined</b>" in text_of(owner.get("/queue/"))
 
 
 def test_more_than_the_pool_has_is_refused_and_the_question_stays_open(

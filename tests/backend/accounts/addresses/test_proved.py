@@ -102,7 +102,7 @@ def test_a_mailed_link_is_shown_to_its_receiver_only(api: Api, posts: None) -> N
     page = Client()
     page.force_login(Invitation.objects.get().invited_by)
     shown = page.post("/members/", {"email": "bea@example.org", "role": "member"}, follow=True).content.decode()
-    assert "on its way by mail" in shown and "/invitations/" not in shown.split("Open invitations")[0]
+    assert "sent the invitation by email" in shown and "/invitations/" not in shown.split("Pending invitations")[0]
 
 
 def test_refused_mail_leaves_the_link_to_the_sender(api: Api, settings: Any) -> None:

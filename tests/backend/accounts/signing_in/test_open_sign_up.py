@@ -30,13 +30,13 @@ def test_it_is_closed_unless_it_is_opened(client: Client, posts: None) -> None:
 
 
 def test_sign_up_needs_the_mailed_verification(client: Client, is_open: None) -> None:
-    assert b"Prove your address" in signs_up(client, NEW).content
+    assert b"Verify your address" in signs_up(client, NEW).content
     user = User.objects.get(email=NEW)
     assert not is_proved(user) and client.get("/jobs/").status_code == 302
     Client().post("/accounts/login/", {"login": NEW, "password": PASSWORD})
     link = path_in(letters_to(NEW)[0].split("Thank you")[0])
     stranger = Client()
-    assert b"It is mine" in stranger.get(link).content and not is_proved(user), "GET changes nothing"
+    assert b"Verify address" in stranger.get(link).content and not is_proved(user), "GET changes nothing"
     stranger.post(link)
     assert is_proved(user) and stranger.get("/jobs/").status_code == 302, "the mail does not sign in"
     client.post("/accounts/login/", {"login": NEW, "password": PASSWORD})

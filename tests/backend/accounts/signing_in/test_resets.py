@@ -67,7 +67,7 @@ def test_an_unknown_address_is_answered_alike(client: Client, ada: User, posts: 
 
 @pytest.mark.parametrize(
     ("password", "again", "said"),
-    [(NEW, "something-else-entirely", "not the same"), ("short", "", "too short"), ("1234567890", "", "common")],
+    [(NEW, "something-else-entirely", "do not match"), ("short", "", "too short"), ("1234567890", "", "common")],
 )
 def test_a_new_password_is_judged(
     client: Client,
