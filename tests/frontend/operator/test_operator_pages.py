@@ -230,7 +230,7 @@ def test_maintenance_is_announced_changed_and_ended(world: World, operator: Clie
     assert notice.begins_at == datetime(year, 2, 1, 14, tzinfo=UTC)
     change = f"{path}{notice.pk}/change"
     assert "enter a date and time in UTC" in told(operator, path + "new", form | {"ends_at": "soon"})
-    assert "It has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
+    assert "This has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
     longer = form | {"act": "change", "ends_at": f"{year}-02-01T18:00"}
     assert "Changed" in told(operator, change, longer | {"version": '"1"'})
     assert "Maintenance ended" in told(operator, change, {"act": "end", "version": '"2"'})
@@ -271,7 +271,7 @@ def test_a_team_s_budget_is_set_and_taken_away(world: World, operator: Client) -
     path = f"/operator/teams/{world.team.pk}/budget"
     assert "100 GPU-hours per month" in told(operator, path, {"hours": "100", "version": '"0"'})
     assert Budget.objects.get(team=world.team).gpu_seconds == 360_000
-    assert "It has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
+    assert "This has changed" in told(operator, path, {"hours": "7", "version": '"0"'})
     assert "enter a whole number" in told(operator, path, {"hours": "1.5", "version": '"1"'})
     assert "Budget of" in told(operator, path, {"hours": "", "version": '"1"'})
     assert not Budget.objects.filter(team=world.team).exists()
