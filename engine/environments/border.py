@@ -1,12 +1,12 @@
-"""What an environment may hand to the engine: text that can be encoded, rewards that can be added up, sizes that fit.
+"""Validation of what an environment hands to the engine: encodable text, finite rewards, bounded sizes.
 
-Everything that a customer's code or data makes passes here once, on its way to samples, log and trainer.
+Everything that a customer's code or data produces passes here once, on its way to samples, log and trainer.
 
-    a half of a surrogate pair          becomes U+FFFD; nobody can encode it, so no model could have read it
-    everything else beyond its bounds   is refused: `GraderError`, the environment's, with field, rule and value
+    half a surrogate pair         becomes U+FFFD: it cannot be encoded, so no model could have read it
+    any other value out of bounds is refused: `GraderError`, blamed on the environment, with field, rule and value
 
 Invariants:
-- what passes is made of the built-in types and can be encoded as UTF-8 and as JSON;
+- validated values are made of built-in types and can be encoded as UTF-8 and as JSON;
 - a reward is finite and at most MAX_REWARD from 0: squares of differences, summed over any batch, stay far below the
   largest float32;
 - the value shown in a refusal is short, and escaped.
@@ -21,13 +21,13 @@ from typing import Any, Final
 from engine.environments.port import Blame, GraderError, Observation, Prompt, Verdict
 
 MAX_REWARD: Final = 1e9
-MAX_LETTERS: Final = 4 << 20  # of a prompt, as of a row of a data set; millions of tokens
+MAX_LETTERS: Final = 4 << 20  # characters of a prompt, the bound of a data set's row too; millions of tokens
 MAX_REMARK: Final = 500
 MAX_TOOL: Final = 200
-MAX_ARGUMENTS: Final = 20_000  # they are for people: a model's own text has all of them
-MAX_ENTRIES: Final = 10_000  # of all that is nested in messages, tools or facts
+MAX_ARGUMENTS: Final = 20_000  # for display only: the model's own text holds all of them
+MAX_ENTRIES: Final = 10_000  # nested in all messages and tools of a prompt
 MAX_DEPTH: Final = 32
-MAX_WHOLE: Final = 1 << 64  # what JSON readers and templates are certain to take
+MAX_WHOLE: Final = 1 << 64  # every JSON reader and template accepts integers of this size
 MAX_PARTS: Final = 100
 SHOWN_LETTERS: Final = 200
 _HALF: Final = re.compile("[\ud800-\udfff]")
@@ -38,43 +38,43 @@ def sound_text(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """For a person: short, and nothing in it that a terminal, a page or a log would obey."""
+    """For error texts: short, and escaped, so that no terminal, page or log interprets any of it."""
     try:
         text = ascii(value[: 2 * SHOWN_LETTERS] if isinstance(value, str) else value)
-    except (RecursionError, ValueError):  # nested too deeply, or a number too long to be written
+    except (RecursionError, ValueError):  # nested too deeply, or an integer with too many digits to print
         return f"a value of the type {type(value).__name__}"
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
 
 
 def is_number(value: object) -> bool:
-    """Finite, and no larger than can be worked with."""
+    """A finite number of at most MAX_REWARD in absolute value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_REWARD
 
 
-def sound(said: Prompt | Observation | Verdict) -> Prompt | Observation | Verdict:
+def sound(response: Prompt | Observation | Verdict) -> Prompt | Observation | Verdict:
     """Raises `GraderError`."""
-    match said:
+    match response:
         case Prompt():
-            return sound_prompt(said)
+            return sound_prompt(response)
         case Observation():
-            return _observation(said)
+            return _sound_observation(response)
         case Verdict():
-            return _verdict(said)
+            return _sound_verdict(response)
 
 
 def sound_prompt(prompt: Prompt) -> Prompt:
     """Raises `GraderError`."""
-    walk = _Walk("prompt")
+    nested = _NestedValues("prompt")
     return replace(
         prompt,
         text=_bounded("prompt", prompt.text, "user_code"),
-        facts={sound_text(name): _fact(name, value) for name, value in prompt.facts.items()},
-        messages=tuple(walk.plain(message) for message in prompt.messages),
-        tools=tuple(walk.plain(tool) for tool in prompt.tools),
+        facts={sound_text(name): _sound_fact(name, value) for name, value in prompt.facts.items()},
+        messages=tuple(nested.plain(message) for message in prompt.messages),
+        tools=tuple(nested.plain(tool) for tool in prompt.tools),
     )
 
 
-def _observation(observation: Observation) -> Observation:
+def _sound_observation(observation: Observation) -> Observation:
     return replace(
         observation,
         text=_bounded("observation", observation.text, "user_code"),
@@ -84,7 +84,7 @@ def _observation(observation: Observation) -> Observation:
     )
 
 
-def _verdict(verdict: Verdict) -> Verdict:
+def _sound_verdict(verdict: Verdict) -> Verdict:
     if not is_number(verdict.reward):
         raise _refused("reward", f"a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", verdict.reward, "reward")
     parts = verdict.parts
@@ -98,7 +98,7 @@ def _verdict(verdict: Verdict) -> Verdict:
     )
 
 
-def _fact(name: str, value: object) -> str | int:
+def _sound_fact(name: str, value: object) -> str | int:
     if isinstance(value, str):
         return _bounded(f"facts: {shown(name)}", value, "user_code")
     if isinstance(value, int) and abs(value) <= MAX_WHOLE:
@@ -108,12 +108,12 @@ def _fact(name: str, value: object) -> str | int:
 
 def _bounded(field: str, text: str, blame: Blame) -> str:
     if len(text) > MAX_LETTERS:
-        raise _refused(field, f"a text of at most {MAX_LETTERS} letters", f"{len(text)} letters", blame)
+        raise _refused(field, f"a text of at most {MAX_LETTERS} characters", f"{len(text)} characters", blame)
     return sound_text(text)
 
 
-class _Walk:
-    """Through what is nested, entry by entry, however deep it claims to be."""
+class _NestedValues:
+    """Copies nested values entry by entry, within MAX_ENTRIES and MAX_DEPTH."""
 
     def __init__(self, field: str) -> None:
         self._field, self._num_left = field, MAX_ENTRIES

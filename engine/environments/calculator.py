@@ -1,4 +1,4 @@
-"""Arithmetic for a model: a parser of its own that knows numbers and six signs, and evaluates nothing else.
+"""The calculator tool: its own parser accepts numbers, six operators and brackets, and evaluates nothing else.
 
     value(sum) = product (("+" | "-") product)*      power binds tightest and to the right
     product    = signed (("*" | "/" | "%") signed)*
@@ -6,7 +6,7 @@
     power      = atom (("^" | "**") signed)?
     atom       = number | "(" sum ")"
 
-Invariant: work and memory are bounded by the length of the text: results are exact fractions of at most `MAX_DIGITS`.
+Invariant: the text's length bounds work and memory: results are exact fractions of at most `MAX_DIGITS` digits.
 """
 
 import re
@@ -21,7 +21,7 @@ _TOKEN: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+|\*\*|[-+*/%^()])")
 
 
 class NotArithmetic(ValueError):
-    """This is not a sum that can be worked out."""
+    """The text is not arithmetic that the calculator can evaluate."""
 
 
 def calculate(text: str) -> str:
@@ -63,11 +63,11 @@ class _Parser:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _take(self, *wanted: str) -> str | None:
-        found = self._next()
-        if found is None or found not in wanted:
+        token = self._next()
+        if token is None or token not in wanted:
             return None
         self._at += 1
-        return found
+        return token
 
     def _sum(self) -> Fraction:
         value = self._product()
@@ -114,11 +114,11 @@ class _Parser:
             if not self._take(")"):
                 raise NotArithmetic("a bracket is not closed")
             return value
-        found = self._next()
-        if found is None or not (found[0].isdigit() or found[0] == "."):
-            raise NotArithmetic("a number is missing" if found is None else f"did not expect {found!r}")
+        token = self._next()
+        if token is None or not (token[0].isdigit() or token[0] == "."):
+            raise NotArithmetic("a number is missing" if token is None else f"did not expect {token!r}")
         self._at += 1
-        return Fraction(found)
+        return Fraction(token)
 
 
 def _bounded(value: Fraction) -> Fraction:

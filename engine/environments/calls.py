@@ -1,8 +1,8 @@
-"""The ways in which a model calls a tool, is told how, and is told what came of it.
+"""Formats of tool calls: the instructions in the prompt, the parsing of a call, the rendering of its result.
 
-marks      <tool>calculator 37 * 48</tool>                         explained in the prompt; any model
+marks      <tool>calculator 37 * 48</tool>                         explained in the prompt; for any model
 tool_call  <tool_call>{"name": "calculator", "arguments": {…}}     explained by the chat template, as Qwen, Hermes and
-                                                                   others were taught; thoughts are not looked at
+                                                                   others were trained; thoughts are ignored
 """
 
 import json
@@ -22,8 +22,8 @@ _EXAMPLES: Final = {
     "search": "<tool>search words to look for</tool> finds documents.",
     "python": "<tool>python print(sum(range(10)))</tool> runs a program and shows what it prints.",
 }
-# What each does, and its one argument.
-_DESCRIBED: Final = {
+# Of each tool its description, its one argument, and the argument's description.
+_DESCRIPTIONS: Final = {
     "calculator": ("Works out arithmetic.", "expression", "Numbers, + - * / % ^ and brackets."),
     "search": ("Finds documents.", "query", "Words to look for."),
     "python": ("Runs a program and shows what it prints.", "program", "Python."),
@@ -33,25 +33,25 @@ _DESCRIBED: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     start: int
-    """Where in the text it begins."""
+    """Offset of the call in the text."""
     name: str
     argument: str
     wrong: str = ""
-    """What was wrong with it."""
+    """Why the call cannot be read; empty: it can."""
 
 
 class Calls(Protocol):
     def rules(self, tools: Iterable[str]) -> str: ...
 
-    def described(self, tools: Iterable[str]) -> tuple[Tool, ...]:
+    def tool_schemas(self, tools: Iterable[str]) -> tuple[Tool, ...]:
         """For the chat template."""
         ...
 
-    def looked_at(self, said: str) -> str: ...
+    def without_thoughts(self, text: str) -> str: ...
 
-    def found(self, said: str) -> Call | None: ...
+    def find_call(self, text: str) -> Call | None: ...
 
-    def answered(self, result: str) -> str: ...
+    def as_result(self, result: str) -> str: ...
 
 
 def calls_by(name: str) -> Calls:
@@ -62,17 +62,17 @@ class Marks:
     def rules(self, tools: Iterable[str]) -> str:
         return "\n".join(["Answer the question. You may use tools:", *(_EXAMPLES[name] for name in tools)])
 
-    def described(self, tools: Iterable[str]) -> tuple[Tool, ...]:
+    def tool_schemas(self, tools: Iterable[str]) -> tuple[Tool, ...]:
         return ()
 
-    def looked_at(self, said: str) -> str:
-        return said
+    def without_thoughts(self, text: str) -> str:
+        return text
 
-    def found(self, said: str) -> Call | None:
-        found = _MARKS.search(said)
-        return None if found is None else Call(start=found.start(), name=found[1], argument=found[2].strip())
+    def find_call(self, text: str) -> Call | None:
+        match = _MARKS.search(text)
+        return None if match is None else Call(start=match.start(), name=match[1], argument=match[2].strip())
 
-    def answered(self, result: str) -> str:
+    def as_result(self, result: str) -> str:
         return f"\n<result>{result}</result>\n"
 
 
@@ -80,33 +80,33 @@ class ToolCalls:
     def rules(self, tools: Iterable[str]) -> str:
         return "Answer the question. You may use tools."
 
-    def described(self, tools: Iterable[str]) -> tuple[Tool, ...]:
-        return tuple(map(_schema, tools))
+    def tool_schemas(self, tools: Iterable[str]) -> tuple[Tool, ...]:
+        return tuple(map(_tool_schema, tools))
 
-    def looked_at(self, said: str) -> str:
-        return said.rpartition(END_OF_THOUGHTS)[2]
+    def without_thoughts(self, text: str) -> str:
+        return text.rpartition(END_OF_THOUGHTS)[2]
 
-    def found(self, said: str) -> Call | None:
-        found = _TOOL_CALL.search(said)
-        return None if found is None else _read(found[1], found.start())
+    def find_call(self, text: str) -> Call | None:
+        match = _TOOL_CALL.search(text)
+        return None if match is None else _parse_call(match[1], match.start())
 
-    def answered(self, result: str) -> str:
+    def as_result(self, result: str) -> str:
         return result
 
 
-def _schema(name: str) -> Tool:
-    does, argument, is_of = _DESCRIBED[name]
-    properties = {argument: {"type": "string", "description": is_of}}
+def _tool_schema(name: str) -> Tool:
+    description, argument, argument_description = _DESCRIPTIONS[name]
+    properties = {argument: {"type": "string", "description": argument_description}}
     parameters = {"type": "object", "properties": properties, "required": [argument]}
-    return {"type": "function", "function": {"name": name, "description": does, "parameters": parameters}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def _read(written: str, start: int) -> Call:
+def _parse_call(text: str, start: int) -> Call:
     try:
-        call = json.loads(written)
+        call = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Call(start=start, name="", argument="", wrong=f"not JSON: {error}")
     match call:
         case {"name": str(name), "arguments": dict(arguments)} if len(arguments) == 1:
             return Call(start=start, name=name, argument=str(next(iter(arguments.values()))).strip())
-    return Call(start=start, name="", argument="", wrong='an object with "name", and "arguments" with the one it takes')
+    return Call(start=start, name="", argument="", wrong='expected an object with "name" and "arguments" (exactly one)')

@@ -1,11 +1,11 @@
 """A customer's own environment: a Python file, run in sandboxed processes that stay warm.
 
     def prompt(split, ordinal, seed, params) -> {"text": …, "facts": {…}}, or "messages" and "tools" instead of "text"
-    def respond(prompt, turns), def conclude(prompt, turns) -> as own_judge has them
+    def respond(prompt, turns), def conclude(prompt, turns) -> as in own_judge.py
 
 Invariants:
-- the file never runs in an engine process, and is not even parsed in one;
-- what it raises, and a prompt of another shape, is a `GraderError` that shows the author where; so is a timeout;
+- no engine process runs the file or even parses it;
+- an exception of the file, a prompt of another shape and a timeout become a `GraderError` that shows the author where;
 - prompts and verdicts come from different processes, so a slow verdict delays no prompt.
 """
 
@@ -38,16 +38,16 @@ class Custom:
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
-        made = self._asked(split, ordinal)
-        if not isinstance(made, dict) or not _PROMPT_KEYS.issuperset(made) or ("text" in made) == ("messages" in made):
-            wanted = '{"text": …} or {"messages": […], "tools": […]}, with "facts": {…}'
-            raise _wrong(f"prompt: {wanted}, got {shown(made)}")
-        asked = {"prompt": made.get("text", made.get("messages")), "tools": made.get("tools")}
+        raw = self._call_prompt(split, ordinal)
+        if not isinstance(raw, dict) or not _PROMPT_KEYS.issuperset(raw) or ("text" in raw) == ("messages" in raw):
+            rule = '{"text": …} or {"messages": […], "tools": […]}, with "facts": {…}'
+            raise _prompt_error(f"prompt: {rule}, got {shown(raw)}")
+        row = {"prompt": raw.get("text", raw.get("messages")), "tools": raw.get("tools")}
         try:
-            question = question_of(asked, Columns(all_to_judge=True))
+            question = question_of(row, Columns(all_to_judge=True))
         except (ValueError, RecursionError) as error:
-            raise _wrong(f"prompt: {error}") from error
-        return sound_prompt(replace(question.as_prompt(split, ordinal), facts=_facts(made.get("facts", {}))))
+            raise _prompt_error(f"prompt: {error}") from error
+        return sound_prompt(replace(question.as_prompt(split, ordinal), facts=_check_facts(raw.get("facts", {}))))
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         return self._judge.respond(prompt, turns)
@@ -55,7 +55,7 @@ class Custom:
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
         return self._judge.conclude(prompt, turns)
 
-    def _asked(self, split: Split, ordinal: int) -> object:
+    def _call_prompt(self, split: Split, ordinal: int) -> object:
         try:
             return self._prompts.call("prompt", split, ordinal, self._seed, self._params)
         except GraderError as error:
@@ -64,7 +64,7 @@ class Custom:
             raise
 
     def _check(self) -> None:
-        """A file that cannot begin is refused before the job does."""
+        """Refuses a file without working prompts before the job begins."""
         try:
             train, held_out = (
                 {self.prompt(split, ordinal).text for ordinal in range(NUM_COMPARED)} for split in _SPLITS
@@ -74,17 +74,17 @@ class Custom:
                 raise
             raise ValueError(f"environment.code: {error}") from error
         if both := train & held_out:
-            raise ValueError(f"environment.code: a prompt is in both splits: {min(both)!r:.200}")
+            raise ValueError(f"environment.code: no prompt may be in both splits, got {min(both)!r:.200} in both")
 
 
 _SPLITS: Final[tuple[Split, Split]] = ("train", "held_out")
 
 
-def _facts(given: object) -> dict[str, str | int]:
+def _check_facts(given: object) -> dict[str, str | int]:
     if isinstance(given, dict) and all(isinstance(value, str | int) for value in given.values()):
         return given
-    raise _wrong(f"facts: texts and whole numbers by name, got {shown(given)}")
+    raise _prompt_error(f"facts: texts and whole numbers by name, got {shown(given)}")
 
 
-def _wrong(what: str) -> GraderError:
-    return GraderError(f"custom: {what}", retryable=False, blame="user_code")
+def _prompt_error(message: str) -> GraderError:
+    return GraderError(f"custom: {message}", retryable=False, blame="user_code")

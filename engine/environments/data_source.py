@@ -1,8 +1,8 @@
-"""The data that a job of the control plane may read.
+"""Resolves the data sets that a job of the control plane may read.
 
-Invariant: a name leads to what is built in, to a file directly in the store's `data` folder, or to a folder there whose
-files are its own, links followed. A path would let one team read another's data, or whatever else the nodes can read.
-Only `python -m engine run` takes paths.
+Invariant: a name resolves to built-in data, to a file directly in the store's `data` folder, or to a folder there whose
+files all lie in it, links resolved. A path could read another team's data, or anything that the nodes can read: only
+`python -m engine run` accepts paths.
 """
 
 import re
@@ -18,25 +18,25 @@ _QUESTIONS: Final = Path(__file__).parent / "questions"
 
 
 def located_data(spec: EnvironmentSpec, folder: Path | None) -> EnvironmentSpec:
-    """The spec with files in place of their names: built in, or of this folder; without one they are paths. Raises
-    `ValueError`."""
+    """The spec with names of data replaced by paths: built-in files, or files of `folder`; without a folder, other
+    values already are paths. Raises `ValueError`."""
     params = dict(spec.params)
     for key in files_of(spec.name):
-        said = params.get(key, "")
-        if said in BUILT_IN_DATA:
-            params[key] = str(_QUESTIONS / f"{said}.jsonl")
-        elif said != "" and folder is not None:
-            params[key] = str(_file(key, said, folder))
+        name = params.get(key, "")
+        if name in BUILT_IN_DATA:
+            params[key] = str(_QUESTIONS / f"{name}.jsonl")
+        elif name != "" and folder is not None:
+            params[key] = str(_resolve_file(key, name, folder))
     return spec.model_copy(update={"params": params})
 
 
-def _file(key: str, name: object, folder: Path) -> Path:
+def _resolve_file(key: str, name: object, folder: Path) -> Path:
     path, home = folder / str(name), folder.resolve()
-    is_there = path.is_file() or (path.is_dir() and key != "corpus")
-    if not _NAME.fullmatch(str(name)) or not is_there or path.resolve().parent != home:
-        raise ValueError(f"environment.params.{key}: a file in {folder}; got {name!r}")
+    exists = path.is_file() or (path.is_dir() and key != "corpus")
+    if not _NAME.fullmatch(str(name)) or not exists or path.resolve().parent != home:
+        raise ValueError(f"environment.params.{key}: the name of a file in {folder}, got {name!r}")
     if path.is_dir() and any(each.resolve().parent != path.resolve() for each in path.iterdir()):
         raise ValueError(
-            f"environment.params.{key}: a folder whose files are its own, got {name!r} with links to others"
+            f"environment.params.{key}: a folder without links to files elsewhere, got {name!r} with such links"
         )
     return path

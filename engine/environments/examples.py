@@ -1,9 +1,9 @@
-"""`python -m engine.environments.examples`: writes an example of every environment, as its page shows it.
+"""`python -m engine.environments.examples`: writes the example that each environment's page shows.
 
-    engine/spec/environment_examples.json    what was asked, what was said, and what the environment made of it
+    engine/spec/environment_examples.json    question, answers, and the environment's responses and rewards
 
-Invariant: answers are given here; questions, observations and rewards are the real environment's. A test makes them
-again, and compares.
+Invariant: the answers are written here; questions, observations and rewards come from the real environment. A test
+regenerates the file and compares.
 """
 
 import json
@@ -24,7 +24,7 @@ FILE: Final = SPEC / "environment_examples.json"
 TEMPLATES: Final = SPEC / "templates"
 SEED: Final = 0
 Answer = Callable[[Sequence[str]], str]
-"""Given all that was asked so far, the next turn."""
+"""From the prompt and all observations so far to the next turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,36 +34,36 @@ class Example:
     poor: Answer
 
 
-def summed(asked: Sequence[str]) -> str:
-    """As the built-in model says it, and right."""
+def summed(inputs: Sequence[str]) -> str:
+    """The right answer, in the built-in model's format."""
     total, chain = 0, [0]
-    for text in asked:
+    for text in inputs:
         terms = [int(term) for term in re.findall(r"\d+", text)]
         chain = [(total + each) % MODULUS for each in running_sums(terms)]
         total = chain[-1]
     return answer_text(chain)
 
 
-def slipped(asked: Sequence[str]) -> str:
+def slipped(inputs: Sequence[str]) -> str:
     """Off by one at the end."""
-    *before, last = [int(each) for each in re.findall(r"\d+", summed(asked))]
+    *before, last = [int(each) for each in re.findall(r"\d+", summed(inputs))]
     return answer_text([*before, (last + 1) % MODULUS])
 
 
-def by_calculator(asked: Sequence[str]) -> str:
-    *_, question = re.findall(r"What is (.*)\?", asked[0])
-    if len(asked) == 1:
+def by_calculator(inputs: Sequence[str]) -> str:
+    *_, question = re.findall(r"What is (.*)\?", inputs[0])
+    if len(inputs) == 1:
         return f"<tool>calculator {question}</tool>"
-    return f"<answer>{re.findall(r'<result>(.*)</result>', asked[-1])[0]}</answer>"
+    return f"<answer>{re.findall(r'<result>(.*)</result>', inputs[-1])[0]}</answer>"
 
 
-def by_heart(asked: Sequence[str]) -> str:
+def by_guess(inputs: Sequence[str]) -> str:
     return "<answer>about 4000</answer>"
 
 
-def chain_sum(asked: Sequence[str]) -> str:
-    said = asked[0].rpartition(":")[2]
-    return str(sum(int(sign + digits) for sign, digits in re.findall(r"([+-]?) ?(\d+)", said)))
+def chain_sum(inputs: Sequence[str]) -> str:
+    terms = inputs[0].rpartition(":")[2]
+    return str(sum(int(sign + digits) for sign, digits in re.findall(r"([+-]?) ?(\d+)", terms)))
 
 
 def examples() -> dict[str, Example]:
@@ -76,39 +76,39 @@ def examples() -> dict[str, Example]:
         [
             of("running_sums", summed, slipped),
             of("tool_sums", summed, slipped, turns=3, waits="none"),
-            of("reasoning_gym", chain_sum, lambda asked: "I do not know.", task="chain_sum"),
+            of("reasoning_gym", chain_sum, lambda inputs: "I do not know.", task="chain_sum"),
             of("jsonl", summed, slipped, data="demo/sums", verifier="numeric"),
             of("graded", summed, slipped, code="own_judge.py", data="demo/sums"),
-            of("tools", by_calculator, by_heart),
+            of("tools", by_calculator, by_guess),
             of("custom", summed, slipped, code="own_code.py"),
         ]
     )
 
 
-def tried(name: str) -> dict[str, Any]:
-    """What the environment makes of both answers to its first question."""
+def run_example(name: str) -> dict[str, Any]:
+    """The environment's first question, with both answers and its responses to them."""
     example = examples()[name]
     environment = make_environment(example.spec, seed=SEED, data_folder=None)
     prompt = environment.prompt("train", 0)
 
-    def answered(answer: Answer) -> dict[str, Any]:
-        asked, turns = [prompt.text], [Turn(text=answer([prompt.text]))]
-        while isinstance(judged := environment.respond(prompt, turns), Observation):
-            asked.append(judged.text)
-            turns.append(Turn(text=answer(asked)))
-        said = [{"model": turn.text, "then": then} for turn, then in zip(turns, [*asked[1:], ""], strict=True)]
-        return {"turns": said, "reward": judged.reward, "parts": dict(judged.parts), "remark": judged.remark}
+    def play(answer: Answer) -> dict[str, Any]:
+        inputs, turns = [prompt.text], [Turn(text=answer([prompt.text]))]
+        while isinstance(response := environment.respond(prompt, turns), Observation):
+            inputs.append(response.text)
+            turns.append(Turn(text=answer(inputs)))
+        rows = [{"model": turn.text, "then": then} for turn, then in zip(turns, [*inputs[1:], ""], strict=True)]
+        return {"turns": rows, "reward": response.reward, "parts": dict(response.parts), "remark": response.remark}
 
     return {
         "params": dict(example.spec.params),
         "code": example.spec.code,
         "asked": prompt.text,
-        "answers": [answered(example.good), answered(example.poor)],
+        "answers": [play(example.good), play(example.poor)],
     }
 
 
 def main() -> int:
-    FILE.write_text(json.dumps({name: tried(name) for name in examples()}, indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text(json.dumps({name: run_example(name) for name in examples()}, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Questions from files, judged by a customer's own function: every column of a row is handed to it."""
+"""Questions from files, judged by a customer's own function, which receives every column of the row."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Self
@@ -22,7 +22,7 @@ class Graded:
         data = DataParams.of(reader, all_to_judge=True)
         reader.finish()
         if not data.data:
-            raise ValueError("graded: data: the name of a file of questions, or of a folder of them; it is required")
+            raise ValueError("graded: data: required, the name of a file of questions or of a folder of such files")
         judge = OwnJudge(cls.name, code=code, timeout_s=timeout_s)
         return cls(questions=data.opened(seed=seed), judge=judge)
 

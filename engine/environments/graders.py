@@ -1,15 +1,15 @@
-"""Calls into the sandbox on behalf of a grader, and whose fault it is where one has no value.
+"""Calls into the sandbox on behalf of a grader, and the blame for calls that return no value.
 
-    the sandbox did not start           `GraderError`, the platform's
-    the text that is judged broke it    `SpoiltByText`: such a text is worth nothing
-    the host had no core for it         `GraderError`, the platform's
+    the sandbox did not start           `GraderError`, the platform's fault
+    the judged text broke the call      `SpoiltByText`: reward 0
+    the host had no core for the call   `GraderError`, the platform's fault
     everything else                     `GraderError`, never a reward of 0
 
-A text that could make its judge fail, and had no reward for it, would choose when it is judged.
+If a text that breaks its judge had no reward, a model could choose when it is judged.
 
-Invariant: a text is blamed only where every call has a process of its own: that raised, crashed, or used up its memory
-or its time of the processor. Time that passed while others had the processor is nobody's: a call that never got enough
-of it has no verdict, and is the platform's to ask again.
+Invariant: a text is blamed only where every call has a process of its own, and only if that process raised, crashed,
+or used up its memory or its processor time. Time while other processes had the processor is blamed on no text: a call
+that never got enough of the processor has no verdict, and the platform retries it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, St
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _INSIDE = Path(__file__).parent / "sandbox" / "inside"
-MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; one that hangs must not hold the others up for a minute
-CPU_SHARE: Final = 1 / 2  # of a call's own time, so that a text's own limit comes first
+MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; a hanging one must not block the others for a minute
+CPU_SHARE: Final = 1 / 2  # of a call's own time, so that the text's limit is reached before the call's
 
 
 def inside_file(name: str) -> str:
@@ -32,15 +32,15 @@ def inside_file(name: str) -> str:
 
 
 class SpoiltByText(Exception):
-    """The text that was judged broke its own judgement."""
+    """The judged text broke its judge."""
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict(reward=0.0, parts={}, trusted=True, remark=f"it could not be judged: {self}"[:500])
+        return Verdict(reward=0.0, parts={}, trusted=True, remark=f"the answer could not be judged: {self}"[:500])
 
 
 class SandboxedGrader:
-    """Functions of one file, called in warm sandboxed processes. For any number of threads.
+    """Functions of one file, called in warm sandboxed processes. Safe for any number of threads.
 
     `timeout_s` bounds a call's own time.
     """
@@ -57,7 +57,7 @@ class SandboxedGrader:
         size: int = 1,
         most: int = 0,
     ) -> None:
-        """`beside`: further files, which `main` may import. `most`: processes, where calls wait for some that sleep."""
+        """`beside`: files that `main` may import. `most`: processes at most, once calls wait for sleeping ones."""
         require_bubblewrap()
         self._timeout_s = timeout_s
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
@@ -72,7 +72,7 @@ class SandboxedGrader:
 
 
 class TextJudge:
-    """A function of a file of ours that looks at a model's text, each call in a process of its own."""
+    """A function of one of our files that judges a model's text, each call in a process of its own."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TextJudge:
         beside: Sequence[str] = (),
         size: int,
     ) -> None:
-        """`beside`: names of further files inside."""
+        """`beside`: names of files in `sandbox/inside` that `main` may import."""
         require_bubblewrap()
         self._function, self._timeout_s = function, timeout_s
         self._cpu_s = min(MOST_CPU_S, CPU_SHARE * timeout_s)
@@ -106,10 +106,10 @@ class TextJudge:
 
 
 def grader_error(what: str, error: CallFailed) -> GraderError:
-    """A process that ended may do better next time; code that raised will raise again, and a hunger stays."""
+    """Retryable if the process ended. Not if the code raised or used up memory or processor time: it would again."""
     outcome = error.outcome
-    hopeless = outcome is None or isinstance(outcome, OutOfMemory)
-    hopeless = hopeless or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
+    is_final = outcome is None or isinstance(outcome, OutOfMemory)
+    is_final = is_final or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
     kind: FailureKind = "timeout" if isinstance(outcome, TimedOut | Starved) else "error"
     blame: Blame = "infrastructure" if isinstance(outcome, Refused | Starved) else "reward"
-    return GraderError(f"{what}: {error}", retryable=not hopeless, kind=kind, blame=blame)
+    return GraderError(f"{what}: {error}", retryable=not is_final, kind=kind, blame=blame)

@@ -1,11 +1,11 @@
 """Any task of reasoning-gym by name, judged by the task's own scorer.
 
 Invariants:
-- a question comes from an index that is drawn from (seed, split, ordinal), and is taken only if its text belongs to
-  the split; so no question is in both, whatever the seed;
-- reasoning-gym is imported in the sandbox alone, and no scorer evaluates what the model wrote (inside/gym.py);
-- every score has a process of its own, so no answer can change how the next one is judged; one that its scorer chokes
-  on is worth nothing;
+- a question's index is drawn from (seed, split, ordinal), and the question is used only if its text hashes to the
+  split; so no question is in both splits, whatever the seed;
+- reasoning-gym is imported in the sandbox only, and no scorer evaluates what the model wrote (inside/gym.py);
+- every score has a process of its own, so no answer can change how the next one is judged; an answer that breaks its
+  scorer has reward 0;
 - questions and scores come from different processes, so a scorer that hangs delays no question.
 """
 
@@ -20,7 +20,7 @@ from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.splits import check_asked, split_of_text
 
-HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws, and some tasks need a tenth of a second for one
+HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws on average, of up to a tenth of a second each
 MAX_DRAWS: Final = 200
 PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
@@ -73,13 +73,13 @@ class ReasoningGym:
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
         if len(turns) != 1:
             raise ValueError(f"turns: reasoning_gym has exactly one, got {len(turns)}")
-        said = turns[0].text.strip()
+        answer = turns[0].text.strip()
         try:
-            score = self._scores.judge(self._task, self._params, prompt.facts["index"], said)
+            score = self._scores.judge(self._task, self._params, prompt.facts["index"], answer)
         except SpoiltByText as spoilt:
             return spoilt.verdict
         if not isinstance(score, int | float) or not 0 <= score <= 1:
-            return SpoiltByText("its score is no number from 0 to 1").verdict
+            return SpoiltByText("its score is not a number from 0 to 1").verdict
         return Verdict(reward=float(score), parts={"score": float(score)}, trusted=True, remark=f"score {score:g}")
 
     def _check(self) -> None:
@@ -92,4 +92,4 @@ class ReasoningGym:
         except GraderError as error:
             if error.blame == "infrastructure":
                 raise
-            raise ValueError(f"reasoning_gym: {self._task} does not take {self._params}: {error}") from error
+            raise ValueError(f"reasoning_gym: {self._task} does not accept {self._params}: {error}") from error

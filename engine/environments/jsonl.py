@@ -24,7 +24,7 @@ class Jsonl:
         verify = make_verifier(reader, timeout_s=timeout_s)
         reader.finish()
         if not data.data:
-            raise ValueError("jsonl: data: the name of a file of questions, or of a folder of them; it is required")
+            raise ValueError("jsonl: data: required, the name of a file of questions or of a folder of such files")
         return cls(questions=data.opened(seed=seed), verify=verify)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:

@@ -3,11 +3,11 @@
     def respond(prompt, turns) -> {"observation": …, "role": …} or {"reward": …, "parts": {…}, "remark": …}
     def conclude(prompt, turns) -> {"reward": …, "parts": {…}, "remark": …}     optional: judges truncated trajectories
 
-An observation may also say which "tool" the turn called, with which "arguments", and the "error" that it met: texts for
-whoever reads the trajectory.
+An observation may also name the "tool" that the turn called, its "arguments" and its "error": texts that the
+trajectory's page shows.
 
-Invariant: what it raises, and an answer of another shape, is a `GraderError` that shows the author where; so is a
-timeout.
+Invariant: an exception of the function, a return value of another shape and a timeout become a `GraderError` that
+shows the author where.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ if "conclude" not in globals():
     def conclude(prompt, turns):
         return None
 """
-_OF_A_CALL: Final = ("tool", "arguments", "error")
-_OBSERVATION_KEYS: Final = frozenset({"observation", "role", *_OF_A_CALL})
+_CALL_KEYS: Final = ("tool", "arguments", "error")
+_OBSERVATION_KEYS: Final = frozenset({"observation", "role", *_CALL_KEYS})
 _VERDICT_KEYS: Final = frozenset({"reward", "parts", "remark", "trusted"})
 
 
@@ -34,7 +34,7 @@ class OwnJudge:
     def __init__(self, environment: str, *, code: str, timeout_s: float) -> None:
         """Raises `ValueError`."""
         if not code.strip():
-            raise ValueError(f"{environment}: environment.code: a Python file that defines respond, got nothing")
+            raise ValueError(f"{environment}: environment.code: required, a Python file that defines respond")
         self._environment = environment
         capacity = host_capacity()
         self._processes = SandboxedGrader(
@@ -42,25 +42,25 @@ class OwnJudge:
         )
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
-        said = self._call("respond", prompt, turns)
-        if isinstance(said, dict) and "observation" in said and set(said) <= _OBSERVATION_KEYS:
-            text, role = said["observation"], said.get("role", "user")
-            told = {name: said.get(name, "") for name in _OF_A_CALL}
-            if all(isinstance(each, str) for each in (text, *told.values())) and role in ("user", "tool"):
-                return Observation(text=text, role=role, **told)
-        if isinstance(said, dict) and "reward" in said and set(said) <= _VERDICT_KEYS:
-            return self._verdict(said)
-        raise self._wrong(
-            'respond: {"observation": …, "role": "user" or "tool"} or {"reward": …, "parts": …, "remark": …}', said
+        response = self._call("respond", prompt, turns)
+        if isinstance(response, dict) and "observation" in response and set(response) <= _OBSERVATION_KEYS:
+            text, role = response["observation"], response.get("role", "user")
+            call = {name: response.get(name, "") for name in _CALL_KEYS}
+            if all(isinstance(each, str) for each in (text, *call.values())) and role in ("user", "tool"):
+                return Observation(text=text, role=role, **call)
+        if isinstance(response, dict) and "reward" in response and set(response) <= _VERDICT_KEYS:
+            return self._as_verdict(response)
+        raise self._shape_error(
+            'respond: {"observation": …, "role": "user" or "tool"} or {"reward": …, "parts": …, "remark": …}', response
         )
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
-        said = self._call("conclude", prompt, turns)
-        if said is None:
-            return replace(UNFINISHED, remark=f"{UNFINISHED.remark}; a function `conclude` would have judged it")
-        if isinstance(said, dict) and "reward" in said and set(said) <= _VERDICT_KEYS:
-            return self._verdict(said)
-        raise self._wrong('conclude: {"reward": …, "parts": …, "remark": …}', said)
+        verdict = self._call("conclude", prompt, turns)
+        if verdict is None:
+            return replace(UNFINISHED, remark=f"{UNFINISHED.remark}; define `conclude` to judge such trajectories")
+        if isinstance(verdict, dict) and "reward" in verdict and set(verdict) <= _VERDICT_KEYS:
+            return self._as_verdict(verdict)
+        raise self._shape_error('conclude: {"reward": …, "parts": …, "remark": …}', verdict)
 
     def _call(self, function: str, prompt: Prompt, turns: Sequence[Turn]) -> object:
         document = {
@@ -71,18 +71,18 @@ class OwnJudge:
         }
         return self._processes.call(function, document, [turn.text for turn in turns])
 
-    def _verdict(self, said: Mapping[str, object]) -> Verdict:
-        reward, parts, remark = said["reward"], said.get("parts", {}), said.get("remark", "")
+    def _as_verdict(self, response: Mapping[str, object]) -> Verdict:
+        reward, parts, remark = response["reward"], response.get("parts", {}), response.get("remark", "")
         if not is_number(reward):
-            raise self._wrong(f"reward: a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", reward)
+            raise self._shape_error(f"reward: a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", reward)
         if not isinstance(parts, dict) or not all(is_number(part) and 0 <= part <= 1 for part in parts.values()):
-            raise self._wrong("parts: numbers from 0 to 1 by name", parts)
+            raise self._shape_error("parts: numbers from 0 to 1 by name", parts)
         return Verdict(
             reward=float(reward),  # type: ignore[arg-type]
             parts={name: float(part) for name, part in parts.items()},
-            trusted=said.get("trusted", True) is True,
+            trusted=response.get("trusted", True) is True,
             remark=remark if isinstance(remark, str) else shown(remark),
         )
 
-    def _wrong(self, wanted: str, got: object) -> GraderError:
-        return GraderError(f"{self._environment}: {wanted}, got {shown(got)}", retryable=False)
+    def _shape_error(self, rule: str, got: object) -> GraderError:
+        return GraderError(f"{self._environment}: {rule}, got {shown(got)}", retryable=False)

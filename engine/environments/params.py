@@ -1,6 +1,6 @@
-"""An environment's parameters, as `engine.spec.environment_params` has them.
+"""Reads and validates an environment's parameters by their rows in `engine.spec.environment_params`.
 
-Invariant: a wrong parameter is a `ValueError` that names it, the value given and the values that would be accepted.
+Invariant: a wrong parameter raises a `ValueError` that names it, the value given and the values that are accepted.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ class ParamReader:
 
     def text(self, name: str) -> str:
         assert self._rows[name].kind != "file", f"{name} names a data set: read it by file()"
-        return str(self._taken(name))
+        return str(self._validated(name))
 
     def file(self, name: str) -> Path | None:
-        """Where `located_data` found what the parameter names: only rows of kind "file" are looked up and confined to
-        a team's own. None: it names nothing."""
-        assert self._rows[name].kind == "file", f"{name} is opened, and its row in environment_params says no file"
-        path = str(self._taken(name))
+        """The path that `located_data` put in place of the name: it resolves rows of kind "file" only, and only within
+        a team's own data. None: the parameter is empty."""
+        assert self._rows[name].kind == "file", f"{name} is opened as a file, but its row's kind is not file"
+        path = str(self._validated(name))
         return Path(path) if path else None
 
     def number(self, name: str) -> float:
-        return float(self._taken(name))
+        return float(self._validated(name))
 
     def whole(self, name: str) -> int:
-        return int(self._taken(name))
+        return int(self._validated(name))
 
     def the_rest(self) -> dict[str, Value]:
         return {name: value for name, value in self._params.items() if name not in self._rows}
@@ -42,7 +42,7 @@ class ParamReader:
             accepted = ", ".join(self._rows) or "none"
             raise ValueError(f"{self._environment}: unknown parameter {name!r}; choose from {accepted}")
 
-    def _taken(self, name: str) -> Value:
+    def _validated(self, name: str) -> Value:
         row = self._rows[name]
         value = self._params.get(name, row.default)
         if (wrong := row.wrong(value)) is not None:

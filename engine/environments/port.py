@@ -1,15 +1,15 @@
-"""The border of every environment: a question, the answers to it, their worth.
+"""The port of every environment: a prompt, the model's turns, and their verdict.
 
-A trajectory is a prompt, then turns of the model, each answered by `respond` with an `Observation` (go on, here is
-what happened) or a `Verdict` (the end). A single-turn environment answers its first turn with a verdict.
+A trajectory is a prompt, then turns of the model. `respond` answers each turn with an `Observation`, which the next
+turn reads, or with a `Verdict`, which ends the trajectory. A single-turn environment answers its first turn with one.
 
 Invariants:
 - `prompt` is a pure function of (the environment's seed and parameters, split, ordinal); any process can rebuild it;
 - no prompt is in both splits, whatever the seed;
 - `respond` and `conclude` keep no state between calls: they are given all turns so far, so a trajectory can move
   between hosts;
-- a grader that crashes or runs out of time raises `GraderError`; it never answers with reward 0, unless the text that
-  it judged is what broke it: a model could otherwise choose to have no reward.
+- a grader that crashes or times out raises `GraderError`. It returns reward 0 only if the judged text broke it: a
+  model could otherwise choose to have no reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 Split = Literal["train", "held_out"]
 
 Message = Mapping[str, Any]
-"""As chat templates take it: `role`, `content`, and what else the model's own template knows."""
+"""As chat templates take it: `role`, `content`, and any field that the model's own template reads."""
 Tool = Mapping[str, Any]
-"""What a tool is called, does and takes, as a JSON schema, for the chat template."""
+"""A tool's JSON schema (name, description, parameters) for the chat template."""
 Role = Literal["user", "tool"]
 
 FailureKind = Literal["timeout", "error"]
-"""The reason for no verdict: it took too long, or something else went wrong."""
+"""Why there is no verdict: a timeout, or any other error."""
 Blame = Literal["user_code", "reward", "infrastructure"]
-"""At fault is the environment's code or data, its judge, or something of ours; a class of failure."""
+"""The class of the failure: the environment's code or data, its judge, or the platform."""
 
 
 class GraderError(Exception):
@@ -45,36 +45,36 @@ class Prompt:
     split: Split
     ordinal: int
     text: str
-    """Under a chat template what a user says, unless there are messages."""
+    """Under a chat template the content of a user's message, unless there are messages."""
     facts: Mapping[str, str | int]
     """The data that the grader needs to judge an answer; never shown to the model.
 
-    Whoever asks `respond` may add `sample`, the number of the trajectory in its group: waits are drawn by it.
+    The caller of `respond` may add `sample`, the number of the trajectory in its group: waits are drawn by it.
     """
     messages: tuple[Message, ...] = ()
-    """What is said instead of the text, where there is a chat template."""
+    """Replace the text where there is a chat template."""
     tools: tuple[Tool, ...] = ()
-    """Those that a chat template tells the model of."""
+    """The tools that a chat template describes to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     text: str
-    """The model's text, end token included where the tokenizer gives it a text."""
+    """The model's text, including the end token if the tokenizer decodes that to text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     text: str
     role: Role = "user"
-    """Who says it, to a chat template."""
-    # For people, like what follows; no model reads it but where it is part of the text:
+    """The role of the message under a chat template."""
+    # The fields below are for display; the model reads them only where the text repeats them:
     tool: str = ""
-    """The tool that the turn called, and that this answers for; empty: none."""
+    """The tool that the turn called, whose result this is; empty: none."""
     arguments: str = ""
-    """Of that call, as the model wrote them."""
+    """The arguments of that call, as the model wrote them."""
     error: str = ""
-    """What went wrong with the call; empty: nothing."""
+    """The error of the call; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class Verdict:
     parts: Mapping[str, float]
     """Named measurements behind the reward, each in 0..1, for charts; the reward need not be their sum."""
     trusted: bool
-    """False where the answer could have tampered with the grader: the reward is kept and shown, and nothing is
-    learned from it."""
+    """False where the answer could have tampered with the grader: the reward is stored and shown, but not trained
+    on."""
     remark: str
     """One sentence for a person."""
 
@@ -103,7 +103,7 @@ class JudgesUnfinished(Protocol):
     """An environment that judges truncated trajectories. Other environments give them reward 0."""
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
-        """Called when `respond` returned an observation and the model has no tokens or no context left for a turn."""
+        """Called when `respond` returned an observation but the model has no tokens or no context left for a turn."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Environments by name: the one place that knows them all.
+"""Environments by name: the one place that lists them all.
 
-Invariant: an unknown name or parameter is a `ValueError` that lists what would be accepted; so is a machine without a
-sandbox, where the environment needs one.
+Invariant: an unknown name or parameter raises a `ValueError` that lists what is accepted. A machine without a sandbox
+raises one too, if the environment needs a sandbox.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,41 +50,41 @@ _OBSERVES: Final[Mapping[str, Role]] = {
 
 
 def observed_as(spec: EnvironmentSpec) -> Role | None:
-    """Who says, to a chat template, what the environment answers to a turn; None: nobody, it has one turn. A custom one
-    may choose another."""
+    """The role of the environment's observations under a chat template, which a customer's code may override. None:
+    the environment has one turn."""
     return _OBSERVES.get(spec.name)
 
 
 def told_tools(spec: EnvironmentSpec) -> tuple[Tool, ...]:
-    """Those that a chat template is to tell the model of, by the environment's parameters."""
-    is_told = spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
-    return calls_by(str(spec.params["calls"])).described(TOOLS[:1]) if is_told else ()
+    """The tools that the environment's parameters have a chat template describe."""
+    has_schemas = spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
+    return calls_by(str(spec.params["calls"])).tool_schemas(TOOLS[:1]) if has_schemas else ()
 
 
 def has_questions(spec: EnvironmentSpec) -> bool:
-    """Of a customer's files."""
+    """True if the questions come from a customer's files."""
     return spec.name in (Jsonl.name, Graded.name, Tools.name) and bool(spec.params.get("data"))
 
 
 def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: Accept) -> None:
-    """All, each shown to `accept` as its environment asks it. Raises `ValueError`, which names every bad row."""
+    """Reads all questions and calls `accept` with each final prompt. Raises a `ValueError` that names the bad rows."""
     located = located_data(spec, data_folder)
     uses_tools = spec.name == Tools.name
     reader = ParamReader(spec.name, located.params)
     data = DataParams.of(reader, all_to_judge=spec.name == Graded.name, brings_tools=not uses_tools)
     calls = calls_by(str(spec.params.get("calls", MARKS)))
 
-    def as_asked(asked: Prompt) -> Prompt:
+    def final(prompt: Prompt) -> Prompt:
         try:
-            return sound_prompt(with_rules(asked, calls, TOOLS) if uses_tools else asked)
+            return sound_prompt(with_rules(prompt, calls, TOOLS) if uses_tools else prompt)
         except GraderError as error:
             raise ValueError(str(error)) from error
 
-    data.opened(seed=0, accept=lambda asked: accept(as_asked(asked)))
+    data.opened(seed=0, accept=lambda prompt: accept(final(prompt)))
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:
-    """With a data folder, files are named and lie there; without one (`python -m engine run`) they are paths."""
+    """`data_folder`: the files' names are resolved there; None (`python -m engine run`): they are paths."""
     if spec.name not in _MAKERS:
         raise ValueError(f"environment: unknown name {spec.name!r}; choose from {', '.join(ENVIRONMENT_NAMES)}")
     return _MAKERS[spec.name](seed, located_data(spec, data_folder))

@@ -1,4 +1,4 @@
-"""Running sums: add up K digits one by one, saying every sum on the way.
+"""Running sums: add up K digits one by one, writing every sum on the way.
 
     prompt    3 + 8 + 5 =
     answer     3 → 11 → 16.
@@ -7,10 +7,10 @@ Sums are kept modulo 100. K is log-normal (median 6, at most 64), so answers are
 about eight times the median, as in real reasoning data, and anyone can check an answer by eye.
 
 Invariants:
-- reward is 1 if every sum is right, and 0 otherwise (judging the last sum and the number of steps alone would pay two
-  slips that cancel out, and a third of the demo model's first rewards were such luck);
-- the closing full stop may be missing: it is the end token, and engines differ in whether they hand that over;
-- the split of a prompt follows from its terms alone, so that train and held-out are disjoint over all seeds.
+- the reward is 1 if every sum is right, otherwise 0 (judging only the last sum and the number of steps would reward two
+  slips that cancel out, as in a third of the demo model's first rewards);
+- the closing full stop may be missing: it is the end token, which some engines do not return;
+- the split of a prompt follows from its terms alone, so train and held-out are disjoint over all seeds.
 """
 
 import hashlib
@@ -69,14 +69,14 @@ class RunningSums:
     @classmethod
     def from_params(cls, seed: int, params: Params) -> Self:
         reader = ParamReader(cls.name, params)
-        made = cls(
+        environment = cls(
             seed=seed,
             median_terms=reader.number("median_terms"),
             sigma=reader.number("sigma"),
             max_terms=reader.whole("max_terms"),
         )
         reader.finish()
-        return made
+        return environment
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         if split not in ("train", "held_out"):
@@ -87,7 +87,7 @@ class RunningSums:
         rng = random.Random(f"running_sums/{self._seed}/{split}/{ordinal}")
         num_terms = self._draw_num_terms(rng)
         terms = _draw_terms(rng, num_terms)
-        while split_of(terms) != split:  # the length stays, so that both splits have the same lengths
+        while split_of(terms) != split:  # keeps the number of terms: its distribution is the same in both splits
             terms = _draw_terms(rng, num_terms)
         facts: dict[str, str | int] = {"terms": " ".join(map(str, terms)), "end": sum(terms) % MODULUS}
         return Prompt(split=split, ordinal=ordinal, text=prompt_text(terms), facts=facts)
@@ -106,34 +106,34 @@ def grade(terms: Sequence[int], answer: str) -> Verdict:
     due = running_sums(terms)
     chain = answer.rstrip().removesuffix(FULL_STOP)
     well_formed = _CHAIN.fullmatch(chain) is not None
-    said = [int(step) for step in chain.split(ARROW)] if well_formed else []
-    right_end = well_formed and said[-1] == due[-1]
-    right_steps = len(said) == len(due)
-    num_right = sum(a == b for a, b in zip(said, due, strict=False))
+    sums = [int(step) for step in chain.split(ARROW)] if well_formed else []
+    right_end = well_formed and sums[-1] == due[-1]
+    right_steps = len(sums) == len(due)
+    num_right = sum(a == b for a, b in zip(sums, due, strict=False))
     return Verdict(
-        reward=float(said == due),
+        reward=float(sums == due),
         parts={
             "well_formed": float(well_formed),
             "right_end": float(right_end),
             "right_steps": float(right_steps),
-            "share_of_steps_right": num_right / max(len(said), len(due)),
+            "share_of_steps_right": num_right / max(len(sums), len(due)),
         },
         trusted=True,
-        remark=_remark(due, said),
+        remark=_describe(due, sums),
     )
 
 
-def _remark(due: Sequence[int], said: Sequence[int]) -> str:
-    if not said:
+def _describe(due: Sequence[int], sums: Sequence[int]) -> str:
+    if not sums:
         return "not a chain of sums"
-    slip = next((i for i, (a, b) in enumerate(zip(said, due, strict=False)) if a != b), None)
-    if said == due:
+    slip = next((i for i, (a, b) in enumerate(zip(sums, due, strict=False)) if a != b), None)
+    if sums == due:
         return f"right: {due[-1]} in {len(due)} steps"
     if slip is not None:
-        return f"step {slip + 1} said {said[slip]}, should be {due[slip]}"
-    if len(said) < len(due):
-        return f"gave up after {len(said)} of {len(due)} steps"
-    return f"went on for {len(said)} steps, {len(due)} were asked"
+        return f"step {slip + 1} is {sums[slip]}, should be {due[slip]}"
+    if len(sums) < len(due):
+        return f"stopped after {len(sums)} of {len(due)} steps"
+    return f"{len(sums)} steps instead of {len(due)}"
 
 
 def _draw_terms(rng: random.Random, num_terms: int) -> list[int]:
@@ -144,5 +144,5 @@ def _terms_of(prompt: Prompt) -> list[int]:
     try:
         return [int(term) for term in str(prompt.facts["terms"]).split()]
     except (KeyError, ValueError) as error:
-        # The facts are the engine's own; asking again cannot repair them.
+        # The engine wrote the facts itself, so a retry cannot repair them.
         raise GraderError(f"running_sums: prompt {prompt.ordinal} has no readable terms", retryable=False) from error

@@ -1,10 +1,10 @@
-"""Search over a given corpus: BM25 in plain Python, over documents of a JSONL file.
+"""The search tool: BM25 in plain Python over the documents of a JSONL file.
 
     {"title": "Paris", "text": "Paris is the capital of France."}
 
 Invariants:
-- the same corpus and the same query give the same documents in the same order, in every process;
-- a file with a bad line is refused before the job begins, with file and line.
+- the same corpus and the same query return the same documents in the same order, in every process;
+- a file with a bad line is refused before the job begins; the error names file and line.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-MAX_BYTES: Final = 256 << 20  # the index lies in memory, at about three times the text
+MAX_BYTES: Final = 256 << 20  # the index is in memory and takes about three times the text
 _K1, _B = 1.5, 0.75  # the values of most implementations, from Robertson's experiments
 _WORD: Final = re.compile(r"\w+")
 
@@ -30,7 +30,7 @@ class Corpus:
     def __init__(self, path: Path) -> None:
         self._documents = _read(path)
         self._lengths: list[int] = []
-        # word -> documents and how often it stands in each, as flat pairs
+        # word -> flat pairs: a document's index, the word's count in it
         self._postings: dict[str, array[int]] = {}
         for at, document in enumerate(self._documents):
             words = _words(f"{document.title} {document.text}")
@@ -59,7 +59,7 @@ def _words(text: str) -> list[str]:
 def _read(path: Path) -> list[Document]:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"corpus: {path.name} is larger than {MAX_BYTES >> 20} MiB")
+            raise ValueError(f"corpus: {path.name} is larger than {MAX_BYTES >> 20} MiB; use a smaller one")
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ValueError(f"corpus: {path.name} cannot be read: {error.strerror}") from error
@@ -77,4 +77,4 @@ def _parsed(line: bytes, where: str) -> Document:
     match fields:
         case {"text": str(text)} if isinstance(fields.get("title", ""), str):
             return Document(title=fields.get("title", ""), text=text)
-    raise ValueError(f'{where}: an object with "text", and "title" if you like')
+    raise ValueError(f'{where}: expected an object with "text" and optionally "title", both texts')

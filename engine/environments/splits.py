@@ -1,9 +1,9 @@
-"""Splits: the prompts that are held out, and the order in which the others are asked.
+"""Splits: which prompts are held out, and the order in which prompts are drawn.
 
 Invariants:
-- a prompt's split follows from its text alone, so no seed and no order of lines can bring it into both;
-- in every lap each prompt is asked exactly once, in an order that depends on the seed and the lap; the order is
-  computed, not stored, so that a hundred million prompts cost no more than ten.
+- a prompt's split follows from its text alone, so no seed and no order of lines can put it into both;
+- every lap draws each prompt exactly once, in an order that depends on the seed and the lap; the order is computed,
+  not stored, so a hundred million prompts cost no more than ten.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ def split_of_text(text: str, held_out_share: float) -> Split:
 
 
 def place_in_order(ordinal: int, num: int, seed: str) -> int:
-    """The index, among `num` prompts, of the one that is asked at this ordinal."""
+    """The index, among `num` prompts, of the prompt that is drawn at this ordinal."""
     lap, at = divmod(ordinal, num)
     half_bits = max((num - 1).bit_length() + 1, 2) // 2
-    while True:  # the permutation is of the next power of four; walk on until it lands inside
+    while True:  # the permutation is of the next power of four; apply it until the index is below num
         at = _permuted(at, half_bits, f"{seed}/{lap}")
         if at < num:
             return at

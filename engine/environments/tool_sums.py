@@ -1,4 +1,4 @@
-"""Tool sums: running sums over several turns, with a tool that takes its time between them.
+"""Tool sums: running sums over several turns, with a wait for a tool between them.
 
     prompt    3 + 8 =
     answer     3 → 11.
@@ -9,12 +9,12 @@
     tool       + 9 =
     answer     → 25.
 
-It speaks the vocabulary of the demo model, and any answer leads on to the next turn, right or wrong: so the demo model
-can run it untrained, and the work of a trajectory is set by the seed alone. The benchmark of schedules runs on it.
+It uses the demo model's vocabulary, and any answer leads to the next turn, right or wrong: so an untrained demo model
+can run it, and the seed alone sets the work of a trajectory. The benchmark of schedules runs on it.
 
 Invariants:
-- a turn is right if its last number is the sum so far, modulo 100; the reward is the share of turns that are;
-- a trajectory has exactly `turns` turns, and one wait between two of them;
+- a turn is right if its last number is the sum so far, modulo 100; the reward is the share of right turns;
+- a trajectory has exactly `turns` turns, with one wait between two turns;
 - the split of a prompt follows from its terms alone.
 """
 
@@ -53,7 +53,7 @@ class ToolSums:
     @classmethod
     def from_params(cls, seed: int, params: Params) -> Self:
         reader = ParamReader(cls.name, params)
-        made = cls(
+        environment = cls(
             seed=seed,
             turns=reader.whole("turns"),
             waits=cast(WaitKind, reader.text("waits")),
@@ -61,13 +61,13 @@ class ToolSums:
             wait_sigma=reader.number("wait_sigma"),
         )
         reader.finish()
-        return made
+        return environment
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
         rng = random.Random(f"tool_sums/{self._seed}/{split}/{ordinal}")
         terms = self._draw(rng)
-        while split_of(terms[:2]) != split:  # the first two are what the model is shown
+        while split_of(terms[:2]) != split:  # the prompt has the first two terms
             terms = self._draw(rng)
         facts: dict[str, str | int] = {"terms": " ".join(map(str, terms))}
         return Prompt(split=split, ordinal=ordinal, text=prompt_text(terms[:2]), facts=facts)
@@ -83,25 +83,25 @@ class ToolSums:
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
         """Missing turns count as wrong."""
-        unsaid = [""] * (self.num_turns - len(turns))
-        return grade(_terms_of(prompt), [*(turn.text for turn in turns), *unsaid])
+        missing = [""] * (self.num_turns - len(turns))
+        return grade(_terms_of(prompt), [*(turn.text for turn in turns), *missing])
 
     def observation(self, prompt: Prompt, num_turns: int) -> Observation:
-        """The tool's words after so many turns, without its wait."""
+        """The tool's result after `num_turns` turns, without the wait."""
         return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =", role="tool", tool="next_term")
 
     def _draw(self, rng: random.Random) -> list[int]:
         return [rng.randint(1, 9) for _ in range(self.num_turns + 1)]
 
 
-def grade(terms: Sequence[int], said: Sequence[str]) -> Verdict:
+def grade(terms: Sequence[int], turns: Sequence[str]) -> Verdict:
     due = running_sums(terms)[1:]
-    numbers = [_NUMBER.findall(text) for text in said]
-    right = [bool(found) and int(found[-1]) == total for found, total in zip(numbers, due, strict=True)]
+    numbers = [_NUMBER.findall(text) for text in turns]
+    right = [bool(each) and int(each[-1]) == total for each, total in zip(numbers, due, strict=True)]
     slip = next((at for at, is_right in enumerate(right) if not is_right), None)
     remark = f"right in all of {len(due)} turns"
     if slip is not None:
-        remark = f"turn {slip + 1} said {numbers[slip][-1] if numbers[slip] else 'no number'}, should be {due[slip]}"
+        remark = f"turn {slip + 1}: got {numbers[slip][-1] if numbers[slip] else 'no number'}, should be {due[slip]}"
     return Verdict(
         reward=sum(right) / len(due),
         parts={"all_right": float(all(right)), "share_with_a_number": sum(map(bool, numbers)) / len(due)},

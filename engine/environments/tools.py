@@ -4,13 +4,13 @@
     tool    <result>1776</result>
     model   <answer>1776</answer>
 
-A turn without a call ends the trajectory: its `<answer>`, or all of it where there is none, is judged. What a model
-writes after a call is not looked at; with `rollout.stop: ["</tool>"]` it does not write any. Calls may also be made in
-the way that models with a chat template were taught (calls.py).
+A turn without a call ends the trajectory: its `<answer>` is judged, or the whole turn if there is none. Text after a
+call is ignored; `rollout.stop: ["</tool>"]` keeps the model from writing any. Models with a chat template may also use
+the format of calls that they were trained on (calls.py).
 
 Invariants:
-- a call that is wrong in any way is answered with what was wrong, and the trajectory goes on;
-- a tool that could not run for reasons of ours raises `GraderError`;
+- a wrong call is answered with an error text, and the trajectory continues;
+- a tool that cannot run because of the platform raises `GraderError`;
 - after `max_turns` turns, or when truncated, the trajectory counts as wrong.
 """
 
@@ -45,17 +45,17 @@ _ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 
 
 class CallFailed(Exception):
-    """A tool was called wrongly, or with something that does not work: the model's own doing."""
+    """The model's fault: an unreadable call, an unknown tool, or an argument that fails."""
 
     def __init__(self, message: str, *, shown: str = "") -> None:
-        """`shown`: what the tool had shown by then."""
+        """`shown`: the tool's output before the failure."""
         super().__init__(message)
         self.shown = shown
 
 
-class Asking(Protocol):
+class QuestionSource(Protocol):
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        """A question, with the answer that is due among its facts."""
+        """A question, with the expected answer among its facts."""
         ...
 
 
@@ -65,7 +65,7 @@ class Tools:
     def __init__(
         self,
         *,
-        questions: Asking,
+        questions: QuestionSource,
         verify: Verify,
         tools: Mapping[str, Tool],
         calls: Calls,
@@ -84,7 +84,7 @@ class Tools:
         reader = ParamReader(cls.name, params)
         data, corpus = DataParams.of(reader, brings_tools=False), reader.file("corpus")
         default = "calculator,search" if corpus else "calculator"
-        wanted = words_of(reader.text("tools") or default)
+        names = words_of(reader.text("tools") or default)
         waits = Waits(
             seed=seed,
             median_s=reader.number("wait_median_s"),
@@ -95,8 +95,8 @@ class Tools:
         tool_timeout_s = min(reader.number("tool_timeout_s"), timeout_s)
         verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data.data else "numeric")
         reader.finish()
-        questions: Asking = data.opened(seed=seed) if data.data else Arithmetic(seed=seed)
-        tools = {name: _tool(name, corpus, tool_timeout_s) for name in wanted}
+        questions: QuestionSource = data.opened(seed=seed) if data.data else Arithmetic(seed=seed)
+        tools = {name: _make_tool(name, corpus, tool_timeout_s) for name in names}
         return cls(questions=questions, verify=verify, tools=tools, calls=calls, waits=waits, max_turns=max_turns)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
@@ -106,17 +106,17 @@ class Tools:
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         if not 1 <= len(turns) <= self._max_turns:
             raise ValueError(f"turns: from 1 to {self._max_turns}, got {len(turns)}")
-        said = self._calls.looked_at(turns[-1].text)
-        call = self._calls.found(said)
-        answer = _ANSWER.search(said)
+        text = self._calls.without_thoughts(turns[-1].text)
+        call = self._calls.find_call(text)
+        answer = _ANSWER.search(text)
         if call is None or (answer is not None and answer.start() < call.start):
-            return self._verify(str(prompt.facts["answer"]), answer[1] if answer else said)
+            return self._verify(str(prompt.facts["answer"]), answer[1] if answer else text)
         if len(turns) == self._max_turns:
             return self.conclude(prompt, turns)
         self.waits.wait(prompt, len(turns) - 1)
-        result, error = self._used(call)
+        result, error = self._run(call)
         return Observation(
-            text=self._calls.answered(result[:MAX_RESULT]),
+            text=self._calls.as_result(result[:MAX_RESULT]),
             role="tool",
             tool=call.name,
             arguments=call.argument,
@@ -126,8 +126,8 @@ class Tools:
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
         return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
 
-    def _used(self, call: Call) -> tuple[str, str]:
-        """What the model is told, and what went wrong."""
+    def _run(self, call: Call) -> tuple[str, str]:
+        """The result for the model, and the error of the call; empty: none."""
         try:
             if call.wrong:
                 raise CallFailed(call.wrong)
@@ -139,7 +139,7 @@ class Tools:
 
 
 class Arithmetic:
-    """Questions for where no data is given: sums that are hard in the head and easy for the calculator."""
+    """The default questions, without `data`: sums that are hard for a model and easy for the calculator."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
@@ -155,42 +155,42 @@ class Arithmetic:
 
 def with_rules(question: Prompt, calls: Calls, tools: Iterable[str]) -> Prompt:
     rules = f"{calls.rules(tools)}\nEnd with <answer>your answer</answer>."
-    messages = _told_first(rules, question.messages) if question.messages else ()
-    return replace(question, text=f"{rules}\n\n{question.text}\n", messages=messages, tools=calls.described(tools))
+    messages = _prepend_rules(rules, question.messages) if question.messages else ()
+    return replace(question, text=f"{rules}\n\n{question.text}\n", messages=messages, tools=calls.tool_schemas(tools))
 
 
-def _told_first(rules: str, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Templates know one system message, at the beginning."""
+def _prepend_rules(rules: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Extends the first system message, or adds one: templates accept one, at the beginning."""
     first, *rest = messages
     if first["role"] == "system":
         return ({**first, "content": f"{rules}\n\n{first.get('content', '')}"}, *rest)
     return ({"role": "system", "content": rules}, *messages)
 
 
-def _tool(name: str, corpus: Path | None, timeout_s: float) -> Tool:
+def _make_tool(name: str, corpus: Path | None, timeout_s: float) -> Tool:
     match name:
         case "calculator":
-            return _calculated
+            return _calculate
         case "search":
             if not corpus:
                 raise ValueError("tools: search needs corpus, the name of a JSONL file of documents")
-            found = Corpus(corpus)
-            return lambda query: _listed(found, query)
+            documents = Corpus(corpus)
+            return lambda query: _search(documents, query)
         case "python":
             return SandboxedPython(timeout_s=timeout_s).run
     raise ValueError(f"tools: unknown tool {name!r}; choose from {', '.join(TOOLS)}")
 
 
-def _calculated(text: str) -> str:
+def _calculate(text: str) -> str:
     try:
         return calculate(text)
     except NotArithmetic as error:
         raise CallFailed(str(error)) from error
 
 
-def _listed(corpus: Corpus, query: str) -> str:
-    found = corpus.search(query, num=3)
-    return "\n".join(f"{document.title}: {document.text[:1_000]}" for document in found) or "nothing found"
+def _search(corpus: Corpus, query: str) -> str:
+    documents = corpus.search(query, num=3)
+    return "\n".join(f"{document.title}: {document.text[:1_000]}" for document in documents) or "nothing found"
 
 
 class SandboxedPython:
@@ -204,7 +204,7 @@ class SandboxedPython:
             outcome = run_python(program, limits=self._limits)
         if isinstance(outcome, Refused | Starved):
             raise GraderError(f"tools: {outcome}", blame="infrastructure")
-        shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for how it ended
+        shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for the error text
         if isinstance(outcome, Finished) and outcome.exit_code == 0:
             return shown.strip() or "(it printed nothing)"
         raise CallFailed(f"the program {outcome}", shown=shown.strip())

@@ -4,15 +4,15 @@
                  <── value: 3 ────────        <── 3 ─────
 
 An answer of the data set is either Python (each top-level assertion or call is a test), or a list of
-`{"input": ..., "output": ...}`: then the program is run on every input, and what it prints is compared.
+`{"input": ..., "output": ...}`: then the program is run on every input, and its output is compared.
 
 Invariants:
 - the program never shares a process with the tests, and never sees them or an expected value;
-- the reward is 1 if all tests pass, else 0; a program that crashes, exits, does not load, or runs out of its own time
-  or memory has failed: if it had no reward then, a model that finds no answer would write an endless loop;
-- a program's own time (`own_time.py`) is what it computed or slept, without waits for room or a core, and without its
-  tests' time;
-- tests that are themselves broken are a `GraderError`; a sandbox that did not start, or had no core, is ours.
+- the reward is 1 if all tests pass, otherwise 0; a program that crashes, exits, does not load, or exhausts its own time
+  or memory has failed: without a reward of 0, a model that finds no answer would write an endless loop;
+- a program's own time (`own_time.py`) is the time that it computed or slept, without waits for a free sandbox or a
+  core, and without its tests' time;
+- broken tests raise `GraderError`; a sandbox that did not start, or had no core, is the platform's fault.
 """
 
 import json
@@ -35,7 +35,7 @@ _BLOCK: Final = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTAL
 
 class UnitTests:
     def __init__(self, *, timeout_s: float) -> None:
-        """`timeout_s`: a program's own time, for all of its tests; the tests have as much."""
+        """`timeout_s`: a program's own time for all of its tests; the tests have the same."""
         require_bubblewrap()
         num_at_once = host_capacity().programs
         self._room = threading.BoundedSemaphore(num_at_once)
@@ -44,13 +44,13 @@ class UnitTests:
         files = {"main.py": inside_file("tests.py"), "values.py": inside_file("values.py")}
         self._tests = WorkerPool(files=files, limits=self._limits, size=num_at_once)
 
-    def verdict(self, due: str, said: str) -> Verdict:
-        program = program_of(said)
-        cases = _cases(due)
+    def verdict(self, due: str, answer: str) -> Verdict:
+        program = program_of(answer)
+        cases = _parse_cases(due)
         with room_in(self._room):
-            return self._of_tests(due, program) if cases is None else self._of_cases(cases, program)
+            return self._run_tests(due, program) if cases is None else self._run_cases(cases, program)
 
-    def _of_cases(self, cases: list[tuple[str, str]], program: str) -> Verdict:
+    def _run_cases(self, cases: list[tuple[str, str]], program: str) -> Verdict:
         passed, failure = 0, ""
         spent_s = 0.0
         for at, (given, expected) in enumerate(cases, start=1):
@@ -65,10 +65,10 @@ class UnitTests:
             failure = failure or ("" if right else f"case {at}: {outcome}")
             spent_s = own.own_s
             if not own.left_s:
-                return _verdict(passed, len(cases), failure or f"they took longer than {self._timeout_s:g} s")
+                return _verdict(passed, len(cases), failure or f"all cases took longer than {self._timeout_s:g} s")
         return _verdict(passed, len(cases), failure)
 
-    def _of_tests(self, tests: str, program: str) -> Verdict:
+    def _run_tests(self, tests: str, program: str) -> Verdict:
         files = {name: inside_file(name) for name in ("values.py",)}
         files |= {"main.py": inside_file("solution.py"), "solution.py": program}
         own = self._own_time()
@@ -77,31 +77,31 @@ class UnitTests:
         except CallFailed as error:
             raise grader_error("unit_tests", error) from error
         try:
-            loaded = _asked_of(solution, "load_solution", own=own)
+            loaded = _call_program(solution, "load_solution", own=own)
             names = loaded.get("names")
             if not isinstance(names, list):
-                return _verdict(0, 1, f"it did not load: {loaded.get('raised')}")
-            num_asked = 0
+                return _verdict(0, 1, f"the program did not load: {loaded.get('raised')}")
+            num_calls = 0
 
             def ask(question: object) -> object:
-                nonlocal num_asked
-                num_asked += 1
+                nonlocal num_calls
+                num_calls += 1
                 assert isinstance(question, dict)
-                given = (question["call"], question["arguments"], question["keywords"])
-                return _asked_of(solution, "call_solution", *given, own=own)
+                call = (question["call"], question["arguments"], question["keywords"])
+                return _call_program(solution, "call_solution", *call, own=own)
 
             try:
-                ran = self._tests.call("run_tests", tests, names, deadline_s=self._timeout_s, ask=ask)
+                counts = self._tests.call("run_tests", tests, names, deadline_s=self._timeout_s, ask=ask)
             except CallFailed as error:
-                if num_asked and isinstance(error.outcome, TimedOut | OutOfMemory):  # by what the program did
+                if num_calls and isinstance(error.outcome, TimedOut | OutOfMemory):  # the program may have caused it
                     return _verdict(0, 1, f"the tests {error.outcome}")
                 raise grader_error("unit_tests", error) from error
-            assert isinstance(ran, dict)
-            if ran["num"] == 0:
-                raise GraderError("unit_tests: there is no test in the answer of the data set", retryable=False)
-            if not solution.is_alive:  # a test that expects to be raised at would have passed
-                return _verdict(0, int(ran["num"]), f"the program ended; {ran['failure']}")
-            return _verdict(int(ran["passed"]), int(ran["num"]), str(ran["failure"]))
+            assert isinstance(counts, dict)
+            if counts["num"] == 0:
+                raise GraderError("unit_tests: the answer of the data set contains no test", retryable=False)
+            if not solution.is_alive:  # a test that expects an exception may have passed
+                return _verdict(0, int(counts["num"]), f"the program ended; {counts['failure']}")
+            return _verdict(int(counts["passed"]), int(counts["num"]), str(counts["failure"]))
         finally:
             solution.close()
 
@@ -109,15 +109,15 @@ class UnitTests:
         return OwnTime.scaled(self._limits.wall_s, self._limits.cpu_s)
 
 
-def program_of(said: str) -> str:
-    """The last block of code, or all of it where there is none."""
-    blocks = _BLOCK.findall(said)
-    return str(blocks[-1]) if blocks else said
+def program_of(answer: str) -> str:
+    """The last code block, or the whole answer if it has none."""
+    blocks = _BLOCK.findall(answer)
+    return str(blocks[-1]) if blocks else answer
 
 
-def _asked_of(solution: Worker, function: str, *arguments: object, own: OwnTime) -> dict[str, object]:
-    """The program's answer; that it crashed, left or never ended is an answer too, and one that fails the test. That
-    the host had no core for it is none: a `GraderError`."""
+def _call_program(solution: Worker, function: str, *arguments: object, own: OwnTime) -> dict[str, object]:
+    """The program's answer. A crash, an exit or a timeout counts as an answer that fails the test. Raises `GraderError`
+    if the host had no core for the program."""
     if not solution.is_alive:
         return {"raised": ["SystemExit", "the program has ended"]}
     try:
@@ -132,14 +132,14 @@ def _asked_of(solution: Worker, function: str, *arguments: object, own: OwnTime)
     return answer if isinstance(answer, dict) and set(answer) in shapes else {"raised": ["TypeError", "no answer"]}
 
 
-def _cases(due: str) -> list[tuple[str, str]] | None:
+def _parse_cases(due: str) -> list[tuple[str, str]] | None:
     if not due.lstrip().startswith("["):
         return None
     try:
         return [(str(case["input"]), str(case["output"])) for case in json.loads(due)]
     except (ValueError, TypeError, KeyError) as error:
         raise GraderError(
-            f'unit_tests: cases are {{"input": ..., "output": ...}}: {error!r}', retryable=False
+            f'unit_tests: cases must be {{"input": ..., "output": ...}}: {error!r}', retryable=False
         ) from error
 
 

@@ -1,10 +1,10 @@
-"""Waits for a tool: really waited, drawn from the seed.
+"""Waits for a tool: drawn from the seed, and slept.
 
 Tails are log-normal, as in measured tool calls. With the same mean, `tailed` and `constant` cost the same on average,
-so whatever a schedule gains on the one over the other, it gains from the tail.
+so a schedule that gains more on `tailed` gains it from the tail.
 
-Invariant: a wait is a pure function of (seed, split, ordinal, sample, turn): the same trace for every schedule, in
-whatever order it asks. The sample is known where the rollout puts it into the prompt's facts; else it counts as 0.
+Invariant: a wait is a pure function of (seed, split, ordinal, sample, turn), so every schedule sees the same trace, in
+any order of calls. The rollout puts the sample into the prompt's facts; without it the sample counts as 0.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Final
 
 from engine.environments.port import Prompt
 
-LONGEST_IN_MEANS: Final = 30.0  # with sigma 1.2, one wait in 3,000; the one beyond must not decide a whole benchmark
+LONGEST_IN_MEANS: Final = 30.0  # with sigma 1.2 this caps one wait in 3,000, which could decide a whole benchmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""A data set: its splits, and which question is asked when.
+"""A data set: its splits, and the order of its questions.
 
 Invariants:
-- a data set with bad rows is refused before the job begins; all of them are named, by file and number;
-- eight bytes a row stay in memory, and eight more where rows are held out by a column or a file;
+- a data set with bad rows is refused before the job begins; the error names them by file and number;
+- eight bytes a row stay in memory, and eight more where a column or a file decides which rows are held out;
 - a prompt is the same in every process that reads the same files with the same seed;
-- no prompt is in both splits: held out by a hash of its text it cannot be, by a column or a file it is refused.
+- no prompt is in both splits: a split by hash rules that out, and with a column or a file such prompts are refused.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ from engine.environments.questions.question import Columns, Question, Row, quest
 from engine.environments.splits import check_asked, place_in_order, split_of_text
 
 Accept = Callable[[Prompt], None]
-"""Raises `ValueError` of a prompt that cannot be put to the model."""
+"""Raises `ValueError` for a prompt that the model cannot be given."""
 
-PLACE_BITS: Final = 44  # of a place, a file's number above them: 16 TB in each of a million files
-TOLD: Final = 20  # bad rows with their reasons; of the others the numbers are told
-NUMBERED: Final = 1_000  # then the data set is another one than was meant, and is read no further
+PLACE_BITS: Final = 44  # of a place, the file's index above them: 16 TB in each of a million files
+NUM_EXPLAINED: Final = 20  # bad rows with their reasons; of the others only file and number are listed
+NUM_LISTED: Final = 1_000  # with more bad rows it is probably the wrong data set, and reading stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Which rows are held out: a share by a hash, unless one of the others is given."""
+    """Which rows are held out: a share by hash, unless `data` or `column` is given."""
 
     share: float = 0.125
     data: Path | None = None
-    """Files of their own."""
+    """The held-out rows are all rows of these files."""
     column: str = ""
     value: str = "test"
-    """Of that column, as text."""
+    """The held-out rows have this value, as text, in `column`."""
 
     @property
     def is_by_hash(self) -> bool:
@@ -45,23 +45,23 @@ class HeldOut:
 
 @dataclass(slots=True)
 class _BadRows:
-    told: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
 
     def add(self, where: str, wrong: str) -> None:
-        """Raises `ValueError` when there are more than anybody reads."""
-        if len(self.told) < TOLD:
-            self.told.append(f"{where}: {wrong}")
+        """Raises `ValueError` once `NUM_LISTED` rows are listed."""
+        if len(self.explained) < NUM_EXPLAINED:
+            self.explained.append(f"{where}: {wrong}")
         else:
-            self.others.append(where)
-        if len(self.others) == NUMBERED:
-            self.refuse(beyond=", and perhaps more behind them")
+            self.listed.append(where)
+        if len(self.listed) == NUM_LISTED:
+            self.refuse(beyond=", possibly more: the rest was not read")
 
     def refuse(self, *, beyond: str = "") -> None:
-        if self.others:
-            self.told.append(f"and {len(self.others)} more: {', '.join(self.others)}{beyond}")
-        if self.told:
-            raise ValueError("\n".join(self.told))
+        if self.listed:
+            self.explained.append(f"and {len(self.listed)} more: {', '.join(self.listed)}{beyond}")
+        if self.explained:
+            raise ValueError("\n".join(self.explained))
 
 
 class Questions:
@@ -74,7 +74,7 @@ class Questions:
         columns: Columns | None = None,
         accept: Accept | None = None,
     ) -> None:
-        """`accept` is shown the prompt of every question. Raises `ValueError`."""
+        """Calls `accept` with the prompt of every question. Raises `ValueError`."""
         self._seed, self._accept = seed, accept
         self._columns, self._held_out = columns or Columns(), held_out or HeldOut()
         self._files = open_files(path)
@@ -109,7 +109,7 @@ class Questions:
             for row in file.rows():
                 try:
                     split, question = self._read(number, row)
-                except (ValueError, RecursionError) as error:  # the latter of what is nested too deeply
+                except (ValueError, RecursionError) as error:  # RecursionError: fields nested too deeply
                     bad.add(_where(file, row), str(error))
                     continue
                 self._places[split].append(number << PLACE_BITS | row.place)
@@ -130,7 +130,7 @@ class Questions:
         if not held_out.column:
             return split_of_text(question.identity, held_out.share), question
         if held_out.column not in row.fields:
-            raise ValueError(f"{held_out.column}: the column that says which rows are held out, and it is not there")
+            raise ValueError(f"{held_out.column}: column is missing, which held_out_column names; add it to every row")
         return "held_out" if str(row.fields[held_out.column]) == held_out.value else "train", question
 
     def _refuse_shared(self, shared: set[int]) -> None:
@@ -139,17 +139,17 @@ class Questions:
             for row in file.rows():
                 split, question = self._read(number, row)
                 if split == "train" and _hash_of(question) in shared:
-                    bad.add(_where(file, row), "this prompt is held out too, so that it would be learned by heart")
+                    bad.add(_where(file, row), "this prompt is also held out; remove it from one of the two splits")
         bad.refuse()
 
     @property
     def _remedy(self) -> str:
         held_out = self._held_out
         if held_out.data is not None:
-            return "both files must have rows"
+            return "data and held_out_data must both have rows"
         if held_out.column:
-            return f"held out are rows whose {held_out.column} is {held_out.value!r}"
-        return f"give it more rows, or another held_out_share than {held_out.share:g}"
+            return f"rows with {held_out.value!r} in the column {held_out.column} are held out"
+        return f"add rows, or change held_out_share (now {held_out.share:g})"
 
 
 def _where(file: RowFile, row: Row) -> str:

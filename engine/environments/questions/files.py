@@ -1,6 +1,6 @@
-"""A data set's files: one, or all those of a folder, each read by its kind.
+"""A data set's files: one, or all of a folder, each with a reader for its format.
 
-Invariant: rows come in the order of the files' names, so that every process numbers them alike.
+Invariant: rows come in the order of the files' names, so that they have the same numbers in every process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class RowFile(Protocol):
     def rows(self) -> Iterator[Row]: ...
 
     def at(self, place: int) -> Mapping[str, Any]:
-        """Raises `ValueError` where the file is not what it was."""
+        """Raises `ValueError` if the file has changed."""
         ...
 
 
@@ -29,18 +29,18 @@ def open_files(path: Path) -> list[RowFile]:
     """Raises `ValueError`."""
     try:
         if not path.is_dir():
-            return [_opened(path)]
+            return [_open_file(path)]
         within = [each for each in sorted(path.iterdir()) if each.suffix in (*LINES, *TABLES)]
         if not within:
             kinds = ", ".join(f"*{suffix}" for suffix in (*LINES, *TABLES))
-            raise ValueError(f"data: {path.name}: a folder with files of rows ({kinds}), and it has none")
-        return [_opened(each) for each in within]
+            raise ValueError(f"data: {path.name}: no data files in this folder; add files named {kinds}")
+        return [_open_file(each) for each in within]
     except OSError as error:
         raise ValueError(f"data: {path.name} cannot be read: {error.strerror}") from error
 
 
-def _opened(path: Path) -> RowFile:
-    """What is no table by its name is read as lines, whatever it is called."""
+def _open_file(path: Path) -> RowFile:
+    """Reads a file with any other suffix than a table's as JSONL."""
     if path.suffix not in TABLES:
         return LineFile(path)
     from engine.environments.questions.tables import TableFile  # pyarrow: only where there are tables

@@ -1,6 +1,6 @@
-"""Rows of a JSONL file, found again by the byte at which they begin.
+"""Rows of a JSONL file, addressed by the offset of their first byte.
 
-Invariant: no more than one line is in memory.
+Invariant: at most one line is in memory.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from engine.environments.questions.question import Row
 
-MAX_LINE_BYTES: Final = 4 << 20  # a longer one is not JSONL but something that lost its line ends
+MAX_LINE_BYTES: Final = 4 << 20  # a longer line means that the file has lost its line ends
 
 
 class LineFile:
@@ -27,7 +27,7 @@ class LineFile:
         for number, line in enumerate(iter(lambda: self._file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 yield Row(place=place, number=number, wrong=f"longer than {MAX_LINE_BYTES} bytes")
-                return  # where the next one begins is not worth a search
+                return  # the search for the next line is not worth its time
             if line.strip():
                 yield _row(line, place, number)
             place += len(line)
@@ -39,7 +39,7 @@ class LineFile:
         return row.fields
 
     def _line_at(self, place: int) -> bytes:
-        """By position, without moving the file's own: many threads read at once."""
+        """Reads by offset (`pread`) and leaves the file's position alone, as several threads read at once."""
         read, chunk = b"", 16 << 10
         while b"\n" not in read and len(read) < MAX_LINE_BYTES:
             part = os.pread(self._file.fileno(), chunk, place + len(read))
@@ -55,5 +55,5 @@ def _row(line: bytes, place: int, number: int) -> Row:
     except (ValueError, RecursionError) as error:
         return Row(place=place, number=number, wrong=f"not a line of JSON: {error}")
     if not isinstance(fields, dict):
-        return Row(place=place, number=number, wrong=f"an object by column, got {type(fields).__name__}")
+        return Row(place=place, number=number, wrong=f"expected a JSON object, got {type(fields).__name__}")
     return Row(place=place, number=number, fields=fields)

@@ -1,4 +1,4 @@
-"""What a spec says of a data set, by the environments that ask questions of one."""
+"""The parameters of a data set, shared by the environments that take questions from one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ class DataParams:
 
     @classmethod
     def of(cls, reader: ParamReader, *, all_to_judge: bool = False, brings_tools: bool = True) -> "DataParams":
-        """`brings_tools`: rows may. Raises `ValueError`."""
+        """`brings_tools`: rows may have tools. Raises `ValueError`."""
         data, held_out_data = reader.file("data"), reader.file("held_out_data")
         share = reader.number("held_out_share")
         column = reader.text("held_out_column")
@@ -35,9 +35,9 @@ class DataParams:
             if is_given
         ]
         if len(given) > 1:
-            raise ValueError(f"{given[1]}: rows are held out in one way, got {given[0]} too")
+            raise ValueError(f"{given[1]}: not together with {given[0]}; set only one of them")
         if value != "test" and not column:
-            raise ValueError(f"held_out_value: only with held_out_column, whose value it is, got {value!r}")
+            raise ValueError(f"held_out_value: only together with held_out_column, got {value!r} alone")
         columns = Columns(
             prompt=reader.text("prompt_column"),
             answer=reader.text("answer_column"),

@@ -1,9 +1,9 @@
-"""What a row has to be to be a question.
+"""Parses a row of a data set into a question.
 
     {"prompt": "What is 6 times 7?", "answer": "42"}
     {"prompt": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "6 * 7?"}], "answer": 42}
 
-Invariant: a row is a question or a sentence that says why not; nothing of it is guessed.
+Invariant: a row becomes a question or an error text that explains why not; nothing is guessed.
 """
 
 import json
@@ -20,23 +20,23 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     place: int
-    """By which its file finds it again."""
+    """The address of the row in its file."""
     number: int
-    """For a person: from 1 on."""
+    """For error texts: from 1 on."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     wrong: str = ""
-    """Why it cannot be read."""
+    """Why the row cannot be read; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where a data set keeps what a question is made of."""
+    """The columns of a data set that make up a question."""
 
     prompt: str = "prompt"
     answer: str = "answer"
     tools: str = "tools"
     all_to_judge: bool = False
-    """Whoever judges sees the other columns too, and an answer is not required. Else they are left where they are."""
+    """The judge gets all other columns too, and an answer is optional. Otherwise the other columns are not read."""
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -46,17 +46,17 @@ class Columns:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     prompt: str
-    """As a person reads it."""
+    """As readable text."""
     answer: str | None
-    """None: the data set has none. As text; lists and objects as JSON."""
+    """As text; lists and objects as JSON. None: the row has no answer."""
     messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     others: Mapping[str, str | int] = field(default_factory=dict)
-    """Further columns; what is no text and no whole number as JSON."""
+    """Other columns: texts and integers as they are, everything else as JSON."""
 
     @property
     def identity(self) -> str:
-        """What its split follows from."""
+        """The text whose hash decides the split."""
         return json.dumps(self.messages, sort_keys=True, default=str) if self.messages else self.prompt
 
     @property
@@ -110,7 +110,7 @@ def _messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
 
 
 def _with_text(message: Message, where: str) -> Message:
-    """Templates of models that read text alone leave parts out, or write them as Python does."""
+    """Joins text parts: templates of text-only models drop a list of parts, or print it as Python does."""
     match message.get("content", ""):
         case str():
             return message
@@ -120,7 +120,7 @@ def _with_text(message: Message, where: str) -> Message:
 
 
 def _tools(given: Any, column: str) -> tuple[Tool, ...]:
-    """Tables keep them as JSON: each has other fields than the next one."""
+    """Accepts JSON too: a table stores tools as JSON because their fields differ."""
     try:
         tools = json.loads(given) if isinstance(given, str) and given else given or []
     except (ValueError, RecursionError) as error:

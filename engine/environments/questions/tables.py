@@ -1,14 +1,14 @@
-"""Rows of Parquet and Arrow files, found again by their number.
+"""Rows of Parquet and Arrow files, addressed by their number.
 
-Parquet is packed in groups of rows, and Arrow's stream is read from its beginning: in neither can a row be fetched
-without its neighbours. Both are laid out once as an Arrow file of small batches, which is mapped and has no name, so
-that it is gone with the process. An Arrow file is read where it lies.
+Parquet is compressed in groups of rows, and an Arrow stream is read from its beginning: neither gives access to a
+single row. Both are rewritten once as an unnamed, memory-mapped Arrow file of small batches, which is deleted when the
+process ends. An Arrow file is mapped in place.
 
 Invariants:
-- no more than one batch of rows is in memory, and while Parquet is laid out one group of them; what is mapped belongs
-  to the file's pages;
-- a file that is small because it repeats itself takes neither all memory nor all of the disk: a row is as long as a
-  line may be, and what is laid out leaves half of the room that is free.
+- at most one batch of rows is in memory, and one group of rows while Parquet is rewritten; mapped pages belong to the
+  page cache;
+- a small file that expands to many rows exhausts neither memory nor disk: a row is bounded like a line of JSONL, and
+  the rewritten file takes at most half of the free disk space.
 """
 
 import json
@@ -26,7 +26,7 @@ from pyarrow import ipc, parquet
 from engine.environments.questions.lines import MAX_LINE_BYTES
 from engine.environments.questions.question import Row
 
-ROWS_OF_A_BATCH: Final = 256  # what is read, at most, for one row
+ROWS_OF_A_BATCH: Final = 256  # the most rows that are read to get one
 _ARROW_FILE: Final = b"ARROW1"
 
 
@@ -36,7 +36,7 @@ class TableFile:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         try:
-            self._reader = ipc.open_file(pyarrow.memory_map(str(path)) if _is_arrow_file(path) else _laid_out(path))
+            self._reader = ipc.open_file(pyarrow.memory_map(str(path)) if _is_arrow_file(path) else _rewritten(path))
         except pyarrow.ArrowException as error:
             raise ValueError(f"data: {path.name} cannot be read: {error}") from error
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class TableFile:
     def at(self, place: int) -> Mapping[str, Any]:
         number = bisect_right(self._starts, place) - 1
         [fields] = self._batch(number).slice(place - self._starts[number], 1).to_pylist()
-        fields = _without_nothing(fields)
+        fields = _without_nulls(fields)
         assert isinstance(fields, dict)
         return fields
 
@@ -63,20 +63,20 @@ class TableFile:
 
 
 def _rows(batch: Any, start: int) -> Iterator[Row]:
-    """Of so many bytes as a line may have, at once; of more, one at a time."""
+    """Converts a batch at once if it has no more bytes than a line may have, otherwise row by row."""
     if batch.nbytes <= MAX_LINE_BYTES:
         for at, fields in enumerate(batch.to_pylist(), start=start):
-            yield Row(place=at, number=at + 1, fields=_without_nothing(fields))
+            yield Row(place=at, number=at + 1, fields=_without_nulls(fields))
         return
     for number in range(batch.num_rows):
         one, at = batch.slice(number, 1), start + number
         [fields] = one.to_pylist()
-        # A column of repeated values says the bytes of all of them for each row.
+        # nbytes counts all values of a dictionary-encoded column for each row, hence the second measure.
         is_long = one.nbytes > MAX_LINE_BYTES and len(json.dumps(fields, default=str)) > MAX_LINE_BYTES
         if is_long:
             yield Row(place=at, number=at + 1, wrong=f"longer than {MAX_LINE_BYTES} bytes")
         else:
-            yield Row(place=at, number=at + 1, fields=_without_nothing(fields))
+            yield Row(place=at, number=at + 1, fields=_without_nulls(fields))
 
 
 def _is_arrow_file(path: Path) -> bool:
@@ -84,7 +84,7 @@ def _is_arrow_file(path: Path) -> bool:
         return file.read(len(_ARROW_FILE)) == _ARROW_FILE
 
 
-def _laid_out(path: Path) -> Any:
+def _rewritten(path: Path) -> Any:
     schema, batches = _batches(path)
     with tempfile.NamedTemporaryFile(prefix="laminar-questions-") as file:
         room = shutil.disk_usage(file.name).free // 2
@@ -94,24 +94,24 @@ def _laid_out(path: Path) -> Any:
                     writer.write_batch(batch.slice(first, ROWS_OF_A_BATCH))
                 if file.tell() > room:
                     raise ValueError(
-                        f"data: {path.name}: its rows must take less than half of what is free in "
-                        f"{tempfile.gettempdir()}, {room} bytes, and take more; name a larger folder with TMPDIR"
+                        f"data: {path.name}: its uncompressed rows exceed half of the free space in "
+                        f"{tempfile.gettempdir()} ({room} bytes); set TMPDIR to a folder with more space"
                     )
         file.flush()
-        pyarrow.default_memory_pool().release_unused()  # of the largest group of rows
+        pyarrow.default_memory_pool().release_unused()  # as much as the largest group of rows took
         return pyarrow.memory_map(file.name)
 
 
 def _batches(path: Path) -> tuple[Any, Iterator[Any]]:
     if path.suffix == ".parquet":
-        table = parquet.ParquetFile(path, pre_buffer=False)  # else all of its bytes are kept until the end
+        table = parquet.ParquetFile(path, pre_buffer=False)  # otherwise pyarrow keeps all bytes until the end
         return table.schema_arrow, table.iter_batches(batch_size=ROWS_OF_A_BATCH)
     stream = ipc.open_stream(pyarrow.memory_map(str(path)))
     return stream.schema, iter(stream)
 
 
-def _without_nothing(value: Any) -> Any:
-    """A table has every column in every row, and every field in every struct: what is not there is None in it."""
+def _without_nulls(value: Any) -> Any:
+    """Drops None: a table has every column in every row and every field in every struct, None where JSON has none."""
     if isinstance(value, dict):
-        return {name: _without_nothing(each) for name, each in value.items() if each is not None}
-    return [_without_nothing(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -1,10 +1,10 @@
 """Capacity of this host for sandboxed processes of one kind.
 
-    cores  ──▶ computing: processes that calls get at once. Half of the cores: rollouts and trainer need the others
-    memory ──▶ most: with the further processes that are started when calls wait for sleeping ones
+    cores  ──▶ computing: processes that start without a wait. Half of the cores: rollouts and trainer need the others
+    memory ──▶ most: processes in all, with those that start because calls wait for sleeping ones
 
 Processes start when calls need them, so their number follows the open samples up to this capacity. Calls beyond it
-wait in line; their own time does not run meanwhile.
+queue; their own time does not run meanwhile.
 """
 
 import os
@@ -34,7 +34,7 @@ class Capacity:
 
     @classmethod
     def of(cls, *, num_cores: float, memory_bytes: int, num_workers: int = 1) -> Self:
-        """`num_workers`: of the same job, which may all be on this host: they share its memory, whatever a job asks."""
+        """`num_workers`: the job's environment workers, which may all be on this host and share its memory."""
         by_memory = int(memory_bytes * MEMORY_SHARE / BYTES_OF_ONE / num_workers)
         most = min(max(by_memory, LEAST), MOST)
         computing = max(LEAST_COMPUTING, int(num_cores * CORES_SHARE))
@@ -45,7 +45,7 @@ _num_workers = 1
 
 
 def share_host(num_workers: int) -> None:
-    """Before this process makes its environment."""
+    """Call it before this process makes its environment."""
     global _num_workers
     _num_workers = num_workers
     host_capacity.cache_clear()
@@ -58,10 +58,10 @@ def host_capacity() -> Capacity:
 
 
 def _num_cores() -> float:
-    """Those that this process may use, by its affinity and its container's quota."""
+    """The cores that this process may use, by its affinity and its container's quota."""
     num = float(len(os.sched_getaffinity(0)))
     try:
         quota, period = _CPU_QUOTA.read_text().split()
         return num if quota == "max" else min(num, int(quota) / int(period))
-    except (OSError, ValueError):  # an older version of control groups, or none
+    except (OSError, ValueError):  # control groups of version 1, or none
         return num

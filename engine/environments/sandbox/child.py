@@ -1,9 +1,9 @@
 """One sandboxed process tree: its pipes, its time, its end.
 
 Invariants:
-- whoever waits here waits until the patience that they gave is over, whatever the child does with its pipes;
-- `end` leaves no process of the tree alive: the kill goes to the outermost process, and everything below dies with it;
-- output is kept up to its limit, read and dropped beyond it, and a flood ends the child.
+- a wait ends when the caller's patience is over, whatever the child does with its pipes;
+- `end` leaves no process of the tree alive: it kills the outermost process, and the processes below die with it;
+- output is kept up to its limit and discarded beyond it; a flood of output ends the child.
 """
 
 import json
@@ -39,12 +39,12 @@ from engine.environments.sandbox.starting import (
     addresses_are_fixed,
     own_files,
     resource_limits,
-    spawned,
+    spawn,
 )
 from engine.environments.sandbox.watch import Deadline, Patience, Watch
 
 FLOOD_FACTOR: Final = 128
-"""A child that writes this many times what is kept of its output (8 MiB by default) is ended."""
+"""A child that writes this many times the kept bytes of output (8 MiB by default) is ended."""
 REAP_S: Final = 1.0
 LAST_WORDS_S: Final = 0.1
 _CHUNK: Final = 1 << 16
@@ -52,7 +52,7 @@ _CHUNK: Final = 1 << 16
 
 class Channel(Protocol):
     def __call__(self, name: str, *, writes: bool) -> tuple[int | str, int]:
-        """What the sandbox is told of its end, a descriptor or a path; and our end."""
+        """The sandbox's end, as a descriptor or a path, and our end."""
 
 
 class Child:
@@ -89,7 +89,7 @@ class Child:
         self, theirs: ExitStack, files: Mapping[str, str], serves: bool, forks: bool, packages: Sequence[str]
     ) -> None:
         def pipe(name: str, *, writes: bool) -> tuple[int, int]:
-            """Their end, which is closed here once they have it, and ours."""
+            """The sandbox's end, which is closed here after the start, and our end."""
             ends = os.pipe()
             their_end, our_end = (ends[1], ends[0]) if writes else ends
             theirs.callback(os.close, their_end)
@@ -103,7 +103,7 @@ class Child:
             os.lseek(fd, 0, os.SEEK_SET)
             return fd
 
-        require_bubblewrap()  # before anything is asked of this machine for its sake
+        require_bubblewrap()  # first, before any other resource of this machine is used
         tree, files = python_tree(tuple(packages)), {**own_files(), **files}
         self._bundle = bundle = Bundle(tree, self.limits, files) if is_chosen() else None
         parent = parent_of_groups()
@@ -139,7 +139,7 @@ class Child:
                 arguments=[json.dumps(setup)],
                 group=self._group,
             )
-        self._process = spawned(command, stdin=stdin, stdout=stdout, stderr=stderr, inherited=inherited)
+        self._process = spawn(command, stdin=stdin, stdout=stdout, stderr=stderr, inherited=inherited)
         self._descendants = Descendants(self._process.pid)
         self._listen({"stdout": ours_out, "stderr": ours_err, "status": ours_status, "answers": ours_answers})
 
@@ -150,7 +150,7 @@ class Child:
                 self._selector.register(fd, selectors.EVENT_READ, name)
 
     def watch(self, own: OwnTime, *, before: TreeTimes | None = None) -> Watch:
-        self._descendants.grows()
+        self._descendants.expect_growth()
         return Watch(own, self._times, before=before)
 
     def _times(self) -> TreeTimes:
@@ -158,9 +158,9 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """The process is gone, or all of its pipes are; those with names have no end where nobody took theirs."""
-        telling = {"stdout", "stderr"} if self._bundle is not None else {"stdout", "stderr", "status", "answers"}
-        return not any(key.data in telling for key in self._selector.get_map().values())
+        """All pipes of the child are closed. Named pipes do not count: they never close if the child opened none."""
+        counted = {"stdout", "stderr"} if self._bundle is not None else {"stdout", "stderr", "status", "answers"}
+        return not any(key.data in counted for key in self._selector.get_map().values())
 
     @property
     def has_printed(self) -> bool:
@@ -170,13 +170,13 @@ class Child:
         self._send(self.requests_fd, message)
 
     def forget_output(self) -> None:
-        """A new call has its own allowance of output."""
+        """Resets the limits of output for a new call."""
         for name in self._kept:
             self._kept[name].clear()
             self._seen[name] = 0
 
     def pump(self, until: Callable[[], bool], patience: Patience) -> bool:
-        """Moves bytes until that holds (true), or patience is over or the child has ended or floods (false)."""
+        """Moves bytes until `until` holds (true), or patience is over or the child has ended or floods (false)."""
         while not until():
             if self.flooded or self._is_out_of_memory or self.has_ended or patience.is_over():
                 return False
@@ -188,7 +188,7 @@ class Child:
         return True
 
     def end(self, watch: Watch | None = None) -> Outcome:
-        """The outcome of a process that ends by itself while its watch lasts; one that still runs is ended here."""
+        """Waits for the process to end while its watch lasts, then kills it, and returns the outcome."""
         code = self._reap(watch if watch and not (self.flooded or self._is_out_of_memory) else Deadline(0.0))
         ended_by_us = code is None
         if ended_by_us:
@@ -278,7 +278,7 @@ class Child:
         )
 
     def _outcome(self, code: int | None, output: Output, ending: Ending | None) -> Outcome:
-        """`code` is none where it had to be ended, mostly because of that."""
+        """`code`: None if we had to kill the process, mostly for `ending`."""
         limits = self.limits
         if self._is_out_of_memory or (b"m" in self._status and code not in (0, None)):
             return OutOfMemory(limit_bytes=limits.memory_bytes, output=output)

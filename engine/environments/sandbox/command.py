@@ -1,22 +1,22 @@
 """The command line that starts a sandbox.
 
-A sandbox first becomes a user that owns nothing (`users.py`): the kernel does not count the processes of root, so a
-fork bomb would have no bound, and whatever leaked would be the engine's. Where that user may not read this Python (it
-lies under a closed home), an outer sandbox binds it for him:
+A sandbox first becomes a user that owns nothing (`users.py`): the kernel does not count root's processes, so a fork
+bomb would have no bound, and code that escaped would run as the engine's user. Where that user cannot read this Python
+(it is in a closed home), an outer sandbox binds it:
 
     sh (joins its memory group)  ─>  unshare (an ordinary engine: is root within)  ─>  bwrap (outer: binds only)
         ─>  setpriv (a user of its own)  ─>  unshare, mount (its /tmp)  ─>  bwrap (the sandbox)  ─>  python3
 
-bubblewrap cannot bound the number of files, so /tmp is mounted before it, in a name space that ends with the sandbox.
+bubblewrap cannot bound the number of files, so /tmp is mounted before it, in a namespace that ends with the sandbox.
 
-In a container (`is_contained`) bubblewrap is asked for less: it forbids namespaces by writing to /proc/sys, which is
-read-only there, and renames the machine by a call that containers refuse. The filter forbids namespaces in any case.
+In a container (`is_contained`) bubblewrap runs with fewer options: it would forbid namespaces by writing to /proc/sys,
+which is read-only there, and set the host name by a call that containers refuse. The filter always forbids namespaces.
 
 Invariants:
-- the launcher's environment is empty: `--clearenv` alone leaves it readable in /proc/1/environ, and there is no /proc;
-- Python reads no environment but this one, so its flags are those of `-I`, but that it knows the seed of its hashes;
-- the only places that can be written are /tmp, of a given size and number of files, and what the pipes take; the file
-  system itself refuses more.
+- the launcher's environment is empty: `--clearenv` alone leaves it readable in /proc/1/environ. There is no /proc;
+- Python reads no environment variables but `ENVIRONMENT`, so its flags are those of `-I` without `-E`, which would
+  ignore the hash seed;
+- only /tmp, of a given size and number of files, and the pipes can be written; the file system refuses more.
 """
 
 import os
@@ -37,8 +37,8 @@ BOX: Final = "/box"
 
 _PLACES: Final = ("/dev/shm", "/mnt", "/media", "/srv")
 _FURNISHES: Final = (
-    # The size of the stack decides where libraries are mapped, and the filter knows where that is. A newer mount takes
-    # other calls than mount's own unless it is told so, and a container's filter allows no more than it must.
+    # The stack's limit decides where libraries are mapped, and the filter relies on that place. LIBMOUNT_FORCE_MOUNT2
+    # keeps a newer mount from using newer system calls, which a container's filter refuses.
     "ulimit -S -s 8192 2>/dev/null; "
     'LIBMOUNT_FORCE_MOUNT2=always "$1" -t tmpfs -o "$2" tmpfs "$3" && shift 3 && exec "$@"'
 )
@@ -55,13 +55,13 @@ _BEYOND_CONTAINERS: Final = ("--disable-userns", "--hostname", "sandbox")
 
 
 def require_bubblewrap() -> str:
-    """The path of bwrap. Raises `SandboxUnavailable` (a `ValueError`) that says how to get it."""
-    found = shutil.which("bwrap")
-    if found is None:
+    """The path of bwrap. Raises `SandboxUnavailable` (a `ValueError`) with the command that installs it."""
+    path = shutil.which("bwrap")
+    if path is None:
         raise SandboxUnavailable(
-            f"untrusted code runs only in a sandbox, and bubblewrap is not installed; install it with: {INSTALL}"
+            f"untrusted code needs the sandbox, and bubblewrap is not installed; install it with: {INSTALL}"
         )
-    return found
+    return path
 
 
 def sandbox_command(
@@ -73,7 +73,7 @@ def sandbox_command(
     arguments: Sequence[str],
     group: MemoryGroup | None = None,
 ) -> list[str]:
-    """`files` are names in /box with the descriptors that hold their contents; `group` counts its memory."""
+    """`files`: names in /box, with descriptors of their contents. `group`: the group that counts the memory."""
     joins = [] if group is None else [program_at("sh"), "-c", JOINS, "sh", str(group.folder)]
     return [*joins, *_confined(tree, limits, files, filter_fd, arguments)]
 
@@ -96,19 +96,19 @@ def _confined(
 
 @cache
 def is_contained() -> bool:
-    """Somebody else confines this process: by a filter of system calls, or by a /proc/sys that cannot be written."""
+    """True if this process is itself confined: by a filter of system calls, or by a read-only /proc/sys."""
     is_filtered = "\nSeccomp:\t2" in (_PROC / "self/status").read_text()
     return is_filtered or bool(os.statvfs(_PROC / "sys").f_flag & os.ST_RDONLY)
 
 
 def _place_beside(tree: PythonTree) -> str:
-    """A folder that the sandbox's /tmp may be mounted over, in its own name space, without hiding what it is given."""
+    """A folder to mount the sandbox's /tmp over, in its own namespace, without hiding any of the bound files."""
     given = [Path(bind.source) for bind in (*tree.binds, tree.loader)]
     for place in map(Path, _PLACES):
         if place.is_dir() and not any(place in source.parents for source in given):
             return str(place)
     raise SandboxUnavailable(
-        f"the sandbox mounts its /tmp over one of {', '.join(_PLACES)}, and none is there and free"
+        f"the sandbox mounts its /tmp over one of {', '.join(_PLACES)}, and none of them exists and is free"
     )
 
 

@@ -1,12 +1,12 @@
-"""gVisor in place of bubblewrap, where the operator asks for it (LAMINAR_SANDBOX=gvisor): a kernel of its own, in user
-space, takes the system calls of the untrusted code, so that a hole in Linux is not at once a way out.
+"""gVisor in place of bubblewrap (LAMINAR_SANDBOX=gvisor): a kernel of its own, in user space, handles the system calls
+of the untrusted code, so that a vulnerability in Linux alone is no way out.
 
     sh (joins its memory group)  ─>  setpriv (dies with the engine)  ─>  runsc  ─>  python3
 
-What all processes hold is counted by a control group, so there is no gVisor where none can be made. runsc hands on
-nothing but standard streams: the other pipes have names.
+A control group counts the memory of all processes, so gVisor cannot run where none can be made. runsc passes on
+standard streams only: the other pipes are named ones.
 
-Invariant: asked for and not to be had is a refusal, never another sandbox.
+Invariant: if gVisor is chosen but unavailable, the code is refused, and never runs in another sandbox.
 """
 
 import json
@@ -31,22 +31,22 @@ _NAMESPACES: Final = ("pid", "network", "ipc", "uts", "mount")
 
 
 def is_chosen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Raises `SandboxUnavailable` for what nobody knows."""
+    """Raises `SandboxUnavailable` for an unknown sandbox."""
     chosen = environment.get("LAMINAR_SANDBOX", "")
     if chosen not in _CHOICES:
-        raise SandboxUnavailable(f"LAMINAR_SANDBOX: bubblewrap (or empty) or gvisor, got {chosen!r}")
+        raise SandboxUnavailable(f"LAMINAR_SANDBOX: must be bubblewrap (or empty) or gvisor, got {chosen!r}")
     return chosen == "gvisor"
 
 
 def require_runsc() -> str:
-    found = shutil.which("runsc")
-    if found is None:
-        raise SandboxUnavailable(f"LAMINAR_SANDBOX=gvisor asks for runsc, which is not on the PATH: {INSTALL}")
-    return found
+    path = shutil.which("runsc")
+    if path is None:
+        raise SandboxUnavailable(f"LAMINAR_SANDBOX=gvisor needs runsc, which is not on the PATH; install it: {INSTALL}")
+    return path
 
 
 class Bundle:
-    """A folder that ends with the sandbox: what runsc is told, files for /box, and the pipes that have names."""
+    """A folder that is removed with the sandbox: runsc's configuration, the files of /box, and the named pipes."""
 
     def __init__(self, tree: PythonTree, limits: Limits, files: Mapping[str, str]) -> None:
         self._runsc, self._tree, self._limits = require_runsc(), tree, limits
@@ -58,19 +58,19 @@ class Bundle:
             (self._folder / "box" / name).chmod(0o444)
 
     def channel(self, name: str, *, writes: bool) -> tuple[str, int]:
-        """Its name inside, and our end. `writes`: the sandbox does."""
+        """The pipe's path inside, and our end. `writes`: the sandbox writes to it."""
         path = self._folder / "channel" / name
         os.mkfifo(path)
         path.chmod(0o666)
-        how = os.O_RDONLY if writes else os.O_RDWR  # both ends, for what we write: there is no reader yet
-        return f"{_CHANNEL}/{name}", os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC)
+        mode = os.O_RDONLY if writes else os.O_RDWR  # O_WRONLY would fail, as there is no reader yet
+        return f"{_CHANNEL}/{name}", os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def command(
         self, setup: Mapping[str, object], group: MemoryGroup | None, resources: Sequence[tuple[str, int, int]]
     ) -> list[str]:
-        """The limits are runsc's to set: inside, none could be raised to what is wanted."""
+        """runsc sets the resource limits: code inside could not raise them to the wanted values."""
         if group is None:
-            raise SandboxUnavailable("LAMINAR_SANDBOX=gvisor wants a control group for each sandbox: none can be made")
+            raise SandboxUnavailable("LAMINAR_SANDBOX=gvisor needs control groups, and none can be made here")
         config = self._config([json.dumps({**setup, "limits": []})], resources)
         (self._folder / "config.json").write_text(json.dumps(config))
         options = ["--network=none", "--ignore-cgroups", "--host-fifo=open", f"--root={self._folder / 'state'}"]

@@ -1,7 +1,7 @@
-"""How much longer a core of this host takes than the one on which limits of processor time were chosen.
+"""The factor by which a core of this host is slower than the reference core of all limits of processor time.
 
-Measured in processor time: a host that is busy is no slower. What makes the same work cost more of it (an old core, a
-sibling on the same core, a hypervisor that takes it away) does count.
+Measured in processor time: a busy host is not slower. An old core, a hyper-thread on the same core and a hypervisor
+that steals time do count, as the same work then costs more processor time.
 """
 
 import threading
@@ -14,7 +14,7 @@ REFERENCE_ROUNDS_PER_S: Final = 10_000.0
 HIGHEST: Final = 10.0
 _NUM_ROUNDS: Final = 100
 _MEASURED_FOR_S: Final = 60.0
-"""A neighbour may come and go; a measurement costs 10 ms."""
+"""Long enough for measurements of 10 ms, short enough to follow a busy sibling core."""
 
 
 class HostSpeed:
@@ -27,7 +27,7 @@ class HostSpeed:
         self._measured_at = float("-inf")
 
     def scale(self) -> float:
-        """From 1 to 10: what a limit of processor time is multiplied by."""
+        """The factor for limits of processor time, from 1 to 10."""
         with self._lock:
             if self._clock() - self._measured_at >= _MEASURED_FOR_S:
                 self._scale = scale_of(self._rounds_per_s())

@@ -1,13 +1,13 @@
-"""A control group for each sandbox, where this process may make one: in it the kernel counts what the tree of processes
-holds (pages, page tables, pipes, sockets, the files in /tmp) and refuses or ends what goes beyond the limit.
+"""A control group for each sandbox, where this process may make one: in it the kernel counts the memory of the process
+tree (pages, page tables, pipes, sockets, the files in /tmp) and refuses memory or kills processes at the limit.
 
-    version 1   …/memory/OURS/laminar-sandbox-PID-X      made below the group that this process is in
-    version 2   …/OURS/…, or beside OURS                 wherever the memory controller is handed on
+    version 1   …/memory/OURS/laminar-sandbox-PID-X      below the group of this process
+    version 2   …/OURS/…, or next to OURS                where the memory controller is delegated
 
-An ordinary user has one where it was delegated to him (`systemd-run --user --scope -p Delegate=yes`), a container where
-its /sys/fs/cgroup can be written. Where there is none, a sandbox is a single process (`seccomp.py`).
+An ordinary user can make groups where they are delegated (`systemd-run --user --scope -p Delegate=yes`), a container
+where its /sys/fs/cgroup is writable. Without a group a sandbox is a single process (`seccomp.py`).
 
-Invariant: a process is in the group before it becomes the sandbox, so nothing of it is counted elsewhere.
+Invariant: a process joins the group before it becomes the sandbox, so none of its memory is counted elsewhere.
 """
 
 import os
@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 _NAME: Final = "laminar-sandbox"
 _PROC: Final = Path("/proc/self")
 JOINS: Final = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
-"""For a shell: becomes the command, as a member of the group."""
+"""For a shell: joins the group, then executes the command."""
 
-_left: set[Path] = set()  # ended, but the kernel was still burying what was in them
+_left: set[Path] = set()  # groups of ended sandboxes whose processes the kernel has not removed yet
 
 
 class Parent(NamedTuple):
@@ -42,11 +42,11 @@ class MemoryGroup:
         else:
             limits = {"memory.limit_in_bytes": limit_bytes, "memory.memsw.limit_in_bytes": limit_bytes}
         for name, value in limits.items():
-            with suppress(FileNotFoundError):  # the kernel may have been built without swap, or be too old for one
+            with suppress(FileNotFoundError):  # a kernel without swap accounting, or older than the setting
                 (self.folder / name).write_text(str(value))
 
     def alarm(self) -> int | None:
-        """A descriptor that can be read once the limit was met. None: the kernel then ends all of the group itself."""
+        """A descriptor that becomes readable when the limit is hit. None: the kernel itself then kills the group."""
         if self._is_v2:
             return None
         alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -58,7 +58,7 @@ class MemoryGroup:
         return alarm
 
     def pids(self) -> list[int]:
-        """Of all that is in it."""
+        """The group's processes."""
         with suppress(OSError):
             return [int(line) for line in (self.folder / "cgroup.procs").read_text().split()]
         return []
@@ -77,7 +77,7 @@ class MemoryGroup:
 
 @cache
 def parent_of_groups() -> Parent | None:
-    """Where this process can make groups whose memory is counted; None: nowhere."""
+    """The group in which this process can make groups that count memory; None: there is none."""
     for parent in _candidates():
         if not os.access(parent.folder, os.W_OK):
             continue
@@ -85,27 +85,27 @@ def parent_of_groups() -> Parent | None:
             MemoryGroup(parent, limit_bytes=1 << 30).remove()
         except OSError:
             continue
-        _sweep(parent.folder)
+        _remove_groups_of_dead_engines(parent.folder)
         return parent
     return None
 
 
 def _candidates() -> list[Parent]:
     groups = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]
-    found = []
+    parents = []
     for root, point, kind, options in _mounts():
         if kind == "cgroup" and "memory" in options:
             ours = next((path for _, names, path in groups if "memory" in names.split(",")), "/")
-            found.append(Parent(_below(root, point, ours), is_v2=False))
+            parents.append(Parent(_below(root, point, ours), is_v2=False))
         elif kind == "cgroup2":
             ours = next((path for number, _, path in groups if number == "0"), "/")
             folder = _below(root, point, ours)
-            found += [Parent(each, is_v2=True) for each in (folder, folder.parent) if _hands_on_memory(each, folder)]
-    return found
+            parents += [Parent(each, is_v2=True) for each in (folder, folder.parent) if _delegates_memory(each, folder)]
+    return parents
 
 
 def _mounts() -> list[tuple[str, Path, str, list[str]]]:
-    """Of each file system its root, its place, its kind and its options."""
+    """Root, mount point, type and options of each mounted file system."""
     mounts = []
     for line in (_PROC / "mountinfo").read_text().splitlines():
         before, after = line.split(" - ")
@@ -115,14 +115,14 @@ def _mounts() -> list[tuple[str, Path, str, list[str]]]:
 
 
 def _below(root: str, point: Path, path: str) -> Path:
-    """Inside a container the mounted part may not begin at the top."""
+    """Inside a container the mounted tree may begin below the top."""
     inside = path.removeprefix(root) if root != "/" else path
     folder = point / inside.lstrip("/")
     return folder if folder.is_dir() else point
 
 
-def _hands_on_memory(folder: Path, ours: Path) -> bool:
-    """A group of version 2 can do that only if no process is in itself."""
+def _delegates_memory(folder: Path, ours: Path) -> bool:
+    """Tries to delegate the controller in our own group: version 2 allows that only if the group has no process."""
     control = folder / "cgroup.subtree_control"
     with suppress(OSError):
         if folder == ours and "memory" not in control.read_text().split():
@@ -131,8 +131,7 @@ def _hands_on_memory(folder: Path, ours: Path) -> bool:
     return False
 
 
-def _sweep(folder: Path) -> None:
-    """What engines left that did not come to an end of their own."""
+def _remove_groups_of_dead_engines(folder: Path) -> None:
     for group in folder.glob(f"{_NAME}-*-*"):
         if not Path("/proc", group.name.split("-")[2]).exists():
             with suppress(OSError):

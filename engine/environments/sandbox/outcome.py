@@ -1,7 +1,7 @@
-"""Limits of a sandboxed run, and everything that may come of it.
+"""Limits and outcomes of a sandboxed run.
 
-Invariant: whatever the code inside does, its run ends as exactly one of these. Its limits are its own time's
-(`own_time.py`): a busy host makes it end later, and never as something else, but for `Starved`, which is no verdict.
+Invariant: whatever the code inside does, its run ends with exactly one of these outcomes. Time limits are of its own
+time (`own_time.py`): on a busy host it ends later but with the same outcome, or as `Starved`, which is no verdict.
 """
 
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from typing import Literal
 
 
 class SandboxUnavailable(ValueError):
-    """This machine cannot confine untrusted code, so it does not run it."""
+    """This machine cannot confine untrusted code, so the code does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     wall_s: float = 10.0
-    """Of the whole tree, computing or asleep; what it waits for a core does not count."""
+    """For the process tree, computing or asleep; waits for a core do not count."""
     cpu_s: int = 10
-    """Of each process by the kernel, of the whole tree when it is looked at. Both are of the reference's seconds."""
+    """For each process by the kernel, for the tree by our samples. Both limits are in seconds of the reference core."""
     memory_bytes: int = 512 << 20
-    """Of the whole tree where a control group counts it; and of each process, with room for libraries."""
+    """For the tree where a control group counts its memory; also for each process, plus room for libraries."""
     disk_bytes: int = 64 << 20
     num_files: int = 10_000
-    """In the private file system: each costs the kernel a kilobyte that no other limit sees."""
+    """In the private file system: each file takes a kilobyte of the kernel's memory that no other limit counts."""
     num_processes: int = 32
     """Threads included. Without a control group: threads only, of one process."""
     num_open_files: int = 64
     output_bytes: int = 64 << 10
-    """The bytes kept of standard output and of standard error, each."""
+    """Bytes kept of standard output, and of standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,12 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starved:
-    """The host had no core for it: no verdict, and nobody's fault but the host's."""
+    """The host had no core for the code: no verdict, and the host's fault."""
 
     output: Output = Output()
 
     def __str__(self) -> str:
-        return "waited too long for a core of this host, which is too busy"
+        return "waited too long for a core; this host is too busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """The end by a signal (its own or the kernel's), or by us for a flood."""
+    """Ended by a signal (its own or the kernel's), or by us for a flood of output."""
 
     reason: str
     output: Output

@@ -1,15 +1,14 @@
-"""Own time of untrusted code, and the limits that end a call. The only place that decides.
+"""Own time of untrusted code, and the limits that end a call. The only place that decides this.
 
-    elapsed  =  own (it computed, or it slept)  +  waited (for a core, or for us)
+    elapsed  =  own (computed or slept)  +  waited (for a core or for the engine)
 
     CPU time at its limit          TimedOut("cpu")   the code's fault: reward 0
     own time at its limit          TimedOut("wall")  the code's fault: it computed or slept too long
     waited beyond the patience     Starved           no verdict; retried elsewhere
 
 Invariants:
-- own time never grows slower than processor time: code that fills the cores itself and then waits for them waits for
-  itself;
-- of several threads the one that waited longest counts, so a thread that waits hides at most what it waited;
+- own time never grows slower than processor time: waits of code that fills the cores itself are its own time;
+- of several threads the longest wait counts, not the sum: other threads could otherwise sleep behind waiting ones;
 - both limits are multiplied by how much slower this host's cores are (`host_speed.py`).
 """
 
@@ -26,14 +25,14 @@ Ending = Literal["cpu", "wall", "starved"]
 LEAST_PATIENCE_S: Final = 600.0
 MOST_PATIENCE_S: Final = 3_600.0
 PATIENCE: Final = 30.0
-"""In limits: a thirtieth of a core is enough for a verdict; with less another host is the better place."""
+"""In limits: a thirtieth of a core suffices for a verdict; with less, another host is the better place."""
 GLANCE_SHARE: Final = 0.1
-"""What counts of a stretch that ended before a look at it: most of it is the time until it began, and until we hear."""
+"""Own share of a span that ended before the first look: most of it is the delay until the start and of the answer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OwnTime:
-    """Of one call, or of all calls to one program. Its methods are given seconds, and read no clock."""
+    """Of one call, or of all calls to one program. The methods receive seconds and read no clock."""
 
     limit_s: float
     cpu_limit_s: float = math.inf
@@ -59,7 +58,7 @@ class OwnTime:
         return "starved" if self.waited_s >= patience_s(self.limit_s) else None
 
     def add(self, elapsed_s: float, *, waited_s: float = 0.0, cpu_s: float = 0.0) -> float:
-        """Returns how much of that was waited."""
+        """Returns the waited part of `elapsed_s`."""
         own_s = max(elapsed_s - waited_s, min(cpu_s, elapsed_s), 0.0)
         self.own_s += own_s
         self.cpu_s += cpu_s
@@ -71,24 +70,24 @@ class OwnTime:
 
 
 class TreeWaits:
-    """From what the kernel counts, what a tree of processes used and waited between two looks.
+    """Processor time and waits of a process tree between two looks, from the kernel's counters.
 
-    The kernel adds a wait when the wait is over. Its beginning, before the first look at which the thread stands still,
-    was counted as own time; that excess is carried over to later looks, at most one interval of it.
+    The kernel adds a wait when it is over. Its beginning, before the first look that finds the thread waiting, was
+    counted as own time; that excess is carried over to later looks, at most one interval of it.
     """
 
     def __init__(self, before: TreeTimes | None) -> None:
-        """None: nothing is known of it yet, so the first look tells nothing."""
+        """`before`: None if the tree was never sampled; the first look then counts nothing."""
         self._before = before
         self._known = dict(before.threads) if before is not None else {}
-        """Of every thread that was seen what was last seen: one that a look missed does not wait anew."""
+        """The last counters of every thread: a thread missed by one look does not count its wait again."""
         self._pending_s: dict[int, float] = {}
-        """Waits in progress, of which the kernel counts nothing yet."""
+        """Waits in progress, which the kernel's counters do not include yet."""
         self._late_s: dict[int, float] = {}
-        """Of each thread, the waited seconds that are carried over."""
+        """The waited seconds of each thread that are carried over."""
 
     def since(self, elapsed_s: float, now: TreeTimes) -> tuple[float, float]:
-        """Processor time, and the longest wait of a thread."""
+        """Processor time, and the longest wait of a thread, since the last look."""
         before, self._before = self._before, now
         known, self._known = self._known, {**self._known, **now.threads}
         if before is None:
@@ -100,8 +99,8 @@ class TreeWaits:
             pending_s = 0.0
             if times == earlier and times.is_runnable:
                 pending_s = self._pending_s[thread] = pending_before.get(thread, 0.0) + elapsed_s
-            told_s = (times.waited_ns - earlier.waited_ns) / 1e9
-            waits_s[thread] = told_s + pending_s - pending_before.get(thread, 0.0) + self._late_s.get(thread, 0.0)
+            counted_s = (times.waited_ns - earlier.waited_ns) / 1e9
+            waits_s[thread] = counted_s + pending_s - pending_before.get(thread, 0.0) + self._late_s.get(thread, 0.0)
         cpu_s = max(now.cpu_s - before.cpu_s, 0.0)
         waited_s = max(min(max(waits_s.values(), default=0.0), elapsed_s - cpu_s), 0.0)
         self._late_s = {

@@ -1,9 +1,9 @@
-"""What the kernel counts for the processes of one sandbox, read from outside: inside there is no /proc.
+"""The kernel's counters for the processes of one sandbox, read from outside: inside there is no /proc.
 
     /proc/PID/stat    processor time of a process, and of children that it has reaped
-    the rest          of each thread, by `engine/thread_times.py`
+    the rest          per thread, by `engine/thread_times.py`
 
-Invariant: what cannot be read (it ended, /proc is hidden) is left out, and never a fault.
+Invariant: a process that cannot be read (it has ended, /proc is hidden) is left out without an error.
 """
 
 import os
@@ -18,9 +18,9 @@ from engine.thread_times import PROC, UNREADABLE, ThreadTimes, stat_fields, thre
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _SOONEST_S, _LATEST_S = 0.1, 1.0
-"""Between two searches of /proc, which costs 30 µs for every process of the host: often while a tree grows."""
+"""Between two searches of /proc, which cost 30 µs for each process of the host; more frequent while a tree grows."""
 _PARENT, _UTIME, _TIMES_END, _NUM_THREADS = 1, 11, 15, 17
-"""Fields of `stat` behind the name; of the times utime, stime, cutime, cstime."""
+"""Indices of `stat`'s fields after the name; the times are utime, stime, cutime, cstime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,33 +43,33 @@ def times_of(pids: list[int]) -> TreeTimes:
 
 
 class Descendants:
-    """A process and all below it, for where no control group lists them."""
+    """A process and all its descendants, for use where no control group lists them."""
 
     def __init__(self, root: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock = root, clock
-        self._found: list[int] = []
-        self.grows()
+        self._pids: list[int] = []
+        self.expect_growth()
 
-    def grows(self) -> None:
-        """Something begins, and may start processes."""
+    def expect_growth(self) -> None:
+        """Searches at once, and frequently again: a call begins and may start processes."""
         self._find_at, self._every_s = float("-inf"), _SOONEST_S
 
     def __call__(self) -> list[int]:
         now = self._clock()
         if now >= self._find_at:
-            self._found = _below(self._root)
+            self._pids = _list_tree(self._root)
             self._find_at, self._every_s = now + self._every_s, min(2 * self._every_s, _LATEST_S)
-        return self._found
+        return self._pids
 
 
-def _below(root: int) -> list[int]:
+def _list_tree(root: int) -> list[int]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     with os.scandir(PROC) as entries:
         for entry in entries:
             if entry.name.isdigit():
                 with suppress(*UNREADABLE):
                     children[int(stat_fields(entry.path)[_PARENT])].append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += children[pid]
-    return found
+    tree = [root]
+    for pid in tree:
+        tree += children[pid]
+    return tree

@@ -1,4 +1,4 @@
-"""One Python script run in a fresh sandbox, to its end or the end of its time."""
+"""Runs one Python script in a fresh sandbox until it ends or its time is over."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ def run_python(
     limits: Limits = DEFAULT_LIMITS,
     own: OwnTime | None = None,
 ) -> Outcome:
-    """`files` lie beside the script, in /box, and cannot be written; /tmp can. `own`: its time, if others share it."""
+    """`files`: read-only next to the script, in /box; only /tmp is writable. `own`: time shared with other runs."""
     own = own or OwnTime.scaled(limits.wall_s, limits.cpu_s)
     try:
         child = Child(files={"main.py": code, **(files or {})}, limits=limits, stdin=stdin.encode())

@@ -1,22 +1,22 @@
-"""The system-call filter of the sandbox, as the program that the kernel wants (an array of `struct sock_filter`).
+"""The system-call filter of the sandbox, as the program that the kernel takes (an array of `struct sock_filter`).
 
-It is a second wall: namespaces, dropped capabilities and limits already forbid most of this. What it adds is that a
+The filter is a second wall: namespaces, dropped capabilities and limits already forbid most of this. In addition, a
 process in the sandbox cannot trace or read another one, make namespaces, type into a terminal, or reach the parts of
-the kernel that most escapes went through (io_uring, bpf, keyrings, userfaultfd).
+the kernel that most escapes used (io_uring, bpf, keyrings, userfaultfd).
 
-And it closes the ways to memory that no limit of a process counts, which matters where no control group counts it:
+The filter also denies memory that no limit of a process counts, which matters where no control group counts it:
 
     memfd, System V segments      denied
     sockets in flight, waiting    denied: only pairs of Unix sockets, with buffers of the kernel's size
     pages in pipes                no vmsplice, no F_SETPIPE_SZ
-    page tables                   addresses are asked for in two windows of 4 GiB, hence 16 MiB of tables; where
-                                  they are drawn by chance, in one of 17 TiB, hence as much as the pages they lead to
+    page tables                   fixed addresses only in two windows of 4 GiB, hence 16 MiB of tables; with address
+                                  randomization in one of 17 TiB, hence tables as large as the pages they map
     inotify, aio, landlock, filters, access control lists      denied
-    processes (`is_alone`)        threads only; another process is refused as by a full table (EAGAIN)
-    byte-range locks (`is_alone`) are granted and kept nowhere: there is nobody else to lock out
+    processes (`is_alone`)        threads only; a new process fails as with a full process table (EAGAIN)
+    byte-range locks (`is_alone`) succeed without effect: there is no other process to lock out
 
-Invariant: arguments are compared by their lower 32 bits where the kernel reads 32 (a filter that compares 64 is walked
-around by setting a high bit), and by both halves where it reads 64.
+Invariant: arguments are compared by their lower 32 bits where the kernel reads 32 (a set high bit would otherwise
+bypass the filter), and by both halves where it reads 64.
 """
 
 import platform
@@ -38,7 +38,7 @@ _EPERM: Final = _ERRNO | 1
 _ENOSYS: Final = _ERRNO | 38
 _EAGAIN: Final = _ERRNO | 11
 _EINVAL: Final = _ERRNO | 22
-_DONE: Final = _ERRNO  # not carried out, and told that it was
+_DONE: Final = _ERRNO  # error 0: the call is skipped and returns success
 
 _NUMBER_AT: Final = 0
 _ARCH_AT: Final = 4
@@ -55,15 +55,15 @@ _FORK, _VFORK, _CLONE_THREAD = 57, 58, 0x10000
 _F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW, _F_SETPIPE_SZ = 6, 7, 37, 38, 1031
 _PR_SET_SECCOMP, _MREMAP_FIXED = 22, 2
 _ABOVE, _END = 0x7FFF, 0x8000
-"""Upper halves of the addresses of libraries where none is drawn by chance, and where those of programs end."""
+"""Upper halves of addresses: of libraries without randomization, and of the end of the address space."""
 _DRAWN_FROM = 0x6F00
-"""The least of them where they are drawn, out of 16 TiB at the most."""
+"""The lowest upper half with randomization, which draws from 16 TiB at most."""
 
 _DENIED: Final = {
     # other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438, "process_madvise": 440,
     "kcmp": 312, "move_pages": 279, "migrate_pages": 256,
-    # its own share of the cores: who is last everywhere could say of any host that it is too busy
+    # its own priority: code with the lowest one could find any host too busy
     "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314,
     # file systems and namespaces
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "setns": 308, "open_tree": 428,
@@ -76,7 +76,7 @@ _DENIED: Final = {
     "landlock_create_ruleset": 444, "seccomp": 317, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
     "setxattrat": 463, "remap_file_pages": 216,
     "memfd_create": 319, "memfd_secret": 447, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
-    # large, young or privileged parts of the kernel
+    # large, new or privileged parts of the kernel
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "bpf": 321, "perf_event_open": 298,
     "userfaultfd": 323, "add_key": 248, "request_key": 249, "keyctl": 250, "init_module": 175, "finit_module": 313,
     "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320, "swapon": 167, "swapoff": 168, "reboot": 169,
@@ -87,7 +87,7 @@ _DENIED: Final = {
 
 
 def filter_program(*, is_alone: bool, addresses_are_fixed: bool) -> bytes:
-    """`is_alone`: one process, of as many threads as its limit allows."""
+    """`is_alone`: a single process, with as many threads as its limit allows."""
     if platform.machine() != "x86_64":
         raise SandboxUnavailable(f"the sandbox's system-call filter is written for x86_64, not {platform.machine()}")
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(is_alone, addresses_are_fixed))
@@ -134,7 +134,7 @@ def _unless(test: int, value: int, verdict: int) -> _Instructions:
 
 
 def _where(number: int, argument: float, *tests: _Instructions) -> Iterator[tuple[int, int, int, int]]:
-    """For this call, look at one argument, or its upper half (a half more); then the call's number is loaded again."""
+    """For the call `number`: tests one argument (`n`) or its upper half (`n + 0.5`), then reloads the call's number."""
     steps = [step for test in tests for step in test]
     yield _EQUAL, 0, 2 + len(steps), number
     yield _LOAD, 0, 0, _ARGUMENTS_AT + int(8 * argument)

@@ -1,7 +1,7 @@
-"""What a sandbox is started with: programs, the limits of each process, our files, and a thread that outlives callers.
+"""Starts sandboxes: the programs, the limits of each process, our files, and a spawner thread that outlives callers.
 
-Invariant: where the kernel allows it, addresses are not drawn by chance in what is started here, and the filter
-(`seccomp.py`) knows where they are then.
+Invariant: where the kernel allows it, the started processes have no address randomization, and the filter
+(`seccomp.py`) relies on their fixed addresses.
 """
 
 import ctypes
@@ -18,30 +18,30 @@ from engine.environments.sandbox.host_speed import host_scale
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 
 ROOM_FOR_LIBRARIES: Final = 256 << 20
-"""Address space beyond the memory limit: code and thread stacks that are mapped and mostly never touched."""
+"""Address space beyond the memory limit: code and thread stacks that are mapped and mostly never used."""
 NUM_ALONE: Final = 3
-"""Processes where nothing counts the memory of all: bubblewrap's, the warm one, and the copy that serves a call."""
+"""Processes without a control group: bubblewrap, the warm process, and its copy that serves a call."""
 _ADDR_NO_RANDOMIZE: Final = 0x0040000
 
-# bubblewrap asks the kernel to kill it when the *thread* that started it ends, and callers' threads come and go.
+# The kernel kills bubblewrap (--die-with-parent) when the *thread* that started it ends; callers' threads may end.
 _SPAWNER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
 
 
 @cache
 def addresses_are_fixed() -> bool:
-    """What the spawner starts inherits it. A container's own filter may forbid to ask for it."""
+    """Disables randomization in the spawner, whose children inherit that. A container's filter may forbid the call."""
     before: int = _SPAWNER.submit(lambda: ctypes.CDLL(None).personality(_ADDR_NO_RANDOMIZE)).result()
     return before != -1
 
 
 def program_at(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise SandboxUnavailable(f"the sandbox needs {name} (package util-linux; sh: dash), which is not on the PATH")
-    return found
+    return path
 
 
-def spawned(
+def spawn(
     command: Sequence[str], *, stdin: int, stdout: int, stderr: int, inherited: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     return _SPAWNER.submit(
@@ -65,7 +65,7 @@ def resource_limits(limits: Limits, num_processes: int) -> list[tuple[str, int, 
         "RLIMIT_SIGPENDING": limits.num_open_files,
     }
     cpu_s = math.ceil(limits.cpu_s * host_scale())
-    # One second between the signal that says why and the one that cannot be caught.
+    # One second between SIGXCPU, which names the reason, and SIGKILL.
     return [("RLIMIT_CPU", cpu_s, cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
 
 

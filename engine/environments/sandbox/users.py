@@ -1,12 +1,12 @@
-"""Whose user a sandbox is: one that owns nothing here, and never the engine's own where the kernel allows another.
+"""The user of a sandbox: one that owns nothing here, and never the engine's own where the kernel allows another.
 
-the engine is                             a sandbox is
-root                                      a number far above the users of this machine
-an ordinary user with subordinate ones    one of these (/etc/subuid, /etc/subgid; newuidmap, of the package uidmap)
-any other: in a container, mostly         that user
+the engine's user                         the sandbox's user
+root                                      a user id far above this machine's users
+an ordinary user with subordinate users   one of these (/etc/subuid, /etc/subgid; newuidmap, of the package uidmap)
+any other: in a container, mostly         the engine's user
 
-An ordinary user is given his subordinate ones by a name space in which he himself is root: from there on a sandbox is
-begun as by root. The engine owns that name space, so that it may end whatever runs in it.
+A user namespace in which the engine's user is root maps the subordinate users: inside it a sandbox starts as under
+root. The engine owns that namespace, so it may kill every process in it.
 """
 
 import os
@@ -20,19 +20,19 @@ from engine.environments.sandbox.starting import program_at
 _NOBODIES: Final = (0x60000000, 0x6FFFFFFF)  # far above real users and the ranges that containers are given
 _MAPS: Final = ("--user", "--map-root-user", "--map-auto", "--")
 _FEWEST: Final = 1_000
-"""Subordinate users, below which two sandboxes would often be the same one, whose processes count as one's."""
-_ASKS_S: Final = 10.0
+"""With fewer subordinate users two sandboxes would often share one, whose limit on processes they then share."""
+_PROBE_TIMEOUT_S: Final = 10.0
 
 
 class Stranger(NamedTuple):
-    """Words that start a program: `rules` makes it root, `becomes` a user that owns nothing."""
+    """Command prefixes: `rules` makes a program root, `becomes` makes it a user that owns nothing."""
 
     rules: tuple[str, ...]
     becomes: tuple[str, ...]
 
 
 def stranger() -> Stranger | None:
-    """Another user for each call; none where the kernel lets the engine be nobody but itself."""
+    """A new random user for each call; None if the kernel does not let the engine become another user."""
     chance = random.SystemRandom()
     if os.geteuid() == 0:
         return Stranger((), _becomes(chance.randint(*_NOBODIES)))
@@ -48,14 +48,14 @@ def _becomes(number: int) -> tuple[str, ...]:
 
 @cache
 def _num_subordinate() -> int:
-    """As many as users and groups both have, found by becoming one of them."""
+    """The smaller count of subordinate users and groups, read after becoming one of them."""
     rules = [program_at("unshare"), *_MAPS]
-    shows = [*rules, *_becomes(1), program_at("cat"), "/proc/self/uid_map", "/proc/self/gid_map"]
+    probe = [*rules, *_becomes(1), program_at("cat"), "/proc/self/uid_map", "/proc/self/gid_map"]
     try:
-        done = subprocess.run(shows, capture_output=True, text=True, timeout=_ASKS_S, env={}, cwd="/")
+        done = subprocess.run(probe, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, env={}, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    if done.returncode != 0:  # no newuidmap, no row of his in /etc/subuid, or an unshare before util-linux 2.38
+    if done.returncode != 0:  # no newuidmap, no row for the user in /etc/subuid, or an unshare before util-linux 2.38
         return 0
     rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     counts = [count for inside, _, count in rows if inside == 1]

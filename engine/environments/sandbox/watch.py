@@ -1,8 +1,8 @@
 """Samples a sandbox's processes while a call runs, and adds up its own time (`own_time.py`).
 
-    begun ── first look ── look ── look ── … ── finish        each LOOK_S apart
+    start ── first look ── look ── look ── … ── finish        each LOOK_S apart
 
-A call that ends before the first look is not sampled, and counts as a glance.
+A call that ends before the first look is not sampled: only a share of its time counts (`OwnTime.add_glance`).
 """
 
 import time
@@ -15,7 +15,7 @@ from engine.environments.sandbox.process_times import TreeTimes
 from engine.thread_times import own_wait_ns
 
 LOOK_S: Final = 0.1
-"""A look costs a third of a millisecond."""
+"""A look takes a third of a millisecond."""
 _SOONEST_S: Final = 0.01
 NEW_BORN: Final = TreeTimes()
 
@@ -24,7 +24,7 @@ class Patience(Protocol):
     def is_over(self) -> bool: ...
 
     def wait_s(self) -> float:
-        """Until it is to be asked again."""
+        """Seconds until the next call of `is_over`."""
         ...
 
 
@@ -43,7 +43,7 @@ class Deadline:
 
 class Watch:
     def __init__(self, own: OwnTime, look_at: Callable[[], TreeTimes], *, before: TreeTimes | None = None) -> None:
-        """`before`: `NEW_BORN` for a tree that begins now; None for one that was warm."""
+        """`before`: `NEW_BORN` for a tree that starts now; None for a warm one."""
         self._own, self._look_at = own, look_at
         self._waits = TreeWaits(before)
         self._is_glance = before is None
@@ -62,7 +62,7 @@ class Watch:
         return self._own.ending is not None
 
     def finish(self) -> None:
-        """The sandbox has responded, or is blocked on us."""
+        """Call it when the sandbox has responded or is blocked on the engine."""
         self._own.add_glance(time.monotonic() - self._seen_at)
 
     def _look(self) -> None:

@@ -1,14 +1,14 @@
-"""Warm sandboxes: a process that is asked many times, and a few of them that take calls in turn.
+"""Warm sandboxes: a process that serves many calls, and a pool of such processes.
 
     pool = WorkerPool(files={"main.py": code}, limits=limits)
     pool.call("respond", prompt, turns, deadline_s=60)
 
 Invariants:
-- a call ends with a value or with `CallFailed` when its own time is over (`own_time.py`): waiting for a core, for a
-  free worker, for a new one to start and for answers to what it asks does not count;
-- whoever waits for a free worker fails only if all those before it hang, as they do, or starve;
-- a worker that failed in any way is never asked again: the next call gets a fresh one;
-- what main.py prints cannot be taken for an answer: those have a pipe of their own and repeat the request's nonce.
+- a call ends with a value, or with `CallFailed` when its own time is over (`own_time.py`): waits for a core, for a free
+  worker, for the start of a new one and for answers to its questions do not count;
+- a call that waits for a free worker fails only if all calls before it hang or starve, and with their outcome;
+- a worker that failed in any way serves no further call: the next call gets a fresh one;
+- output of main.py is never taken for an answer: answers have a pipe of their own and repeat the request's nonce.
 """
 
 import json
@@ -38,11 +38,11 @@ from engine.environments.sandbox.own_time import OwnTime, patience_s
 from engine.environments.sandbox.watch import Watch
 
 START_S: Final = 60.0
-"""Of its own time: for bubblewrap (milliseconds) and the imports of what runs inside (seconds, for mathematics)."""
+"""Own time of a start: bubblewrap (milliseconds) and the imports of the code inside (seconds, for mathematics)."""
 HASTE_S: Final = 1.0
-"""Longer than a burst of answers that are computed in milliseconds waits for one another."""
+"""Longer than the calls of a burst wait for one another, if each takes milliseconds."""
 LIFELONG_CPU_S: Final = 10_000_000
-"""A warm process has no bound on its processor time over its life; each call has its own time."""
+"""A warm process has no limit on its lifetime's processor time; each call has its own time."""
 
 Ask = Callable[[object], object]
 
@@ -53,7 +53,7 @@ class CallFailed(Exception):
     def __init__(self, reason: str, *, outcome: Outcome | None = None, has_raised: bool = False) -> None:
         super().__init__(reason)
         self.outcome, self.has_raised = outcome, has_raised
-        """The end of the process; none where the code itself raised, and the process lives on."""
+        """How the process ended; None if the code raised and the process lives on."""
 
 
 class Worker:
@@ -82,7 +82,7 @@ class Worker:
         return self._child is not None
 
     def call(self, function: str, *arguments: object, own: OwnTime, ask: Ask | None = None) -> object:
-        """`own`: the time that it has, and keeps of later calls; `ask` answers what the function asks while it runs."""
+        """`own`: the time of this call and of all others with this object. `ask` answers the function's questions."""
         child = self._require_child()
         nonce = secrets.token_hex(16)
         child.forget_output()
@@ -90,22 +90,22 @@ class Worker:
         while True:
             message = self._message_with(nonce, child, own)
             if "ask" in message and ask is not None:
-                child.send(packed({"told": self._told(ask, message["ask"])}))
+                child.send(packed({"told": self._answer(ask, message["ask"])}))
             elif "value" in message:
                 return message["value"]
             else:
-                raise CallFailed(str(message.get("raised", "an answer of no known shape")), has_raised=True)
+                raise CallFailed(str(message.get("raised", "the answer has an unknown shape")), has_raised=True)
 
     def close(self) -> None:
         if self._child is not None:
             child, self._child = self._child, None
             child.end()
 
-    def _told(self, ask: Ask, question: object) -> object:
+    def _answer(self, ask: Ask, question: object) -> object:
         try:
             return ask(question)
         except BaseException:
-            self.close()  # it waits for what will never come
+            self.close()  # the process waits for an answer that will never come
             raise
 
     def _require_child(self) -> Child:
@@ -120,8 +120,8 @@ class Worker:
                 message = self._next_message(child, watch)
                 if isinstance(message, dict) and message.get("nonce") == nonce:
                     return message
-                # Left over from an earlier call, or forged by something that does not know this one's nonce; a stream
-                # of that never lacks a message, so that the time is looked at here, too.
+                # Left over from an earlier call, or forged without this call's nonce. In an endless stream of such
+                # messages pump never waits, so the time is checked here too.
                 if watch.is_over():
                     raise self._failed(child, watch)
         finally:
@@ -131,14 +131,14 @@ class Worker:
         self._await(HEADER.size, child, watch)
         (length,) = HEADER.unpack_from(child.answers)
         if length > MAX_BYTES:
-            raise self._failed(child, watch, "it announced a message that is too long")
+            raise self._failed(child, watch, "the process announced a message that is too long")
         self._await(HEADER.size + length, child, watch)
         body = bytes(child.answers[HEADER.size : HEADER.size + length])
         del child.answers[: HEADER.size + length]
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise self._failed(child, watch, "it sent something that is no message") from error
+            raise self._failed(child, watch, "the process sent an invalid message") from error
 
     def _await(self, num_bytes: int, child: Child, watch: Watch) -> None:
         if not child.pump(lambda: len(child.answers) >= num_bytes, watch):
@@ -148,14 +148,14 @@ class Worker:
         self._child = None
         outcome = child.end(None if reason else watch)
         if isinstance(outcome, TimedOut) and outcome.clock == "wall" and not reason:
-            reason = "it did not answer in time"
-        said = outcome.output.stderr.strip()[-500:] if isinstance(outcome, Finished) else ""
-        return CallFailed(" ".join(part for part in (reason or str(outcome), said) if part), outcome=outcome)
+            reason = "the process did not answer in time"
+        stderr = outcome.output.stderr.strip()[-500:] if isinstance(outcome, Finished) else ""
+        return CallFailed(" ".join(part for part in (reason or str(outcome), stderr) if part), outcome=outcome)
 
 
 class WorkerPool:
-    """Up to `size` workers, made when they are first needed and ended with the pool; more, up to `most`, once a call
-    has waited for `HASTE_S`: whoever sleeps leaves the core to others."""
+    """Up to `size` workers, made on first use and ended with the pool; up to `most` once a call has waited for
+    `HASTE_S`: sleeping calls leave the core to others."""
 
     def __init__(
         self,
@@ -167,16 +167,16 @@ class WorkerPool:
         size: int = 1,
         most: int = 0,
     ) -> None:
-        """`forks`: every call in a copy of the warm process, so that none can change what the next one meets."""
+        """`forks`: every call runs in a copy of the warm process, so that no call can affect the next."""
         self._start = partial(Worker, files=files, limits=limits, packages=packages, forks=forks)
         self._moved_at = float("-inf")
-        """When a call last ended that did not hang."""
+        """When a call last ended without a timeout or starvation."""
         self._last_hang: tuple[float, Outcome] | None = None
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(size):
             self._free.put(None)
         self._further = queue.SimpleQueue[None]()
-        """Permits for more than `size`: each is taken once, since who needed many at once will again."""
+        """Permits for workers beyond `size`; never returned, as a pool that needed many will need them again."""
         for _ in range(most - size):
             self._further.put(None)
         weakref.finalize(self, _close_all, self._free)
@@ -202,7 +202,7 @@ class WorkerPool:
 
     @excused()
     def _free_worker(self, own: OwnTime) -> Worker | None:
-        """None: one has to be made."""
+        """None: the caller has to start one."""
         began = time.monotonic()
         while True:
             with suppress(queue.Empty):
@@ -212,7 +212,7 @@ class WorkerPool:
             in_vain_s = time.monotonic() - max(began, self._moved_at)
             hang = self._last_hang
             if hang is not None and hang[0] > began and in_vain_s > own.limit_s:
-                raise CallFailed("no sandboxed process was free: the calls before this one hang", outcome=hang[1])
+                raise CallFailed("no sandboxed process was free: all calls before this one hang", outcome=hang[1])
             if in_vain_s > own.limit_s + patience_s(own.limit_s):
                 raise CallFailed("no sandboxed process was free", outcome=Starved())
 

@@ -1,5 +1,5 @@
-"""A process confined as a container confines it, without a container engine: /proc/sys read-only, an ordinary user
-without capabilities, and a filter of system calls in the OCI form, loaded by libseccomp as runc does.
+"""Confines a process as a container does, without a container engine: /proc/sys read-only, an ordinary user without
+capabilities, and a filter of system calls in the OCI format, loaded by libseccomp as runc does.
 
     unshare (its own mounts) ─> mount (/proc/sys, read-only) ─> unshare (not root) ─> this file (filter) ─> the command
 """
@@ -33,10 +33,10 @@ class _Comparison(ctypes.Structure):
     )  # fmt: skip
 
 
-def said_in_a_container(code: str, *, profile: Path | None = None) -> str:
-    """What that Python prints there. Skips the test where this machine cannot confine a process so."""
+def output_in_a_container(code: str, *, profile: Path | None = None) -> str:
+    """Runs the code confined. Skips the test if this machine cannot confine a process like that."""
     if shutil.which("unshare") is None:
-        pytest.skip("no unshare (util-linux), by which a read-only /proc/sys is made")
+        pytest.skip("no unshare (util-linux), which makes /proc/sys read-only")
     if profile is not None:
         try:
             ctypes.CDLL(LIBSECCOMP)
@@ -54,13 +54,13 @@ def said_in_a_container(code: str, *, profile: Path | None = None) -> str:
 
 
 def _skip_unless_it_works(command: Sequence[str]) -> None:
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if tried.returncode != 0:
-        pytest.skip(f"/proc/sys cannot be made read-only for a process here: {tried.stderr.strip()}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        pytest.skip(f"/proc/sys cannot be made read-only for a process here: {done.stderr.strip()}")
 
 
 def confine(profile: dict[str, Any]) -> None:
-    """This process, and whatever it becomes."""
+    """Confines this process and every program that it executes."""
     library = ctypes.CDLL(LIBSECCOMP)
     library.seccomp_init.restype = ctypes.c_void_p
     otherwise = _action(profile["defaultAction"], profile["defaultErrnoRet"])
@@ -76,7 +76,7 @@ def confine(profile: dict[str, Any]) -> None:
         ]
         for name in rule["names"]:
             number = library.seccomp_syscall_resolve_name(name.encode())
-            if number != -1 and action != otherwise:  # newer than this library: refused
+            if number != -1 and action != otherwise:  # -1: a call newer than this library, which stays refused
                 array = (_Comparison * len(compared))(*compared)
                 failed = library.seccomp_rule_add_array(context, action, number, len(compared), array)
                 assert failed == 0, f"{name}: {failed}"

@@ -1,11 +1,11 @@
-"""Answers that a model may write to be paid for nothing, for every kind of judge.
+"""Forged answers, for every kind of judge.
 
-Invariant: none of them answers its question; a judge that pays one of these, or leaves one without a reward, is wrong.
+Invariant: none of them answers its question; a judge that rewards one, or leaves one without a reward, is wrong.
 """
 
 from typing import Final
 
-# Of the judges that once evaluated what they were given: code that wrote the verdict, left early, or changed a judge.
+# For judges that once evaluated answers: code that writes the verdict, exits early, or changes the judge.
 _CODE: Final = (
     "__import__('os')._exit(0)",
     "__import__('os').write(3, b'{\"value\": 1.0}') and __import__('os')._exit(0)",
@@ -39,13 +39,13 @@ _CODE: Final = (
     "print('1.0')",
     "sys.stdout.write('1' * 10**8)",
 )
-# Numbers that are none, or too many; texts that are too deep.
+# Numbers that are invalid or too long; texts that are nested too deeply.
 _NUMBERS: Final = (
     "nan", "inf", "-inf", "1e308", "1e309", "-1e308", "9" * 5000, "0x" + "f" * 5000, "9**9**9**9", "1e999999999",
     "9" * 4300 + "!", "(" * 5000 + "1" + ")" * 5000, "[" * 100_000, "{" * 5000, "-" * 20_000 + "1", "1/0", "0**-1",
     "\x00", "\ud7ff\ufffe", "😀" * 1000, "", " ", "\n" * 1000,
 )  # fmt: skip
-# What a library would answer the question with, or write so that its count of the numbers used does not see it.
+# Texts that a library would solve itself, or that hide a number from its count of the numbers used.
 _ECHOES: Final = {
     "simple_integration": ("Integral({integrand}, {variable})", "integrate({integrand}, {variable})"),
     "intermediate_integration": (
@@ -71,7 +71,7 @@ TASKS: Final = (
 
 
 def forged(task: str, entry: dict[str, object]) -> list[str]:
-    """Answers to a question of this task of reasoning-gym; a list that a scorer would join is given too."""
+    """Forged answers to a question of this task of reasoning-gym, a list that a scorer would join included."""
     metadata = dict(entry["metadata"], **_of_countdown(entry))  # type: ignore[call-overload]
     joined = f"exec('import sys') or {str(entry['answer']).splitlines()!r}"
     echoes = [text.format_map(metadata) for text in _ECHOES.get(task, ())]
@@ -92,7 +92,7 @@ def _of_countdown(entry: dict[str, object]) -> dict[str, object]:
     }
 
 
-# Of programs that are judged by tests, in a sandbox of their own.
+# Programs that are judged by tests, in a sandbox of their own.
 PROGRAMS: Final = (
     "while True: pass",
     "def add(a, b):\n    while True: pass",
@@ -120,7 +120,7 @@ PROGRAMS: Final = (
     "    return pickle.dumps(P())",
     "class T(tuple):\n    def __eq__(s, o): return True\ndef add(a, b): return T((1, 2.5))",
 )
-"""None of them adds, or adds in time."""
+"""None of them adds, or not in time."""
 
 MATHEMATICS: Final = (
     "$9^{9^{9^{9^{9}}}}!$", "$\\operatorname{eval}(1)$", "$__import__$", "$\\infty$", "$nan$", "$" * 10_000,
@@ -142,4 +142,4 @@ PLAIN: Final = (
     "1e400",
     "42" * 50_000,
 )
-"""None is 42, as verifiers read it."""
+"""None of these texts is 42 to any verifier."""

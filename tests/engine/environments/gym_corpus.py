@@ -1,9 +1,9 @@
-"""What reasoning-gym's own scorers say of honest answers and of wrong ones, beside what our judge says.
+"""Scores of honest and wrong answers, by reasoning-gym's own scorers or by our judge.
 
     gym_corpus.py TASK,TASK… QUESTIONS WRONG ours|theirs        one line of JSON for each task
 
-Run with the files of sandbox/inside on the path, outside the sandbox: nothing here is hostile. Both sides are the same
-texts in the same order; `theirs` is the library as it is installed, before anything of ours has touched it.
+Run with the files of sandbox/inside on the path, outside the sandbox: nothing here is hostile. Both sides get the same
+texts in the same order; `theirs` is the installed library, unmodified.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ import time
 from typing import Any
 
 LATE = "late"
-MOST_CPU_S = 5.0  # a slip may ask for a number of a million digits; what is not worked out by then is not compared
+MOST_CPU_S = 5.0  # a slip may make a number of a million digits; a later score is not compared
 FILLERS = ("I do not know.", "The answer is unclear", "0", "1", "-1", "None", "True", "x", "[]", "{}", "1, 2", "A", "")
 ENDS = (".", " + C", " + 1", "0", " = 24", ")", "\n", " # done", "**2", " units", "]", ";")
 
 
 def wrong(answer: str, rng: random.Random) -> str:
-    """A slip, as a model makes them: a letter lost, doubled or another one, an end that does not belong there."""
+    """A slip like a model's: a letter dropped, doubled or replaced, or a wrong end."""
     if not answer or rng.random() < 0.15:
         return rng.choice(FILLERS)
     at = rng.randrange(len(answer))
@@ -42,8 +42,8 @@ def wrong(answer: str, rng: random.Random) -> str:
             return f"The answer is {answer}"
 
 
-def asked(answers: list[str], num_wrong: int, rng: random.Random) -> list[tuple[int, str]]:
-    """Questions with an answer: the one that is due to each, then `num_wrong` wrong ones in all."""
+def answers_to_score(answers: list[str], num_wrong: int, rng: random.Random) -> list[tuple[int, str]]:
+    """Pairs of question and answer: the right one to each, and `num_wrong` wrong ones in all."""
     pairs = list(enumerate(answers))
     for at in range(num_wrong):
         said = rng.choice(answers) if rng.random() < 0.1 else wrong(answers[at % len(answers)], rng)
@@ -58,19 +58,19 @@ def main() -> None:
     signal.signal(signal.SIGVTALRM, _late)
     for task in tasks:
         sys.stdout.flush()
-        if os.fork() == 0:  # what a task holds in memory, and what judging changes, ends with it
-            _told(gym, task, num_questions, num_wrong, is_ours=side == "ours")
+        if os.fork() == 0:  # a process a task, so that its memory and the judge's changes end with it
+            _print_scores(gym, task, num_questions, num_wrong, is_ours=side == "ours")
             sys.stdout.flush()
             os._exit(0)
         if os.wait()[1] != 0:
             raise SystemExit(f"{task}: its process died")
 
 
-def _told(gym: Any, task: str, num_questions: int, num_wrong: int, *, is_ours: bool) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):  # one says dots
+def _print_scores(gym: Any, task: str, num_questions: int, num_wrong: int, *, is_ours: bool) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):  # one task prints dots
         made = [gym._made(task, "{}", index) for index in range(num_questions)]
     answers = [str(entry["answer"]) for _, entry in made]
-    pairs = asked(answers, num_wrong, random.Random(f"gym_corpus/{task}"))
+    pairs = answers_to_score(answers, num_wrong, random.Random(f"gym_corpus/{task}"))
     if is_ours:
         with contextlib.redirect_stdout(io.StringIO()):
             gym.warm_up(task, "{}")
@@ -91,7 +91,7 @@ def _scored(dataset: Any, entry: Any, said: str) -> float | str:
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             scored: float | str = float(dataset.score_answer(said, entry))
-        except Exception as error:  # noqa: BLE001 - what either side raises is compared too
+        except Exception as error:  # noqa: BLE001 - exceptions of both sides are compared too
             scored = type(error).__name__
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return LATE if time.process_time() - began > MOST_CPU_S else scored

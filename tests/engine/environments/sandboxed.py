@@ -1,5 +1,5 @@
-"""The mark of tests that run code in the sandbox: skipped where there is none (in CI that is a failure); and a look
-at processes left running."""
+"""Support for tests that run code in the sandbox: skipped without one (in CI that is a failure); and a check for
+processes left running."""
 
 import itertools
 import os
@@ -15,17 +15,17 @@ from engine.environments.sandbox.outcome import Limits, Refused
 from engine.environments.sandbox.run import run_python
 
 Bound = Literal["group", "alone"]
-"""Of the memory: a control group, or being a single process."""
+"""What bounds the memory: a control group, or the sandbox being a single process."""
 CORPUS = sorted((Path(__file__).parent / "attack_corpus").glob("*.py"))
 
 _NEXT = itertools.count(os.getpid() << 12)
 
 
 def outcome_of(attack: Path, bound: Bound) -> str:
-    """The first line says it, such as `# expect: OutOfMemory, alone: Finished`."""
+    """Reads the script's first line, such as `# expect: OutOfMemory, alone: Finished`."""
     with attack.open() as script:
-        told = script.readline().strip().removeprefix("# expect: ").split(", alone: ")
-    return told[-1] if bound == "alone" else told[0]
+        expected = script.readline().strip().removeprefix("# expect: ").split(", alone: ")
+    return expected[-1] if bound == "alone" else expected[0]
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def sandbox() -> None:
 
 
 def copy_for_anybody(folder: Path) -> None:
-    """The sandbox alone, as any user of this machine may read it: the checkout may lie under a closed home."""
+    """Copies the sandbox's modules, readable for every user of this machine: the checkout may be in a closed home."""
     source, engine = folder / "engine" / "environments", Path(__file__).parents[3] / "engine"
     shutil.copytree(engine / "environments" / "sandbox", source / "sandbox")
     shutil.copy(engine / "thread_times.py", source.parent)
@@ -49,12 +49,12 @@ def copy_for_anybody(folder: Path) -> None:
 
 
 def marked(**limits: float) -> Limits:
-    """Limits that no other run has: the size of the disk stands in the command line of each of its processes."""
+    """Limits unique to this run: the disk's size, in the command line of each process, identifies them."""
     return Limits(disk_bytes=(16 << 20) + next(_NEXT) % (1 << 20) * 4, **limits)  # type: ignore[arg-type]
 
 
 def all_have_ended(limits: Limits, *, within_s: float = 10.0) -> bool:
-    """They were killed; the kernel takes its time to bury them."""
+    """Waits, as the kernel takes some time to remove killed processes."""
     deadline = time.monotonic() + within_s
     while still_running(limits):
         if time.monotonic() > deadline:

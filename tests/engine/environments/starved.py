@@ -1,9 +1,9 @@
-"""Sandboxes that get a share of one core, as on a host full of neighbours. The engine itself keeps all of them.
+"""Sandboxes with a share of one core, as on a busy host. The engine itself keeps all cores.
 
-A thread's control group, and the cores that it may use, are inherited by what it starts: the spawner's thread is moved.
+A child inherits its thread's control group and allowed cores: hence the spawner's thread is moved.
 
-    where root may make a group of cpu (version 1)     a quota of the share, which costs nobody else a core
-    elsewhere                                          the share's number of processes beside them on one core
+    where root may make a cpu group (version 1)     a quota of the share, which takes no core from other processes
+    elsewhere                                       1 / share - 1 spinning processes on the sandboxes' only core
 """
 
 import os
@@ -48,9 +48,9 @@ def _quota(share: float) -> Iterator[None]:
         _SPAWNER.submit(move, before).result()
         while group.exists():
             for pid in (group / "cgroup.procs").read_text().split():
-                with suppress(OSError):  # it has ended; others are workers that a judge still keeps warm
+                with suppress(OSError):  # the process has ended; the others are warm workers of a judge
                     (before / "cgroup.procs").write_text(pid)
-            with suppress(OSError):  # the kernel still buries one
+            with suppress(OSError):  # the kernel is still removing a process
                 group.rmdir()
 
 

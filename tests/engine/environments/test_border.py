@@ -1,4 +1,4 @@
-"""Nothing is free: what a customer's code hands to the engine ends a sample, never a part, and is the customer's."""
+"""Invalid output of a customer's code ends its sample, never a part of the job, and is blamed on the customer."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.engine.live.rollout.test_body import Replica
 __all__ = ["sandbox"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# What it returns, raises or does follows from the prompt's number and from how much was said.
+# Every return value, exception and side effect follows from the prompt's number and the length of the turns.
 HOSTILE: Final = r"""
 import os, random, sys
 
@@ -116,26 +116,26 @@ def respond(prompt, turns):
 
 
 class HostileReplica(Replica):
-    """A replica's body with the real engine, whose environment is a worker's threads around a customer's code."""
+    """A replica's body with the real engine; an environment worker's threads run the customer's code."""
 
     def __init__(self, environment: Custom) -> None:
         super().__init__("tool_sums")
         self.answers: SimpleQueue[Answer] = SimpleQueue()
-        self.threads = TurnThreads(environment, timeout_s=20.0, answer=self._heard)
+        self.threads = TurnThreads(environment, timeout_s=20.0, answer=self._put)
 
-    def _heard(self, to: Address, answer: Answer) -> None:
+    def _put(self, to: Address, answer: Answer) -> None:
         self.answers.put(answer)
 
     def answer(self) -> None:
-        num_asked = len(self.asks)
+        num_turns = len(self.asks)
         while self.asks:
             self.threads.ask(self.asks.popleft())
-        for _ in range(num_asked):
+        for _ in range(num_turns):
             self.hear(self.body.on_answers([self.answers.get(timeout=60)]))
 
 
-def taken_in(trajectory: Trajectory) -> None:
-    """By data's log, and by the facts that the control plane is told."""
+def store_and_report(trajectory: Trajectory) -> None:
+    """Writes it to data's log and reports it as facts."""
     [(body, _)] = frames(frame(TrajectoryTaken(trajectory=trajectory)))
     assert isinstance(entry_of(body, resolve=lambda lies: trajectory), TrajectoryTaken)
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0)
@@ -143,8 +143,8 @@ def taken_in(trajectory: Trajectory) -> None:
         fact.model_dump_json().encode()
 
 
-def outlived(num_prompts: int) -> dict[str, int]:
-    """Whose fault its failures were, by class, and how many samples were judged."""
+def run_hostile(num_prompts: int) -> dict[str, int]:
+    """The number of judged samples, and of failures by blame."""
     replica = HostileReplica(Custom(seed=0, code=HOSTILE, params={}, timeout_s=10.0))
     for ordinal in range(8, 8 + num_prompts):
         replica.body.perform(StartSequences(tasks=(GroupTask(key=GroupKey(ordinal=ordinal), samples=(0, 1), lease=1),)))
@@ -152,7 +152,7 @@ def outlived(num_prompts: int) -> dict[str, int]:
     assert len(replica.ended) == 2 * num_prompts, "every sample comes back once"
     counts: dict[str, int] = {}
     for trajectory in replica.ended.values():
-        taken_in(trajectory)
+        store_and_report(trajectory)
         failure = trajectory.failure
         blame = "judged" if failure is None else failure.blame
         counts[blame] = counts.get(blame, 0) + 1
@@ -166,15 +166,15 @@ def outlived(num_prompts: int) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.sandbox
-def test_no_word_of_an_environment_kills_a_rollout_or_is_anybody_elses_fault(sandbox: None) -> None:
-    counts = outlived(60)
+def test_hostile_environment_kills_no_rollout_and_is_blamed(sandbox: None) -> None:
+    counts = run_hostile(60)
     assert set(counts) == {"judged", "user_code", "reward"} and min(counts.values()) >= 5, counts
 
 
 @pytest.mark.sandbox
 @pytest.mark.soak
-def test_no_word_of_ten_thousand_prompts_does_either(sandbox: None) -> None:
-    assert set(outlived(10_000)) == {"judged", "user_code", "reward"}
+def test_ten_thousand_hostile_prompts_kill_no_rollout(sandbox: None) -> None:
+    assert set(run_hostile(10_000)) == {"judged", "user_code", "reward"}
 
 
 # ── the border ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,13 +188,13 @@ def verdict(**fields: Any) -> Verdict:
     return Verdict(**{"reward": 1.0, "parts": {}, "trusted": True, "remark": "", **fields})
 
 
-def test_half_a_letter_becomes_the_sign_for_what_cannot_be_read() -> None:
+def test_half_surrogate_pair_becomes_replacement_character() -> None:
     assert sound(Observation(text="a\ud800b")) == Observation(text="a\ufffdb")
     assert sound(verdict(remark="\udfff")).remark == "\ufffd"  # type: ignore[union-attr]
-    told = sound_prompt(
+    made = sound_prompt(
         prompt(text="\ud83d", facts={"\ud800": "\ud800"}, messages=({"role": "user", "content": "\ud800"},))
     )
-    assert (told.text, told.facts, told.messages[0]["content"]) == ("\ufffd", {"\ufffd": "\ufffd"}, "\ufffd")
+    assert (made.text, made.facts, made.messages[0]["content"]) == ("\ufffd", {"\ufffd": "\ufffd"}, "\ufffd")
     for whole in ("😀", "e\u0301", "\x00"):
         assert sound(Observation(text=whole)) == Observation(text=whole)
 
@@ -202,7 +202,7 @@ def test_half_a_letter_becomes_the_sign_for_what_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     "reward", [float("nan"), float("inf"), -float("inf"), 1e308, 10**4000, MAX_REWARD * 1.01, True, "1"], ids=range(8)
 )
-def test_a_reward_that_nobody_can_add_up_is_refused(reward: Any) -> None:
+def test_reward_out_of_bounds_is_refused(reward: Any) -> None:
     with pytest.raises(GraderError, match=r"reward: a finite number from -1e\+09 to 1e\+09, got") as caught:
         sound(verdict(reward=reward))
     assert caught.value.blame == "reward" and not caught.value.retryable and len(str(caught.value)) < 500
@@ -230,7 +230,7 @@ def deep(depth: int) -> Any:
     ],
     ids=range(8),
 )
-def test_a_prompt_beyond_its_bounds_is_refused_with_what_would_be_accepted(fields: dict[str, Any]) -> None:
+def test_prompt_out_of_bounds_is_refused_with_the_rule(fields: dict[str, Any]) -> None:
     with pytest.raises(GraderError, match=r"^(prompt|facts: '\w+'): .*, got ") as caught:
         sound_prompt(prompt(**fields))
     assert caught.value.blame == "user_code" and not caught.value.retryable and len(str(caught.value)) < 500
@@ -239,12 +239,12 @@ def test_a_prompt_beyond_its_bounds_is_refused_with_what_would_be_accepted(field
 @pytest.mark.parametrize(
     "value", ["\x1b[31m\ud800", deep(50_000), 10**5000, "x" * 10**6, {"a": {"b": "\u202e"}}], ids=range(5)
 )
-def test_what_is_shown_of_a_value_is_short_and_plain(value: object) -> None:
+def test_value_in_an_error_is_short_and_escaped(value: object) -> None:
     assert (shown(value).removesuffix("…")).isascii() and shown(value).isprintable()
     assert len(shown(value)) <= 201
 
 
-def test_rows_of_a_data_set_are_made_valid_before_anybody_is_asked(tmp_path: Path) -> None:
+def test_rows_of_a_data_set_are_encodable_prompts(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(
         "".join(
@@ -252,10 +252,10 @@ def test_rows_of_a_data_set_are_made_valid_before_anybody_is_asked(tmp_path: Pat
             for at in range(40)
         )
     )
-    asked: list[Prompt] = []
+    prompts: list[Prompt] = []
     params: dict[str, str | int | float | bool] = {"data": str(path), "held_out_column": "split"}
-    read_questions(EnvironmentSpec(name="jsonl", params=params), data_folder=None, accept=asked.append)
-    assert len(asked) == 40 and all(each.text.endswith("\ufffd") for each in asked)
+    read_questions(EnvironmentSpec(name="jsonl", params=params), data_folder=None, accept=prompts.append)
+    assert len(prompts) == 40 and all(each.text.endswith("\ufffd") for each in prompts)
 
 
 # ── the platform's own faults ─────────────────────────────────────────────────────────────────────────────────────────
@@ -270,11 +270,11 @@ def broken_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
 
 
-def test_a_sandbox_that_does_not_start_is_the_platforms_fault(broken_sandbox: None) -> None:
-    for made in (
+def test_sandbox_that_does_not_start_is_platforms_fault(broken_sandbox: None) -> None:
+    for make in (
         lambda: Custom(seed=0, code="def prompt(*_): return {'text': 'x'}", params={}, timeout_s=5.0),
         lambda: ReasoningGym(seed=0, task="chain_sum", params={}, timeout_s=5.0),
     ):
         with pytest.raises(GraderError, match=r"did not start|namespace") as caught:
-            made()
+            make()
         assert caught.value.blame == "infrastructure"

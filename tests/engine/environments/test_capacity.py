@@ -1,4 +1,4 @@
-"""How many sandboxed processes a host runs at once."""
+"""The number of sandboxed processes that a host runs at once."""
 
 import pytest
 

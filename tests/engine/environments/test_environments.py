@@ -1,4 +1,4 @@
-"""Every environment: what it asks, what it pays, what it refuses; and that held-out stays held out."""
+"""Every environment: prompts, rewards and refusals; and that no held-out prompt is trained on."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ SPLITS: tuple[Split, Split] = ("train", "held_out")
 
 
 def made(name: str, *, seed: int = 0, folder: Path | None = None, **params: ParamValue) -> Environment:
-    """Past the spec's own checks, which know the names, too."""
+    """Skips the spec's own validation, which knows the names too."""
     fields: dict[str, Any] = {"name": name, "params": params}
     return make_environment(EnvironmentSpec.model_construct(**fields), seed=seed, data_folder=folder)
 
@@ -45,7 +45,7 @@ def questions(path: Path, num: int = 200) -> Path:
 # ── by name ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
+def test_unknown_environment_is_refused_with_all_names() -> None:
     assert set(ENVIRONMENT_NAMES) == {
         "running_sums",
         "tool_sums",
@@ -60,7 +60,7 @@ def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "told"),
+    ("name", "params", "error"),
     [
         ("tool_sums", {"turns": 0}, "turns: a whole number from 1"),
         ("tool_sums", {"waits": "long"}, "waits: one of tailed, constant, none"),
@@ -70,20 +70,18 @@ def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
         ("tools", {"calls": "shouts"}, "calls: one of marks, tool_call"),
         ("tools", {"wait_median_s": True}, "wait_median_s: a number from 0"),
         ("tools", {"verifier": "feeling"}, "verifier: one of exact, numeric, regex"),
-        ("jsonl", {}, "data: the name of a file of questions"),
+        ("jsonl", {}, "data: required, the name of a file of questions"),
         ("jsonl", {"data": "/nowhere/at/all.jsonl"}, "all.jsonl cannot be read"),
         ("jsonl", {"data": 3}, "data: a text"),
     ],
 )
-def test_a_wrong_parameter_is_refused_with_what_would_be_accepted(
-    name: str, params: dict[str, ParamValue], told: str
-) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_parameter_is_refused_with_accepted_values(name: str, params: dict[str, ParamValue], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         make_environment(EnvironmentSpec.model_validate({"name": name, "params": params}), seed=0, data_folder=None)
 
 
 @pytest.mark.parametrize("name", ["tool_sums", "tools", "running_sums"])
-def test_a_prompt_follows_from_seed_split_and_ordinal_and_is_in_one_split(name: str) -> None:
+def test_prompt_follows_from_seed_split_and_ordinal(name: str) -> None:
     first, again, other = made(name, seed=1), made(name, seed=1), made(name, seed=2)
     assert [first.prompt("train", i) for i in range(40)] == [again.prompt("train", i) for i in range(40)]
     assert [first.prompt("train", i) for i in range(40)] != [other.prompt("train", i) for i in range(40)]
@@ -108,7 +106,7 @@ def test_laps_and_seeds_have_orders_of_their_own() -> None:
     assert len(set(orders)) == 4 and tuple(range(50)) not in orders
 
 
-def test_the_share_of_held_out_prompts_is_what_was_asked_for() -> None:
+def test_share_of_held_out_prompts_is_as_configured() -> None:
     counts = Counter(split_of_text(f"prompt {i}", 0.25) for i in range(4000))
     assert 900 < counts["held_out"] < 1100
 
@@ -129,20 +127,20 @@ def test_a_file_of_questions_is_asked_through_in_each_split(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "error"),
     [
         ("{", "bad.jsonl:3: not a line of JSON"),
         ("[" * 100_000, "bad.jsonl:3: not a line of JSON"),
-        ('"text"', "bad.jsonl:3: an object by column"),
+        ('"text"', "bad.jsonl:3: expected a JSON object"),
         ({"prompt": " ", "answer": "x"}, "bad.jsonl:3: prompt: a text that is not empty"),
         ({"prompt": "p"}, "bad.jsonl:3: answer: a text, a number"),
         ({"prompt": "p", "answer": True}, "bad.jsonl:3: answer: a text, a number"),
     ],
 )
-def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: object, told: str) -> None:
+def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: object, error: str) -> None:
     good = {"prompt": "p", "answer": "a"}
     path = write_lines(tmp_path / "bad.jsonl", good, "", line, good)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=error):
         made("jsonl", data=str(path))
 
 
@@ -152,7 +150,7 @@ def test_a_file_too_small_for_two_splits_is_refused(tmp_path: Path) -> None:
         made("jsonl", data=str(path))
 
 
-def test_lines_longer_than_a_read_and_without_a_last_newline_are_whole(tmp_path: Path) -> None:
+def test_lines_longer_than_a_read_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     lines = [json.dumps({"prompt": f"{i} " + "ü" * 20_000, "answer": i}) for i in range(40)]
     path.write_text("\r\n".join(lines))
@@ -162,7 +160,7 @@ def test_lines_longer_than_a_read_and_without_a_last_newline_are_whole(tmp_path:
     assert all(len(question.prompt) > 20_000 for question in found)
 
 
-def test_a_file_that_changes_under_the_job_is_an_error_and_not_another_question(tmp_path: Path) -> None:
+def test_file_changed_during_the_job_is_an_error(tmp_path: Path) -> None:
     path = questions(tmp_path / "sums.jsonl")
     environment = made("jsonl", data=str(path))
     path.write_text("gone\n" * 2_000)
@@ -171,7 +169,7 @@ def test_a_file_that_changes_under_the_job_is_an_error_and_not_another_question(
     assert not caught.value.retryable
 
 
-def test_a_job_of_the_service_names_files_of_the_store_and_nothing_else(tmp_path: Path) -> None:
+def test_job_of_the_service_reads_files_of_its_store_only(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     secret = questions(tmp_path / "secret.jsonl")
@@ -227,12 +225,12 @@ def test_the_last_number_is_found_behind_any_words(number: int, words: str) -> N
     assert found is not None and found[1] == number
 
 
-def test_an_answer_of_the_data_without_a_number_is_the_graders_error() -> None:
+def test_expected_answer_without_a_number_is_a_grader_error() -> None:
     with pytest.raises(GraderError):
         numeric("none", "3", 1e-9)
 
 
-def test_the_part_that_is_judged_follows_the_last_marker_and_stops_at_the_end_token() -> None:
+def test_judged_part_is_between_last_marker_and_end_text() -> None:
     assert answer_part("#### 3\n#### 4<end>", after="####", end="<end>") == " 4"
     assert answer_part("no marker", after="####", end="") == ""
     assert answer_part("all of it", after="", end="") == "all of it"
@@ -270,7 +268,7 @@ NO_ARITHMETIC += ["__import__('os')", "1e5", "((9^300)^9)"]
 
 
 @pytest.mark.parametrize("text", NO_ARITHMETIC)
-def test_the_calculator_refuses_what_is_no_arithmetic(text: str) -> None:
+def test_calculator_refuses_other_text_than_arithmetic(text: str) -> None:
     with pytest.raises(NotArithmetic):
         calculate(text)
 
@@ -299,7 +297,7 @@ def test_a_trajectory_with_a_tool_ends_with_its_answer() -> None:
     assert said(environment, prompt, "<answer>1</answer> <tool>calculator 1</tool>") == said(environment, prompt, "1")
 
 
-def test_a_tool_is_called_as_chat_models_were_taught_to() -> None:
+def test_tool_call_in_the_format_of_chat_models() -> None:
     environment = made("tools", calls="tool_call")
     prompt = environment.prompt("train", 0)
     assert [tool["function"]["name"] for tool in prompt.tools] == ["calculator"] and "<tool>" not in prompt.text
@@ -315,7 +313,7 @@ def test_a_tool_is_called_as_chat_models_were_taught_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "error"),
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
@@ -325,18 +323,18 @@ def test_a_tool_is_called_as_chat_models_were_taught_to() -> None:
         ('{"name": "calculator", "arguments": {"expression": "1/0"}}', "division by zero"),
     ],
 )
-def test_a_wrong_tool_call_is_told_what_is_wrong_and_goes_on(written: str, told: str) -> None:
+def test_wrong_tool_call_in_json_is_answered_with_the_error(written: str, error: str) -> None:
     environment = made("tools", calls="tool_call")
     answer = said(environment, environment.prompt("train", 0), f"<tool_call>{written}</tool_call>")
-    assert isinstance(answer, Observation) and told in answer.text and told in answer.error
+    assert isinstance(answer, Observation) and error in answer.text and error in answer.error
 
 
-def test_a_wrong_call_is_told_what_is_wrong_and_goes_on() -> None:
+def test_wrong_call_in_marks_is_answered_with_the_error() -> None:
     environment = made("tools")
     prompt = environment.prompt("train", 0)
-    for call, told in (("<tool>hammer 3</tool>", "there is no tool"), ("<tool>calculator 1/0", "division by zero")):
+    for call, error in (("<tool>hammer 3</tool>", "there is no tool"), ("<tool>calculator 1/0", "division by zero")):
         answer = said(environment, prompt, call)
-        assert isinstance(answer, Observation) and told in answer.text
+        assert isinstance(answer, Observation) and error in answer.text
 
 
 def test_the_last_turn_is_the_end_even_with_a_call() -> None:
@@ -358,14 +356,14 @@ def test_search_finds_the_document_that_is_about_the_words(tmp_path: Path) -> No
     environment = made("tools", corpus=str(path))
     answer = said(environment, environment.prompt("train", 0), "<tool>search capital</tool>")
     assert isinstance(answer, Observation) and "The capital of France." in answer.text
-    with pytest.raises(ValueError, match=r"corpus\.jsonl:1: an object"):
+    with pytest.raises(ValueError, match=r"corpus\.jsonl:1: expected an object"):
         Corpus(write_lines(path, {"words": "x"}))
 
 
 # ── tool_sums and waits ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tool_sums_speaks_only_words_that_the_demo_tokenizer_knows() -> None:
+def test_tool_sums_uses_the_demo_tokenizers_vocabulary() -> None:
     from engine.models.demo_tokenizer import UNKNOWN, build_tokenizer
 
     tokenizer = build_tokenizer()
@@ -382,7 +380,7 @@ def test_tool_sums_speaks_only_words_that_the_demo_tokenizer_knows() -> None:
             assert UNKNOWN not in encoded.tokens and tokenizer.decode(encoded.ids) == text
 
 
-def test_tool_sums_pays_for_the_share_of_turns_whose_last_number_is_right() -> None:
+def test_tool_sums_reward_is_the_share_of_right_turns() -> None:
     environment = ToolSums(seed=0, turns=3, waits="none")
     prompt = environment.prompt("train", 0)
     a, b, c, d = map(int, str(prompt.facts["terms"]).split())
@@ -395,7 +393,7 @@ def test_tool_sums_pays_for_the_share_of_turns_whose_last_number_is_right() -> N
     assert isinstance(right, Verdict) and right.reward == 1.0
     mixed = said(environment, prompt, f" {sums[0]}", "", f" → {sums[2]}.")
     assert isinstance(mixed, Verdict) and mixed.reward == pytest.approx(2 / 3)
-    assert mixed.remark == f"turn 2 said no number, should be {sums[1]}"
+    assert mixed.remark == f"turn 2: got no number, should be {sums[1]}"
 
 
 def waits_of(kind: str, *, mean_s: float = 1.0) -> list[float]:
@@ -404,7 +402,7 @@ def waits_of(kind: str, *, mean_s: float = 1.0) -> list[float]:
     return sorted(environment.waits.seconds(environment.prompt("train", i), 0) for i in range(4000))
 
 
-def test_tailed_waits_have_the_mean_of_constant_ones_and_a_long_tail() -> None:
+def test_tailed_waits_have_a_long_tail_at_the_same_mean() -> None:
     tailed, constant = waits_of("tailed"), waits_of("constant")
     assert set(constant) == {1.0} and set(waits_of("none")) == {0.0}
     assert sum(tailed) / len(tailed) == pytest.approx(1.0, rel=0.1)

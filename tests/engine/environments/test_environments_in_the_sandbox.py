@@ -1,4 +1,4 @@
-"""Environments whose judges, tools or whole code run in the sandbox."""
+"""Environments whose judges, tools or entire code run in the sandbox."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -76,13 +76,13 @@ def test_custom_conclude_judges_truncated_trajectories(custom: Custom) -> None:
         Custom(seed=7, code=goes_on, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
 
 
-def test_what_a_customers_file_raises_is_an_error_that_shows_where(custom: Custom) -> None:
+def test_exception_of_a_customers_file_is_shown_with_its_line(custom: Custom) -> None:
     with pytest.raises(GraderError, match="KeyError: 'missing'") as caught:
         respond(custom, "crash")
     assert "line 10, in respond" in str(caught.value) and not caught.value.retryable
 
 
-def test_a_customers_file_that_hangs_is_a_retryable_error_and_the_next_answer_is_judged(custom: Custom) -> None:
+def test_hanging_respond_is_retryable_and_next_call_succeeds(custom: Custom) -> None:
     with pytest.raises(GraderError, match="in time") as caught:
         respond(custom, "hang")
     assert caught.value.retryable
@@ -90,7 +90,7 @@ def test_a_customers_file_that_hangs_is_a_retryable_error_and_the_next_answer_is
 
 
 @pytest.mark.parametrize("said", ["odd0", "odd1", "odd2", "odd3", "odd4", "leave"])
-def test_an_answer_of_another_shape_is_an_error_and_not_reward_zero(custom: Custom, said: str) -> None:
+def test_response_of_another_shape_is_an_error(custom: Custom, said: str) -> None:
     with pytest.raises(GraderError):
         respond(custom, said)
 
@@ -104,7 +104,7 @@ def test_many_threads_may_respond_at_once(custom: Custom) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "error"),
     [
         ("def prompt(:", "SyntaxError"),
         ("import numpy_of_theirs", "ModuleNotFoundError"),
@@ -112,16 +112,16 @@ def test_many_threads_may_respond_at_once(custom: Custom) -> None:
         ("def prompt(*_): return 'hello'", "prompt: "),
         ("def prompt(*_): return {'text': 'x', 'messages': []}", "prompt: "),
         ("def prompt(*_): return {'messages': [{'role': 'king'}]}", "prompt: prompt: message 1: an object with"),
-        ("def prompt(*_): return {'text': 'same'}", "in both splits: 'same'"),
+        ("def prompt(*_): return {'text': 'same'}", "got 'same' in both"),
         ("def prompt(split, ordinal, seed, params): return {'text': split, 'facts': {'a': None}}", "facts: texts"),
     ],
 )
-def test_a_file_that_cannot_begin_is_refused_before_the_job_does(code: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_file_without_working_prompts_is_refused(code: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         make_environment(EnvironmentSpec(name="custom", code=code), seed=0, data_folder=None)
 
 
-def test_a_prompt_of_ones_own_may_be_messages_with_tools() -> None:
+def test_custom_prompt_may_be_messages_with_tools() -> None:
     code = """
 def prompt(split, ordinal, seed, params):
     said = [{"role": "system", "content": split}, {"role": "user", "content": str(ordinal)}]
@@ -133,7 +133,7 @@ def prompt(split, ordinal, seed, params):
     assert prompt.text == "system: train\n\nuser: 3"
 
 
-def test_the_example_of_the_readme_does_what_it_says() -> None:
+def test_example_of_the_readme_works() -> None:
     readme = Path(__file__).parents[3] / "engine" / "environments" / "README.md"
     code = readme.read_text().partition("```python\n")[2].partition("```")[0]
     example = Custom(seed=3, code=code, params={}, timeout_s=30)
@@ -144,7 +144,7 @@ def test_the_example_of_the_readme_does_what_it_says() -> None:
     assert isinstance(right, Verdict) and (right.reward, right.remark) == (1.0, "right")
 
 
-def test_a_function_of_ones_own_judges_questions_of_a_file_by_all_their_columns(tmp_path: Path) -> None:
+def test_graded_judge_gets_all_columns_of_the_row(tmp_path: Path) -> None:
     code = """
 def respond(prompt, turns):
     facts = prompt["facts"]
@@ -161,8 +161,8 @@ def respond(prompt, turns):
     odd = next(prompt for prompt in by_number.values() if prompt.facts["twice"])
     right = Turn(text=str(odd.facts["due"]) * 2)
     assert odd.facts["tags"] == '["a", "b"]'
-    told = Observation(text="Once more.", role="tool", tool="sum", arguments="1", error="no")
-    assert environment.respond(odd, [right]) == told
+    once_more = Observation(text="Once more.", role="tool", tool="sum", arguments="1", error="no")
+    assert environment.respond(odd, [right]) == once_more
     verdict = environment.respond(odd, [right, right])
     assert isinstance(verdict, Verdict) and (verdict.reward, verdict.remark) == (1.0, "due,tags,times,twice")
     with pytest.raises(ValueError, match=r"graded: environment\.code"):
@@ -174,7 +174,7 @@ def respond(prompt, turns):
 # ── verifiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_mathematics_is_compared_however_it_is_written() -> None:
+def test_mathematics_is_compared_in_any_notation() -> None:
     verify = verifier("math_verify", timeout_s=60.0)
     for due, said, right in (
         ("1/2", r"so it is \boxed{0.5}", True),
@@ -202,7 +202,7 @@ def test_a_file_of_programming_tasks_is_judged_by_its_tests(tmp_path: Path) -> N
     assert isinstance(verdict, Verdict) and verdict.reward == 1.0
 
 
-def test_the_tool_python_shows_what_a_program_prints_and_how_it_failed() -> None:
+def test_python_tool_shows_output_and_failure() -> None:
     patient, hasty = (
         make_environment(
             EnvironmentSpec(name="tools", params={"tools": "python", "tool_timeout_s": timeout_s}),
@@ -235,7 +235,7 @@ def test_a_task_of_reasoning_gym_is_asked_and_scored_by_its_name() -> None:
     assert not {p.text for p in prompts["train"]} & {p.text for p in prompts["held_out"]}
     scored = environment.respond(prompts["train"][0], [Turn(text="1 + 1")])
     assert 0.0 <= scored.reward < 1.0 and scored.trusted
-    # This task's scorer would evaluate it. What is not trusted is not learned from, so that would be a way out.
+    # This task's scorer would evaluate the text. The reward stays trusted: an untrusted one would not be trained on.
     trick = environment.respond(prompts["train"][0], [Turn(text="__import__('os')._exit(0)")])
     assert trick.reward <= 0.01 and trick.trusted
 
@@ -251,7 +251,7 @@ def test_a_question_is_the_same_in_every_process() -> None:
 
 
 @pytest.mark.long
-def test_an_unknown_task_or_setting_of_reasoning_gym_is_refused_with_the_choices() -> None:
+def test_unknown_reasoning_gym_task_or_setting_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown name 'chess'; choose from ab, acre"):
         ReasoningGym(seed=1, task="chess", params={}, timeout_s=30)
     with pytest.raises(ValueError, match="unexpected keyword argument 'depth'"):

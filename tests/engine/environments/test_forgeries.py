@@ -1,6 +1,6 @@
-"""Rewards cannot be forged: what a model writes is never run where it is judged, and to break a judge pays nothing.
+"""Rewards cannot be forged: no judge runs a model's text in its own process, and a text that breaks its judge gets 0.
 
-The corpus is in `forgeries`; the honest side, in which our judge must say what the libraries' own say, in `gym_corpus`.
+The corpus of forgeries is in `forgeries`; `gym_corpus` compares our judge's scores with the library's own.
 """
 
 import json
@@ -32,9 +32,9 @@ from tests.engine.environments.sandboxed import sandbox
 __all__ = ["sandbox"]
 INSIDE = Path(__file__).parents[3] / "engine" / "environments" / "sandbox" / "inside"
 READ = TASKS[:9]
-"""The tasks of reasoning-gym whose scorers evaluate what they are given, but for our readers."""
+"""The tasks of reasoning-gym whose scorers would evaluate the answer without our readers."""
 HALF_PAID = 0.05
-"""What scorers of the library give for an answer that is wrong, but could be read."""
+"""The most that the library's scorers give for a wrong but readable answer."""
 
 
 # ── reasoning-gym ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -49,7 +49,7 @@ def shown(task, index, said, cpu_s):
 
 
 class Gym:
-    """The judge of several tasks in one sandbox, which shows their questions, too."""
+    """A judge of several tasks in one sandbox that also returns their questions."""
 
     def __init__(self, tasks: Sequence[str], *, timeout_s: float) -> None:
         warm = "\n".join(f"warm_up({task!r}, '{{}}')" for task in tasks)
@@ -75,34 +75,34 @@ class Gym:
             return 0.0
 
     def paid(self, task: str, index: int, forgeries: Sequence[str]) -> dict[str, object]:
-        """Those that are; a `GraderError`, which is no reward at all, is not caught."""
+        """The forgeries with a reward. A `GraderError`, which means no reward at all, is not caught."""
         scores = {text[:100]: self.score(task, index, text) for text in forgeries}
         return {text: score for text, score in scores.items() if score is not None and score > HALF_PAID}  # type: ignore[operator]
 
 
 @pytest.mark.long
-def test_no_forgery_of_an_answer_is_paid_or_left_without_a_reward(sandbox: None) -> None:
-    """Each task that once evaluated its answers gets its share of them; all of them get all in the soak."""
+def test_no_forged_answer_is_paid_or_without_reward(sandbox: None) -> None:
+    """Each task that once evaluated its answers gets a share of the forgeries; in the soak every task gets all."""
     gym = Gym(READ, timeout_s=12.0)
     for number, task in enumerate(READ):
         entry = gym.entry(task, 5)
         forgeries = [text for text in forged(task, entry) if "9**9" not in text]
         assert gym.paid(task, 5, forgeries[number % 7 :: 7] + forgeries[-6:]) == {}, task
         assert gym.score(task, 5, str(entry["answer"])) == 1.0, task
-    assert gym.score("countdown", 5, "9**9**9**9") == 0.0, "what takes for ever"
+    assert gym.score("countdown", 5, "9**9**9**9") == 0.0, "an endless computation"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("task", TASKS)
-def test_no_forgery_at_all_is_paid_by_any_task(sandbox: None, task: str) -> None:
+def test_no_forgery_is_paid_by_any_task(sandbox: None, task: str) -> None:
     gym = Gym([task], timeout_s=60.0)
     for index in range(5):
         assert gym.paid(task, index, forged(task, gym.entry(task, index))) == {}
 
 
 @pytest.mark.long
-def test_nothing_is_evaluated_even_by_a_scorer_that_nobody_knew_of(sandbox: None) -> None:
-    """A library that asks Python to, and swallows the refusal."""
+def test_unlisted_scorer_evaluates_nothing(sandbox: None) -> None:
+    """The scorer calls `eval` and swallows the refusal."""
     code = """
 from judging import Judging
 def score(said, cpu_s):
@@ -117,12 +117,12 @@ def score(said, cpu_s):
 """
     judge = TextJudge(main=code, function="score", timeout_s=60, size=1)
     for said in ("exec('1')", "(lambda: 1.0)()", "[1.0 for _ in '1'][0]", "x.__class__"):
-        with pytest.raises(SpoiltByText, match="evaluates text"):
+        with pytest.raises(SpoiltByText, match="evaluate text"):
             judge.judge(said)
 
 
 def test_every_scorer_that_evaluates_is_known() -> None:
-    """Of the library as it is installed: an upgrade that brings another one fails here, before it fails a job."""
+    """Checks the installed library: an upgrade with another such scorer fails here, before it fails a job."""
     package = find_spec("reasoning_gym")
     assert package is not None and package.submodule_search_locations
     root = Path(next(iter(package.submodule_search_locations)))
@@ -145,44 +145,44 @@ def test_every_scorer_that_evaluates_is_known() -> None:
 
 
 def compared(tasks: Sequence[str], num_questions: int, num_wrong: int) -> Iterator[tuple[str, list[object]]]:
-    """Of each task where the two differ."""
+    """For each task the answers with different scores."""
     with ThreadPoolExecutor(2) as both:
         theirs, ours = both.map(lambda side: _scores(tasks, num_questions, num_wrong, side), ("theirs", "ours"))
     for task in tasks:
         assert theirs[task][1] == ours[task][1], f"{task}: not the same texts"
         assert len(theirs[task][0]) == num_questions + num_wrong
         pairs = zip(*theirs[task], ours[task][0], strict=True)
-        yield task, [(text, due, said) for due, text, said in pairs if not _agree(text, due, said)]
+        yield task, [(text, theirs, ours) for theirs, text, ours in pairs if not _agree(text, theirs, ours)]
 
 
-def _agree(text: str, due: float | str, said: float | str) -> bool:
-    """Left out is what neither works out in time, and a slip in an answer that the library itself could only state
-    (`Integral(…) + C`): unless it is that answer to the letter, it is the question said back."""
-    return due == said or gym_corpus.LATE in (due, said) or "Integral(" in text
+def _agree(text: str, theirs: float | str, ours: float | str) -> bool:
+    """Ignores answers that one side does not score in time, and variants of an answer that the library could not
+    solve (`Integral(…) + C`): any but the exact one only repeats the question."""
+    return theirs == ours or gym_corpus.LATE in (theirs, ours) or "Integral(" in text
 
 
 def _scores(
     tasks: Sequence[str], num_questions: int, num_wrong: int, side: str
 ) -> dict[str, tuple[list[float | str], list[str]]]:
     command = [sys.executable, gym_corpus.__file__, ",".join(tasks), str(num_questions), str(num_wrong), side]
-    return {task: (scores, texts) for task, scores, texts in map(json.loads, _said_by(command).splitlines())}
+    return {task: (scores, texts) for task, scores, texts in map(json.loads, _output_of(command).splitlines())}
 
 
-def _said_by(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(INSIDE), "PYTHONHASHSEED": "0"}
     with TemporaryDirectory() as folder:  # some questions' own programs write files
         return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def _asked_of_gym(code: str) -> list[str]:
-    """One task says dots while it draws its questions."""
-    return list(json.loads(_said_by([sys.executable, "-c", f"import json, gym\n{code}"]).splitlines()[-1]))
+def _run_in_gym(code: str) -> list[str]:
+    """Parses the last line: one task prints dots while it draws its questions."""
+    return list(json.loads(_output_of([sys.executable, "-c", f"import json, gym\n{code}"]).splitlines()[-1]))
 
 
 @pytest.mark.long
-def test_every_question_is_the_one_that_a_dataset_of_its_own_seed_begins_with() -> None:
-    """Of the library as it is installed: an upgrade with another task that draws on fails here."""
-    told = _asked_of_gym("""
+def test_question_equals_first_of_a_dataset_with_that_seed() -> None:
+    """Checks the installed library: an upgrade with another task that keeps drawing from one generator fails here."""
+    different = _run_in_gym("""
 import reasoning_gym
 def anew(task, index):
     return repr(reasoning_gym.create_dataset(task, seed=index, size=1)[0])
@@ -192,25 +192,25 @@ found = [task for task in gym.tasks() for index in (3, 1) if ours(task, index) !
 print()
 print(json.dumps(found))
 """)
-    assert told == []
+    assert different == []
 
 
 @pytest.mark.long
 def test_a_question_is_the_same_wherever_it_is_drawn() -> None:
-    """Of codeio these are drawn by chances of nobody's: whoever judges would expect another answer."""
+    """These questions of codeio use unseeded randomness: without `settled` the judge would expect another answer."""
     drawn = (26, 43, 50, 277, 557, 741, 818, 866)
     code = f'print(json.dumps([repr(gym._made("codeio", "{{}}", index)[1]) for index in {drawn}]))'
-    assert _asked_of_gym(code) == _asked_of_gym("gym._made('codeio', '{}', 7)\n" + code)
+    assert _run_in_gym(code) == _run_in_gym("gym._made('codeio', '{}', 7)\n" + code)
 
 
 @pytest.mark.long
-def test_answers_that_are_read_score_as_the_library_scores_them() -> None:
+def test_answers_to_parsing_tasks_score_as_in_the_library() -> None:
     assert dict(compared(READ, 4, 16)) == {task: [] for task in READ}
 
 
 @pytest.mark.soak
-def test_a_thousand_honest_and_a_thousand_wrong_answers_a_task_score_as_the_library_scores_them() -> None:
-    tasks = _asked_of_gym("print(json.dumps(gym.tasks()))")
+def test_two_thousand_answers_a_task_score_as_in_the_library() -> None:
+    tasks = _run_in_gym("print(json.dumps(gym.tasks()))")
     assert dict(compared(tasks, 1_000, 1_000)) == {task: [] for task in tasks}
 
 
@@ -233,7 +233,7 @@ def test_no_verifier_pays_or_abstains_for_a_text_that_breaks_it(sandbox: None) -
 
 
 @pytest.mark.sandbox
-def test_an_answer_of_the_data_set_that_no_verifier_can_read_is_no_fault_of_what_was_said(sandbox: None) -> None:
+def test_unreadable_expected_answer_is_a_grader_error(sandbox: None) -> None:
     for name, due in (("regex", "(unclosed"), ("math_verify", " "), ("numeric", "none")):
         with pytest.raises(GraderError, match=r"of the data set|in the answer"):
             verified(name, due, ["1"], timeout_s=30.0)
@@ -261,7 +261,7 @@ def judged(programs: Sequence[str], *, timeout_s: float, due: str = TESTS) -> di
 @pytest.mark.long
 @pytest.mark.sandbox
 def test_no_program_is_paid_or_left_without_a_reward(sandbox: None) -> None:
-    """Also where the tests expect to be raised at, or go on with what they were given."""
+    """Also where the tests expect an exception, or use the program's return values."""
     assert judged(PROGRAMS, timeout_s=2.0) == dict.fromkeys(PROGRAMS, 0.0)
     printing = ("while True: pass", "print('6' * 10**8)", "import time; time.sleep(600)", "bytearray(1 << 40)")
     cases = '[{"input": "3", "output": "6"}]'
@@ -290,7 +290,7 @@ def test_the_calculator_ends_at_once_whatever_it_is_given(text: str) -> None:
         "nan",
     ],
 )
-def test_no_way_of_speaking_to_tools_is_an_answer(said: str) -> None:
+def test_no_trick_with_tool_calls_is_paid(said: str) -> None:
     environment = make_environment(EnvironmentSpec(name="tools"), seed=0, data_folder=None)
     prompt = environment.prompt("train", 0)
     answered = environment.respond(prompt, [Turn(text=said.format(answer=prompt.facts["answer"]))])

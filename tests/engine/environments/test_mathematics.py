@@ -1,4 +1,4 @@
-"""Mathematics in the judge, which runs nothing that a text became: equal where math-verify itself says so."""
+"""Mathematics in the judge, which evaluates no text: it agrees with math-verify itself."""
 
 import random
 from typing import Final
@@ -19,7 +19,7 @@ FORMS: Final = (
     "{n}^{d}", "so it is {n} or {d}.", "no idea", r"${n} \times 10^{{{d}}}$", r"$\sin({n})$", r"$\log_{{{d}}} {n}$",
     "${n} < x$", r"$\begin{{pmatrix}}{n} & {d}\\0 & 1\end{{pmatrix}}$", "{n},{d}00", "$e^{{{n}}}$",
 )  # fmt: skip
-"""Ways to write mathematics. A pair of them, with numbers that are the same or not, is an answer to what is due."""
+"""Notations. Two of them, with equal or different numbers, make an expected answer and a model's answer."""
 
 
 def disagreed(num: int) -> list[tuple[str, str, bool | None, object]]:
@@ -42,10 +42,10 @@ def disagreed(num: int) -> list[tuple[str, str, bool | None, object]]:
 
 
 @pytest.mark.long
-def test_mathematics_is_equal_where_the_library_says_so() -> None:
+def test_mathematics_compares_as_in_the_library() -> None:
     assert disagreed(60) == []
 
 
 @pytest.mark.soak
-def test_two_thousand_answers_are_equal_where_the_library_says_so() -> None:
+def test_two_thousand_answers_compare_as_in_the_library() -> None:
     assert disagreed(2_000) == []

@@ -1,4 +1,4 @@
-"""What ends untrusted code: its own time, computed or slept, and never what it waited for a core."""
+"""Untrusted code is ended by its own time, computed or slept, and never by waits for a core."""
 
 import threading
 
@@ -41,12 +41,12 @@ def test_starved_code_is_ended_by_its_processor_time() -> None:
     assert own.waited_s == pytest.approx(70.0)
 
 
-def test_starved_code_that_computes_within_its_limit_goes_on() -> None:
+def test_starved_code_within_its_limit_continues() -> None:
     eighth = [tree(n * LOOK_S / 8, thread(n * LOOK_S / 8, n * LOOK_S * 7 / 8)) for n in range(1, 600)]
     assert spent(OwnTime(limit_s=10.0, cpu_limit_s=10.0), eighth) is None
 
 
-def test_code_that_sleeps_is_ended_by_the_time_it_slept() -> None:
+def test_sleeping_code_is_ended_by_its_own_time() -> None:
     own = OwnTime(limit_s=10.0, cpu_limit_s=10.0)
     assert spent(own, [tree(0.01, thread(0.01, is_runnable=False))] * 1_000) == "wall"
     assert own.waited_s == 0
@@ -82,8 +82,8 @@ def test_waits_across_looks_add_no_own_time(wait_s: float) -> None:
     for n in range(1, 2_000):
         rounds, rest_s = divmod(n * LOOK_S, run_s + wait_s)
         ran_s = rounds * run_s + min(rest_s, run_s)
-        told_s = rounds * wait_s if rest_s else (rounds - 1) * wait_s
-        looks.append(tree(ran_s, thread(ran_s, told_s)))
+        waited_s = rounds * wait_s if rest_s else (rounds - 1) * wait_s
+        looks.append(tree(ran_s, thread(ran_s, waited_s)))
     own = OwnTime(limit_s=1e6)
     spent(own, looks)
     assert own.own_s == pytest.approx(own.cpu_s, abs=2 * LOOK_S)
@@ -98,7 +98,7 @@ def test_sleep_before_a_wait_stays_own_time() -> None:
     assert own.own_s >= slept and own.waited_s <= waited + LOOK_S
 
 
-def test_code_that_crowds_the_cores_itself_waits_for_itself() -> None:
+def test_waits_behind_its_own_threads_are_own_time() -> None:
     """Eight threads on two cores: each waits three quarters of the time, and the tree uses both cores."""
     crowd = [tree(2 * n * LOOK_S, *[thread(n * LOOK_S / 4, n * LOOK_S * 3 / 4)] * 8) for n in range(1, 1_000)]
     own = OwnTime(limit_s=10.0)
@@ -106,7 +106,7 @@ def test_code_that_crowds_the_cores_itself_waits_for_itself() -> None:
     assert own.waited_s == 0
 
 
-def test_code_that_never_gets_a_core_is_starved_and_no_verdict() -> None:
+def test_code_without_a_core_is_starved() -> None:
     own = OwnTime(limit_s=10.0)
     assert spent(own, [tree(0.0, thread())] * 10_000) == "starved"
     assert own.waited_s == pytest.approx(LEAST_PATIENCE_S, abs=1)
@@ -124,34 +124,34 @@ def test_short_calls_count_a_tenth_and_still_add_up() -> None:
     assert own.ending == "wall"
 
 
-def test_processes_that_end_or_begin_between_looks_break_nothing() -> None:
+def test_processes_may_begin_and_end_between_looks() -> None:
     own = OwnTime(limit_s=1.0)
     looks = [tree(0.1, thread(0.1), thread(0.0, 0.05)), tree(0.05, thread(0.1)), TreeTimes(), tree(0.2, thread(0.2, 9))]
     assert spent(own, looks) is None
     assert 0 <= own.waited_s <= 4 * LOOK_S
 
 
-def test_thread_that_a_look_missed_does_not_wait_anew() -> None:
+def test_wait_of_a_thread_missed_by_a_look_counts_once() -> None:
     own = OwnTime(limit_s=1e6)
     seen = tree(0.0, thread(0.0, LOOK_S, is_runnable=False))
     spent(own, [seen, TreeTimes(), seen, TreeTimes(), seen])
     assert own.waited_s == pytest.approx(LOOK_S)
 
 
-def test_tree_that_was_warm_tells_nothing_at_its_first_look() -> None:
+def test_first_look_at_a_warm_tree_counts_nothing() -> None:
     waits = TreeWaits(None)
     assert waits.since(1.0, tree(50.0, thread(40.0, 30.0))) == (0.0, 0.0)
     assert waits.since(1.0, tree(50.25, thread(40.25, 30.75))) == (0.25, 0.75)
 
 
-# ── what the kernel tells ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── times from the kernel ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_times_of_this_process_are_read_and_those_of_none_left_out() -> None:
+def test_times_of_a_missing_process_are_left_out() -> None:
     me = threading.get_native_id()
-    found = times_of([me, 2**22 + 1])
-    assert found.cpu_s > 0 and found.threads[me].is_runnable and found.threads[me].ran_ns > 0
-    assert own_wait_ns() >= found.threads[me].waited_ns
+    times = times_of([me, 2**22 + 1])
+    assert times.cpu_s > 0 and times.threads[me].is_runnable and times.threads[me].ran_ns > 0
+    assert own_wait_ns() >= times.threads[me].waited_ns
     assert times_of([2**22 + 1]) == TreeTimes()
 
 
@@ -169,7 +169,7 @@ def speed_of(cpu_s_of_a_measurement: float, at: list[float]) -> HostSpeed:
 
 
 @pytest.mark.parametrize(("cpu_s", "scale"), [(0.01, 1.0), (0.005, 1.0), (0.03, 3.0), (5.0, HIGHEST)])
-def test_limits_grow_on_a_slower_core_and_shrink_on_none(cpu_s: float, scale: float) -> None:
+def test_limits_grow_on_slower_cores_and_never_shrink(cpu_s: float, scale: float) -> None:
     assert speed_of(cpu_s, [0.0]).scale() == pytest.approx(scale)
 
 
@@ -184,7 +184,7 @@ def test_speed_is_measured_again_after_a_minute() -> None:
 # ── excuses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_waits_within_what_is_excused_as_a_whole_count_once() -> None:
+def test_waits_within_an_excused_span_count_once() -> None:
     excuse = Excuse()
     with excusing(excuse):
         excuse_wait(2.0)

@@ -1,4 +1,4 @@
-"""The demo environment: what it asks, what it pays for, and that held-out stays held out."""
+"""The demo environment: prompts, rewards, and that no held-out prompt is trained on."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_a_prompt_is_the_same_in_every_environment_of_that_seed() -> None:
     assert [first.prompt("train", i) for i in range(50)] != [other.prompt("train", i) for i in range(50)]
 
 
-def test_a_prompt_is_the_same_in_a_fresh_process_with_another_hash_seed() -> None:
+def test_prompt_does_not_depend_on_the_hash_seed() -> None:
     code = "from engine.environments import running_sums as it; print(it.RunningSums(seed=7).prompt('train', 3).text)"
     fresh = in_fresh_process(code, PYTHONHASHSEED="5")
     assert fresh.returncode == 0, fresh.stderr
@@ -104,18 +104,18 @@ def test_any_text_gets_a_verdict_in_range(terms: list[int], text: str) -> None:
     ("text", "remark"),
     [
         (" 3 → 11 → 16 → 25.", "right: 25 in 4 steps"),
-        (" 3 → 12 → 16 → 25.", "step 2 said 12, should be 11"),
-        (" 3 → 11 → 17 → 26.", "step 3 said 17, should be 16"),
-        (" 3 → 11 → 20.", "step 3 said 20, should be 16"),
-        (" 3 → 11.", "gave up after 2 of 4 steps"),
-        (" 3 → 11 → 16 → 25 → 25.", "went on for 5 steps, 4 were asked"),
+        (" 3 → 12 → 16 → 25.", "step 2 is 12, should be 11"),
+        (" 3 → 11 → 17 → 26.", "step 3 is 17, should be 16"),
+        (" 3 → 11 → 20.", "step 3 is 20, should be 16"),
+        (" 3 → 11.", "stopped after 2 of 4 steps"),
+        (" 3 → 11 → 16 → 25 → 25.", "5 steps instead of 4"),
         ("", "not a chain of sums"),
         (" 3 11 → 16 → 25.", "not a chain of sums"),
         (" 3 → 11 → 16 → 25..", "not a chain of sums"),
         (" 3 → 11. → 16 → 25", "not a chain of sums"),
     ],
 )
-def test_the_remark_says_what_happened(text: str, remark: str) -> None:
+def test_remark_explains_the_verdict(text: str, remark: str) -> None:
     verdict = say(text)
     assert verdict.remark == remark
     assert verdict.reward == float(remark.startswith("right"))
@@ -130,7 +130,7 @@ def test_parts_explain_the_reward() -> None:
     }
 
 
-def test_an_engine_that_cuts_the_end_token_off_gets_the_same_verdict() -> None:
+def test_verdict_is_the_same_without_the_end_token() -> None:
     assert say(" 3 → 11 → 16 → 25") == say(" 3 → 11 → 16 → 25.")
 
 
@@ -140,11 +140,11 @@ def test_slips_that_cancel_out_are_not_paid() -> None:
     assert verdict.reward == 0.0
 
 
-def test_rambling_on_is_not_paid_however_it_ends() -> None:
+def test_too_many_steps_are_not_paid() -> None:
     assert say(" 3 → 11 → 16 → 25 → 3 → 11 → 16 → 25.").reward == 0.0
 
 
-def test_one_turn_ends_it() -> None:
+def test_first_turn_ends_the_trajectory() -> None:
     environment = RunningSums(seed=0)
     prompt = environment.prompt("train", 0)
     turn = Turn(text=answer_text(running_sums(terms_of(prompt))))

@@ -33,13 +33,13 @@ from tests.engine.environments.sandboxed import (
 
 __all__ = ["sandbox"]
 ROOT = Path(__file__).parents[3]
-# What needs the wall clock to end does so alone in test_sandbox_bounds.py, side by side.
+# Attacks that only a timeout ends run without a control group in test_sandbox_bounds.py, several at once.
 CASES = [
     *((attack, "group") for attack in CORPUS if parent_of_groups() is not None),
     *((attack, "alone") for attack in CORPUS if outcome_of(attack, "alone") != "TimedOut"),
 ]
 WALL_S = 1.5
-LONG_S = 30.0  # on a busy machine what should end by itself does, however late it is begun
+LONG_S = 30.0  # long enough for a script that ends by itself, even if a busy machine starts it late
 needs_sandbox = pytest.mark.usefixtures("sandbox")
 
 
@@ -50,7 +50,7 @@ def limits_of_attack(wall_s: float = WALL_S) -> Limits:
 @pytest.mark.sandbox
 @needs_sandbox
 @pytest.mark.parametrize(("attack", "bound"), CASES, ids=lambda value: getattr(value, "stem", value))
-def test_an_attack_ends_as_a_typed_outcome_in_time_and_leaves_nothing_running(
+def test_attack_ends_as_expected_outcome_without_leftovers(
     attack: Path, bound: Bound, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGINE_SECRET", "swordfish")
@@ -69,7 +69,7 @@ def test_an_attack_ends_as_a_typed_outcome_in_time_and_leaves_nothing_running(
 
 @pytest.mark.sandbox
 @needs_sandbox
-def test_other_samples_are_unaffected_by_a_bomb_beside_them() -> None:
+def test_bombs_do_not_affect_other_sandboxes() -> None:
     bombs = [path.read_text() for path in CORPUS if path.stem in ("fork_bomb", "memory_bomb", "output_flood")]
     with ThreadPoolExecutor() as threads:
         bombing = [threads.submit(run_python, bomb, limits=limits_of_attack()) for bomb in bombs]
@@ -80,7 +80,7 @@ def test_other_samples_are_unaffected_by_a_bomb_beside_them() -> None:
 
 @pytest.mark.sandbox
 @needs_sandbox
-def test_a_script_is_told_its_input_and_files_and_we_are_told_how_it_ended() -> None:
+def test_script_gets_input_and_files_and_returns_exit_code() -> None:
     code = "import sys\nprint(input(), open('/box/data.txt').read())\nprint('why', file=sys.stderr)\nsys.exit(3)"
     outcome = run_python(code, stdin="17\n", files={"data.txt": "grüße"})
     assert isinstance(outcome, Finished) and outcome.exit_code == 3
@@ -89,7 +89,7 @@ def test_a_script_is_told_its_input_and_files_and_we_are_told_how_it_ended() -> 
 
 @pytest.mark.sandbox
 @needs_sandbox
-def test_long_output_is_cut_and_says_so() -> None:
+def test_long_output_is_truncated_and_flagged() -> None:
     outcome = run_python("print('x' * 200_000)", limits=Limits(output_bytes=10_000))
     assert isinstance(outcome, Finished)
     assert len(outcome.output.stdout) == 10_000 and outcome.output.stdout_truncated
@@ -106,13 +106,13 @@ def test_processor_time_is_bounded_apart_from_the_wall_clock() -> None:
 
 @pytest.mark.sandbox
 @needs_sandbox
-def test_an_input_that_nobody_reads_holds_nothing_up() -> None:
+def test_unread_input_does_not_block() -> None:
     assert isinstance(run_python("print('done')", stdin="x" * 1_000_000), Finished)
 
 
 @pytest.mark.sandbox
 @needs_sandbox
-def test_a_memory_error_is_told_from_other_errors() -> None:
+def test_memory_error_has_its_own_outcome() -> None:
     assert isinstance(run_python("bytearray(1 << 40)"), OutOfMemory)
     assert isinstance(run_python("raise ValueError"), Finished)
     assert isinstance(run_python("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"), Killed)
@@ -141,9 +141,7 @@ def test_the_engines_death_ends_its_sandboxes() -> None:
     assert all_have_ended(limits, within_s=60)
 
 
-def test_what_a_packages_record_lists_and_nobody_has_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_files_of_a_package_record_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two distributions may claim one file, and pip removes it with either."""
     info = tmp_path / "ghost-1.0.dist-info"
     (tmp_path / "ghost").mkdir()
@@ -157,13 +155,11 @@ def test_what_a_packages_record_lists_and_nobody_has_is_left_out(
     assert bound == {f"{PACKAGES}/ghost", f"{PACKAGES}/ghost-1.0.dist-info"}
 
 
-def test_a_package_that_an_older_pip_installed_is_found_by_the_list_that_it_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_of_an_older_pip_is_found_by_its_file_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "ghost-1.0.egg-info"
     info.mkdir()
     (tmp_path / "ghost.py").touch()
-    (tmp_path / "LICENSE").touch()  # somebody else's
+    (tmp_path / "LICENSE").touch()  # another package's
     (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1.0\n")
     (info / "SOURCES.txt").write_text("LICENSE\nsetup.py\n")
     (info / "installed-files.txt").write_text(
@@ -175,9 +171,7 @@ def test_a_package_that_an_older_pip_installed_is_found_by_the_list_that_it_left
     assert bound == {f"{PACKAGES}/ghost.py"}
 
 
-def test_without_bubblewrap_nothing_runs_and_the_refusal_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_refusal_without_bubblewrap_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=INSTALL):
         require_bubblewrap()
@@ -187,9 +181,7 @@ def test_without_bubblewrap_nothing_runs_and_the_refusal_says_what_to_install(
     assert not ran.exists()
 
 
-def test_a_bubblewrap_that_may_not_make_namespaces_is_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bubblewrap_without_namespaces_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What the kernel refuses to a sandbox, with and without a control group, to root's and to an ordinary user's."""
+"""Limits that the kernel enforces on a sandbox: with and without a control group, of root and of an ordinary user."""
 
 import json
 import os
@@ -24,10 +24,10 @@ from tests.engine.environments.sandboxed import CORPUS, copy_for_anybody, marked
 
 __all__ = ["sandbox"]
 pytestmark = pytest.mark.usefixtures("sandbox")
-in_ci_too = pytest.mark.sandbox  # a machine without control groups, or without root, leaves out the others
+in_ci_too = pytest.mark.sandbox  # the other tests are skipped without control groups or without root
 ROOT = Path(__file__).parents[3]
 KERNELS_BYTES: Final = 64 << 20
-"""Beside its address space and files: page tables (16 MiB), pipes and sockets, threads, the outer processes."""
+"""In addition to address space and files: page tables (16 MiB), pipes and sockets, threads, the outer processes."""
 
 
 @pytest.fixture
@@ -43,26 +43,26 @@ from engine.environments.sandbox.outcome import Limits
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.starting import ROOM_FOR_LIBRARIES
 child.parent_of_groups = lambda: None
-told = json.load(sys.stdin)
+order = json.load(sys.stdin)
 def run(code, wall_s):
-    outcome = run_python(code, limits=Limits(wall_s=wall_s, **told["limits"]))
+    outcome = run_python(code, limits=Limits(wall_s=wall_s, **order["limits"]))
     return type(outcome).__name__, outcome.output.stdout if hasattr(outcome, "output") else str(outcome)
-with ThreadPoolExecutor(told["at_once"]) as threads:
-    json.dump(list(threads.map(run, told["scripts"], told["walls"])), sys.stdout)
+with ThreadPoolExecutor(order["at_once"]) as threads:
+    json.dump(list(threads.map(run, order["scripts"], order["walls"])), sys.stdout)
 """
 
 
 def attacked(attacks: list[Path], *before: str, at_once: int = 1, python: str = sys.executable, **where: Any) -> Any:
-    """What comes of each in a process that has no control groups. `before`: words that start it."""
+    """The outcomes of attacks run by a process without control groups. `before`: the start of its command line."""
     walls = [1.0 if outcome_of(attack, "alone") == "TimedOut" else 30.0 for attack in attacks]
-    told = {
+    order = {
         "limits": {"memory_bytes": 128 << 20, "disk_bytes": 16 << 20},
         "at_once": at_once,
         "scripts": [attack.read_text() for attack in attacks],
         "walls": walls,
     }
     done = subprocess.run(
-        [*before, python, "-c", ATTACKS], input=json.dumps(told), capture_output=True, text=True, **where
+        [*before, python, "-c", ATTACKS], input=json.dumps(order), capture_output=True, text=True, **where
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -71,9 +71,8 @@ def attacked(attacks: list[Path], *before: str, at_once: int = 1, python: str = 
 @pytest.mark.long
 @in_ci_too
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
-def test_an_ordinary_user_without_a_control_group_has_the_same_walls(tmp_path: Path) -> None:
-    """As root the sandbox has a user of its own; here the engine itself is an ordinary one, as it is in every test that
-    an ordinary user runs."""
+def test_ordinary_user_without_control_group_is_as_confined(tmp_path: Path) -> None:
+    """Under root the sandbox has a user of its own; here the engine itself runs as an ordinary user."""
     somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
     copy_for_anybody(tmp_path)
     found = attacked(
@@ -91,7 +90,7 @@ def test_an_ordinary_user_without_a_control_group_has_the_same_walls(tmp_path: P
 
 @in_ci_too
 @pytest.mark.usefixtures("alone")
-def test_without_a_control_group_a_sandbox_is_one_process_of_many_threads() -> None:
+def test_sandbox_without_control_group_is_one_process() -> None:
     code = (
         "import asyncio, os, socket, sqlite3, threading\n"
         "try:\n    os.fork()\nexcept BlockingIOError:\n    print('alone')\n"
@@ -105,7 +104,7 @@ def test_without_a_control_group_a_sandbox_is_one_process_of_many_threads() -> N
 
 @in_ci_too
 @pytest.mark.usefixtures("alone")
-def test_without_a_control_group_a_range_that_is_locked_takes_no_memory() -> None:
+def test_byte_range_locks_without_control_group_take_no_memory() -> None:
     code = (
         "import fcntl, struct\n"
         "one, other = open('/tmp/file', 'w'), open('/tmp/file', 'w')\n"
@@ -119,7 +118,7 @@ def test_without_a_control_group_a_range_that_is_locked_takes_no_memory() -> Non
 
 @in_ci_too
 @pytest.mark.usefixtures("alone")
-def test_without_a_control_group_every_call_still_has_a_process_of_its_own_and_that_has_no_other() -> None:
+def test_call_without_control_group_has_exactly_one_process() -> None:
     code = "import os\nn = 0\ndef f():\n    global n\n    n += 1\n    return n\ndef g():\n    os.fork()\n"
     workers = WorkerPool(files={"main.py": code}, limits=marked(), forks=True)
     assert [workers.call("f", deadline_s=20) for _ in range(3)] == [1, 1, 1]
@@ -130,7 +129,7 @@ def test_without_a_control_group_every_call_still_has_a_process_of_its_own_and_t
 @pytest.mark.long
 @in_ci_too
 @pytest.mark.usefixtures("alone")
-def test_without_a_control_group_the_heaviest_judge_asks_and_scores_all_the_same() -> None:
+def test_heaviest_judge_works_without_control_group() -> None:
     gym = ReasoningGym(seed=1, task="chain_sum", params={}, timeout_s=60.0)
     prompt = gym.prompt("train", 0)
     verdict = gym.respond(prompt, [Turn(text="no number")])
@@ -145,8 +144,8 @@ HUNGRY = [
 
 
 @pytest.mark.long
-@pytest.mark.skipif(parent_of_groups() is None, reason="no control group can be made here, which would measure")
-def test_without_a_control_group_no_attack_holds_more_than_its_address_space_and_files() -> None:
+@pytest.mark.skipif(parent_of_groups() is None, reason="no control group can be made here to measure with")
+def test_memory_of_attacks_is_bounded_without_control_group() -> None:
     """Measured by a control group that limits nothing."""
     nothing = next(attack for attack in CORPUS if attack.stem == "long_output")
     most = Limits(memory_bytes=128 << 20).memory_bytes + ROOM_FOR_LIBRARIES + (16 << 20) + KERNELS_BYTES
@@ -169,13 +168,13 @@ def peak_of(attacks: list[Path]) -> int:
 def groups() -> Iterator[None]:
     parent = parent_of_groups()
     if parent is None:
-        pytest.skip("no control group can be made here: the sandbox is held by the second bound")
+        pytest.skip("no control group can be made here: the address space bounds the sandbox instead")
     ours = f"laminar-sandbox-{os.getpid()}-*"
-    before = {*parent.folder.glob(ours)}  # of judges that are kept warm
+    before = {*parent.folder.glob(ours)}  # groups of judges that stay warm
     yield
     deadline = time.monotonic() + 60
     while {*parent.folder.glob(ours)} - before:  # the kernel takes its time to empty them
-        assert time.monotonic() < deadline, "a group ends with its sandbox"
+        assert time.monotonic() < deadline, "a group is removed with its sandbox"
         MemoryGroup(parent, limit_bytes=1 << 30).remove()
 
 
@@ -197,15 +196,13 @@ for end, _ in pairs:
 
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS.keys())
-def test_where_there_is_a_control_group_it_counts_whatever_the_tree_holds(held: str) -> None:
+def test_control_group_counts_all_memory_of_the_tree(held: str) -> None:
     limits = Limits(memory_bytes=128 << 20, disk_bytes=256 << 20, num_open_files=2_000, wall_s=30)
     assert isinstance(run_python(f"import socket\n{held}\nprint('ESCAPED')", limits=limits), OutOfMemory)
 
 
 @in_ci_too
-def test_nothing_is_written_beside_the_packages_that_a_sandbox_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sandbox_writes_nothing_next_to_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "ghost-1.0.dist-info"
     (tmp_path / "ghost").mkdir()
     info.mkdir()

@@ -1,5 +1,5 @@
-"""The sandbox in a container: it starts where /proc/sys cannot be written and under the profile that we ship, and its
-own filter alone keeps namespaces from the code inside."""
+"""The sandbox in a container: it starts with a read-only /proc/sys and under the profile that we ship, and its own
+filter keeps the code inside from making namespaces."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from infra.seccomp.profile import BUBBLEWRAP_NEEDS, DEFAULT, PROFILE, Rule, made, resolved, written
-from tests.engine.environments.contained import said_in_a_container
+from tests.engine.environments.contained import output_in_a_container
 from tests.engine.environments.sandboxed import sandbox
 
 __all__ = ["sandbox"]
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("sandbox")]
 RUNS = "from engine.environments.sandbox.run import run_python\noutcome = run_python({script!r})\n"
 PRINTS = RUNS.format(script="print(6 * 7)") + "print(type(outcome).__name__, getattr(outcome, 'output', outcome))"
-# Every way to a new namespace, and into one that is there. Also by other numbers of the same calls: those of x32, and
-# those of 32 bits, which end the process.
+# Every way to make a namespace or enter one, also by the x32 numbers of the same calls.
 TRIES = """
 import ctypes, os
 call = ctypes.CDLL(None, use_errno=True).syscall
@@ -41,27 +40,27 @@ for name, words in tries.items():
 
 
 def test_it_starts_where_proc_sys_is_read_only() -> None:
-    assert said_in_a_container(PRINTS).startswith("Finished Output(stdout='42\\n'")
+    assert output_in_a_container(PRINTS).startswith("Finished Output(stdout='42\\n'")
 
 
 def test_it_starts_under_the_profile_that_we_ship() -> None:
-    assert said_in_a_container(PRINTS, profile=PROFILE).startswith("Finished Output(stdout='42\\n'")
+    assert output_in_a_container(PRINTS, profile=PROFILE).startswith("Finished Output(stdout='42\\n'")
 
 
 @pytest.mark.parametrize("rule", BUBBLEWRAP_NEEDS, ids=lambda rule: rule["names"][0])
-def test_the_profile_allows_nothing_that_the_sandbox_starts_without(rule: Rule, tmp_path: Path) -> None:
+def test_sandbox_needs_every_rule_of_the_profile(rule: Rule, tmp_path: Path) -> None:
     rules = [each for each in made()["syscalls"] if each != rule]
     (tmp_path / "less.json").write_text(written({**made(), "syscalls": rules}))
-    assert said_in_a_container(PRINTS, profile=tmp_path / "less.json").startswith("Refused")
+    assert output_in_a_container(PRINTS, profile=tmp_path / "less.json").startswith("Refused")
 
 
-def test_dockers_own_profile_refuses_it_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_docker_default_profile_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "default.json").write_text(written(resolved(json.loads(DEFAULT.read_text()))))
-    said = said_in_a_container(PRINTS, profile=tmp_path / "default.json")
-    assert said.startswith("Refused the sandbox did not start: unshare") and "not permitted" in said
+    output = output_in_a_container(PRINTS, profile=tmp_path / "default.json")
+    assert output.startswith("Refused the sandbox did not start: unshare") and "not permitted" in output
 
 
 def test_inside_nothing_makes_a_namespace_or_enters_one() -> None:
-    said = said_in_a_container(RUNS.format(script=TRIES) + "print(outcome, outcome.output)", profile=PROFILE)
-    assert said.startswith("ended with exit code 0") and "MADE" not in said
-    assert said.count("Operation not permitted") == 18 and said.count("Function not implemented") == 3
+    output = output_in_a_container(RUNS.format(script=TRIES) + "print(outcome, outcome.output)", profile=PROFILE)
+    assert output.startswith("ended with exit code 0") and "MADE" not in output
+    assert output.count("Operation not permitted") == 18 and output.count("Function not implemented") == 3

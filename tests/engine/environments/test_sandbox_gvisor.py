@@ -1,4 +1,4 @@
-"""gVisor in place of bubblewrap, where an operator asks for it. What needs runsc says so where there is none."""
+"""gVisor in place of bubblewrap, where an operator chooses it. Tests that need runsc are skipped without it."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from engine.environments.sandbox.worker import WorkerPool
 from tests.engine.environments.sandboxed import CORPUS, all_have_ended, marked, outcome_of, sandbox
 
 __all__ = ["sandbox"]
-# Others speak of Linux's own memory and name spaces: those inside are gVisor's, and end where its memory does.
+# The other attacks are about Linux's own memory and namespaces: inside, both are gVisor's, bounded by its memory.
 ATTACKS = [
     attack
     for attack in CORPUS
@@ -28,13 +28,13 @@ def gvisor(sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("runsc") is None:
         pytest.skip(f"gVisor is not installed here (runsc): {INSTALL}")
     if parent_of_groups() is None:
-        pytest.skip("gVisor wants a control group for each sandbox, and none can be made here")
+        pytest.skip("gVisor needs a control group for each sandbox, and none can be made here")
     monkeypatch.setenv("LAMINAR_SANDBOX", "gvisor")
 
 
 @pytest.mark.usefixtures("gvisor")
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda path: path.stem)
-def test_an_attack_inside_gvisor_ends_as_a_typed_outcome_and_leaves_nothing_running(attack: Path) -> None:
+def test_attack_in_gvisor_ends_as_expected_without_leftovers(attack: Path) -> None:
     expected = outcome_of(attack, "group")
     limits = marked(wall_s=3.0 if expected == "TimedOut" else 60.0, memory_bytes=128 << 20)
     outcome = run_python(attack.read_text(), limits=limits)
@@ -61,7 +61,7 @@ def test_gvisor_shows_its_own_kernel_and_nothing_of_this_machine() -> None:
 
 @pytest.mark.usefixtures("gvisor")
 @pytest.mark.parametrize("forks", [False, True], ids=["warm", "copies"])
-def test_a_warm_process_inside_gvisor_answers_until_it_is_ended(forks: bool) -> None:
+def test_warm_process_in_gvisor_answers_until_it_is_ended(forks: bool) -> None:
     code = "import time\ndef f(x):\n    return x * 2\ndef nap():\n    time.sleep(100)"
     workers = WorkerPool(files={"main.py": code}, limits=marked(), forks=forks)
     assert [workers.call("f", n, deadline_s=60) for n in range(3)] == [0, 2, 4]
@@ -77,9 +77,7 @@ def test_the_memory_of_gvisor_itself_counts() -> None:
     assert isinstance(run_python(hoards, limits=Limits(memory_bytes=128 << 20, wall_s=60)), OutOfMemory)
 
 
-def test_gvisor_that_is_asked_for_and_not_there_is_refused_and_nothing_else_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_runsc_is_refused_without_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bwrap = tmp_path / "bwrap"
     bwrap.write_text("#!/bin/sh\ntouch ran\n")
     bwrap.chmod(0o755)
@@ -93,7 +91,7 @@ def test_gvisor_that_is_asked_for_and_not_there_is_refused_and_nothing_else_take
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_sandbox_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_sandbox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_SANDBOX", "chroot")
     outcome = run_python("print(1)")
     assert isinstance(outcome, Refused)

@@ -1,4 +1,4 @@
-"""Whose user a sandbox is: never the engine's own where the kernel allows another."""
+"""The user of a sandbox: never the engine's own where the kernel allows another."""
 
 import json
 import os
@@ -21,8 +21,8 @@ SOMEBODY: Final = 0x5FFFFFFE
 FIRST_SUBORDINATE: Final = 0x5F000000
 NUM_SUBORDINATE: Final = 65_536
 
-# What an operator's machine says of a user with subordinate ones, in a name space of mounts that ends with the test.
-TELLS = """
+# Gives this machine a user with subordinate users, in a mount namespace that ends with the test.
+ADDS_USER = """
 set -eu
 for name in passwd subuid subgid; do
     { cat "/etc/$name" 2>/dev/null || true; cat "$1/$name"; } > "$1/$name.bound"
@@ -38,8 +38,8 @@ from engine.environments.sandbox import child, python_tree
 from engine.environments.sandbox.outcome import Limits
 from engine.environments.sandbox.watch import Deadline
 child.parent_of_groups = lambda: None
-told = json.load(sys.stdin)
-if told["is_closed"]:
+order = json.load(sys.stdin)
+if order["is_closed"]:
     python_tree.PythonTree.is_public = property(lambda tree: False)
 
 def users():
@@ -47,13 +47,13 @@ def users():
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().split(b"\\0")
-            if told["mark"].encode() in b"".join(command) and command[0] == b"/python/bin/python3":
+            if order["mark"].encode() in b"".join(command) and command[0] == b"/python/bin/python3":
                 found.append((entry / "status").read_text().split("Uid:")[1].split()[0])
         except OSError:
             pass
     return sorted(set(found))
 
-limits = Limits(disk_bytes=int(told["mark"]), wall_s=60)
+limits = Limits(disk_bytes=int(order["mark"]), wall_s=60)
 running = child.Child(files={"main.py": "print(1, flush=True)\\nimport time\\ntime.sleep(60)"}, limits=limits)
 began = running.pump(lambda: running.has_printed, Deadline(60))
 during = users()
@@ -79,10 +79,10 @@ def test_a_sandbox_of_root_is_a_user_of_its_own() -> None:
 
 
 def users_of(mark: str) -> set[int]:
-    """Of the processes that run what is sandboxed; an outer bubblewrap, which binds a closed Python, is root's."""
+    """The users of processes that run sandboxed code; an outer bubblewrap, which binds a closed Python, is root's."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # others end while we look
+        with suppress(FileNotFoundError, ProcessLookupError):  # processes may end in between
             command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if mark in "".join(command) and command[0] == "/python/bin/python3":
                 found |= {int(user) for user in (entry / "status").read_text().split("Uid:")[1].split("\n")[0].split()}
@@ -90,18 +90,16 @@ def users_of(mark: str) -> set[int]:
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["any Python", "a Python under a closed home"])
-def test_a_sandbox_of_an_ordinary_user_is_one_of_his_subordinates_and_ends_at_his_word(
-    tmp_path: Path, is_closed: bool
-) -> None:
-    said = said_by_a_user_with_subordinates(tmp_path, is_closed=is_closed)
-    assert said["began"], said
-    assert len(said["during"]) == 1 and int(said["during"][0]) >= FIRST_SUBORDINATE, said
-    assert said["after"] == []
+def test_ordinary_users_sandbox_is_a_subordinate_user(tmp_path: Path, is_closed: bool) -> None:
+    report = run_as_user_with_subordinates(tmp_path, is_closed=is_closed)
+    assert report["began"], report
+    assert len(report["during"]) == 1 and int(report["during"][0]) >= FIRST_SUBORDINATE, report
+    assert report["after"] == []
 
 
-def said_by_a_user_with_subordinates(folder: Path, *, is_closed: bool) -> Any:
+def run_as_user_with_subordinates(folder: Path, *, is_closed: bool) -> Any:
     if os.geteuid() != 0:
-        pytest.skip("only root can be a user whom this machine does not know")
+        pytest.skip("only root can become a user unknown to this machine")
     if not PYTHON.exists() or shutil.which("newuidmap") is None:
         pytest.skip(f"no {PYTHON}, which any user may read, or no newuidmap (package uidmap)")
     copy_for_anybody(folder)
@@ -110,7 +108,7 @@ def said_by_a_user_with_subordinates(folder: Path, *, is_closed: bool) -> Any:
         (folder / name).write_text(f"somebody:{FIRST_SUBORDINATE}:{NUM_SUBORDINATE}\n")
     becomes = ["setpriv", "--reuid", str(SOMEBODY), "--regid", str(SOMEBODY), "--clear-groups", "--"]
     done = subprocess.run(
-        ["unshare", "--mount", "--", "sh", "-c", TELLS, "sh", str(folder), *becomes, str(PYTHON), "-c", RUNS],
+        ["unshare", "--mount", "--", "sh", "-c", ADDS_USER, "sh", str(folder), *becomes, str(PYTHON), "-c", RUNS],
         input=json.dumps({"is_closed": is_closed, "mark": str(marked().disk_bytes)}),
         capture_output=True, text=True, cwd=folder, env={"PATH": os.environ["PATH"]}, timeout=180,
     )  # fmt: skip
@@ -118,7 +116,7 @@ def said_by_a_user_with_subordinates(folder: Path, *, is_closed: bool) -> Any:
     return json.loads(done.stdout)
 
 
-def test_where_no_other_user_is_to_be_had_the_sandbox_is_begun_as_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_without_subordinate_users_is_the_engines_user(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.environments.sandbox import users
 
     monkeypatch.setattr(users, "_num_subordinate", lambda: 0)

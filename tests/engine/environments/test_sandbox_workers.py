@@ -1,4 +1,4 @@
-"""Warm sandboxes: calls with deadlines, what a hostile one cannot do to the next, and programs against their tests."""
+"""Warm sandboxes: calls with deadlines, isolation of a call from the next, and programs against their tests."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def test_a_warm_process_keeps_its_state_and_answers_many_calls() -> None:
     assert [workers.call("count", 2, deadline_s=20) for _ in range(3)] == [2, 4, 6]
 
 
-def test_what_the_code_raises_is_told_with_its_line_and_the_process_lives_on() -> None:
+def test_exception_is_returned_with_its_line_and_worker_lives() -> None:
     workers = pool("def f(x):\n    return 1 / x")
     failed = failure(workers, "f", 0)
     assert failed.outcome is None
@@ -62,7 +62,7 @@ def test_what_the_code_raises_is_told_with_its_line_and_the_process_lives_on() -
     assert workers.call("f", 2, deadline_s=20) == 0.5
 
 
-def test_a_call_that_hangs_ends_at_its_deadline_and_the_next_gets_a_fresh_process() -> None:
+def test_hanging_call_times_out_and_next_gets_fresh_process() -> None:
     limits = marked()
     workers = pool("def f(hangs):\n    while hangs: pass\n    return 'fine'", limits=limits)
     assert workers.call("f", False, deadline_s=20) == "fine"
@@ -71,7 +71,7 @@ def test_a_call_that_hangs_ends_at_its_deadline_and_the_next_gets_a_fresh_proces
     assert workers.call("f", False, deadline_s=20) == "fine"
 
 
-def test_a_process_that_leaves_or_runs_out_of_memory_is_told_apart() -> None:
+def test_exit_and_out_of_memory_are_distinct_outcomes() -> None:
     workers = pool(
         "import os\ndef leave(): os._exit(7)\ndef hoard(): return len(bytearray(1 << 40))\ndef fine(): return 1"
     )
@@ -97,14 +97,14 @@ def test_waiting_for_a_free_process_spends_no_time_of_a_call() -> None:
         assert asleep.result() is True
 
 
-def test_waiting_behind_calls_that_hang_fails_as_they_do() -> None:
+def test_call_behind_hanging_calls_times_out_too() -> None:
     workers = pool("def f():\n    while True: pass")
     with ThreadPoolExecutor(5) as threads:
         failed = threads.map(lambda _: failure(workers, "f", deadline_s=0.3), range(5))
         assert all(isinstance(each.outcome, TimedOut) for each in failed)
 
 
-def test_calls_do_not_wait_for_those_that_sleep_while_there_may_be_more_processes() -> None:
+def test_pool_grows_while_its_workers_sleep() -> None:
     woken = threading.Event()
     workers = WorkerPool(files={"main.py": SLEEPER}, limits=marked(), size=1, most=3)
     with ThreadPoolExecutor() as threads:
@@ -134,13 +134,13 @@ def f():
 """
 
 
-def test_an_answer_forged_for_another_call_is_not_taken() -> None:
+def test_answer_forged_for_another_call_is_ignored() -> None:
     workers = pool(FORGER)
     answers = []
     for _ in range(5):
         try:
             answers.append(workers.call("f", deadline_s=5))
-        except CallFailed:  # what it forged on the pipe of its own requests broke it; nobody else
+        except CallFailed:  # a forged frame on the worker's own request pipe broke this call only
             answers.append("true")
     assert answers == ["true"] * 5
 
@@ -162,7 +162,7 @@ def test_nonsense_on_the_answers_pipe_fails_that_call_in_time(sends: str) -> Non
 
 
 def test_no_answer_can_change_how_the_next_is_judged() -> None:
-    """The judged text runs inside the grader, as it does where a grader evaluates it."""
+    """The judged text runs inside the grader, as if the grader evaluated it."""
     code = "def right(): return 0.0\ndef judge(said):\n    exec(said)\n    return right()"
     grader = SandboxedGrader(main=code, timeout_s=20, forks=True)
     tricks = (
@@ -173,12 +173,12 @@ def test_no_answer_can_change_how_the_next_is_judged() -> None:
         "import gc\nfor found in gc.get_objects():\n    if isinstance(found, dict): found.pop('right', None)",
     )
     for trick in tricks:
-        with suppress(GraderError):  # it may break its own judgement
+        with suppress(GraderError):  # a trick may break its own call
             grader.call("judge", trick)
         assert grader.call("judge", "pass") == 0.0, trick
 
 
-def test_a_grader_that_hangs_is_retryable_and_one_that_raises_is_not() -> None:
+def test_grader_is_retryable_if_it_hangs_not_if_it_raises() -> None:
     grader = SandboxedGrader(main="def f(x):\n    while x > 1: pass\n    return 1 / x", timeout_s=0.3)
     for argument, kind, retryable in ((2, "timeout", True), (0, "error", False)):
         with pytest.raises(GraderError) as caught:
@@ -257,7 +257,7 @@ def test_programs_are_judged_by_what_they_print_for_an_input() -> None:
     assert judged.verdict(cases, "print(int(input()) * 2); raise SystemExit(1)").reward == 0.0
 
 
-def test_the_program_is_the_last_block_of_code_or_all_of_it() -> None:
+def test_program_is_the_last_code_block_or_the_whole_text() -> None:
     assert program_of("```python\na = 1\n```\nbetter:\n```py\na = 2\n```") == "a = 2\n"
     assert program_of("a = 3") == "a = 3"
     assert program_of("```\na = 4\nb = 5") == "a = 4\nb = 5"

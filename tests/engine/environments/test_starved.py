@@ -1,4 +1,4 @@
-"""Verdicts on a host with next to no core left: right answers are paid, wrong ones are not, and all get a verdict."""
+"""Verdicts on a host with almost no free core: right answers are paid, wrong ones are not, and all get a verdict."""
 
 import pytest
 
@@ -28,9 +28,7 @@ TENTH = 0.1
 
 
 @pytest.mark.parametrize("bound", ["group", "alone"])
-def test_script_that_computes_within_its_limit_finishes_on_a_starved_host(
-    bound: Bound, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_within_its_limit_finishes_on_a_starved_host(bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     if bound == "alone":
         monkeypatch.setattr(child, "parent_of_groups", lambda: None)
     with starved(TENTH):
@@ -52,13 +50,13 @@ def test_script_that_never_ends_is_ended_on_a_starved_host(ends_by: str) -> None
         assert isinstance(run_python(ends_by, limits=Limits(wall_s=0.2, cpu_s=1)), TimedOut)
 
 
-def test_script_that_gets_no_core_at_all_has_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_without_a_core_is_starved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_time, "patience_s", lambda limit_s: 0.2)
     with starved(TENTH):
         assert isinstance(run_python("while True: pass", limits=Limits(wall_s=30, cpu_s=30)), Starved)
 
 
-def test_program_that_gets_no_core_is_no_fault_of_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_without_a_core_is_the_platforms_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_time, "patience_s", lambda limit_s: 0.2)
     with starved(TENTH), pytest.raises(GraderError) as caught:
         UnitTests(timeout_s=30).verdict('[{"input": "", "output": ""}]', "while True: pass")
@@ -75,7 +73,7 @@ def test_right_program_is_paid_on_a_starved_host(due: str) -> None:
 
 
 @pytest.mark.long
-def test_text_that_hangs_its_judge_is_worth_nothing_on_a_starved_host() -> None:
+def test_text_hanging_its_judge_gets_zero_on_a_starved_host() -> None:
     verify = make_verifier(ParamReader("jsonl", {"verifier": "regex"}), timeout_s=2.0)
     with starved(0.05):
         assert verify("(a+)+$", "a" * 40 + "b").reward == 0.0
@@ -91,7 +89,7 @@ def test_prompt_of_a_customer_is_asked_on_a_starved_host(monkeypatch: pytest.Mon
 
 
 def test_code_in_the_sandbox_cannot_lower_its_own_priority() -> None:
-    """It could wait for a core wherever it is, and so have no verdict."""
+    """Code with the lowest priority could wait for a core on any host, and so avoid a verdict."""
     code = """
 import os
 for lower in (lambda: os.nice(19), lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))):
@@ -135,7 +133,7 @@ def test_no_program_is_paid_or_abstains_however_starved(share: float) -> None:
 
 @pytest.mark.long
 @SHARES
-def test_no_answer_to_a_gym_task_is_paid_or_abstains_however_starved(share: float) -> None:
+def test_gym_forgeries_get_zero_on_a_starved_host(share: float) -> None:
     entries = Gym(TASKS, timeout_s=4.0)
     with starved(share):
         starving = Gym(TASKS, timeout_s=4.0)

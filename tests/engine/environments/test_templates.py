@@ -1,4 +1,4 @@
-"""Templates: the environment of each asks and judges as its spec says, in words that the built-in model has."""
+"""Templates: each one's environment works as its spec describes, in the built-in model's vocabulary."""
 
 import pytest
 
@@ -15,7 +15,7 @@ __all__ = ["sandbox"]
 TOKENIZER = build_tokenizer()
 
 
-def test_there_is_one_for_each_way_to_begin() -> None:
+def test_templates_cover_schedules_and_environments() -> None:
     specs = templates().values()
     assert {spec.schedule.name for spec in specs} == set(SCHEDULES)
     assert {"running_sums", "tool_sums", "jsonl", "graded", "custom"} == {spec.environment.name for spec in specs}
@@ -33,9 +33,9 @@ def test_right_answers_are_paid_in_full_and_others_are_not(name: str, request: p
         assert UNKNOWN not in TOKENIZER.encode(prompt.text).tokens
         rights: list[Turn] = []
         total = 0
-        asked: str = prompt.text
+        question: str = prompt.text
         while True:
-            terms = [int(term) for term in asked.replace("=", "").split("+") if term.strip()]
+            terms = [int(term) for term in question.replace("=", "").split("+") if term.strip()]
             chain = [(total + step) % MODULUS for step in running_sums(terms)]
             total = chain[-1]
             rights.append(Turn(text=answer_text(chain)))
@@ -44,13 +44,13 @@ def test_right_answers_are_paid_in_full_and_others_are_not(name: str, request: p
                 break
             assert isinstance(answer, Observation)
             assert UNKNOWN not in TOKENIZER.encode(answer.text).tokens
-            asked = answer.text
+            question = answer.text
         assert answer.reward == 1.0, answer.remark
         wrong = environment.respond(prompt, [*rights[:-1], Turn(text=answer_text([(total + 50) % MODULUS]))])
         assert isinstance(wrong, Verdict) and wrong.reward < 1.0
 
 
-def test_the_built_in_questions_have_the_answers_that_they_ask_for() -> None:
+def test_built_in_questions_have_right_answers() -> None:
     environment = make_environment(templates()["own_questions"].environment, seed=0, data_folder=None)
     for ordinal in range(500):
         prompt = environment.prompt("train", ordinal)

@@ -1,6 +1,6 @@
-"""The code inside the sandbox, before and around the untrusted code. Standard library only; nothing here is imported
-by the engine but to be sent in (`frames` is spoken on both sides).
+"""The code inside the sandbox, before and around the untrusted code. Standard library only. The engine imports none of
+it except `frames`, which both sides use; the other files are sent in as text.
 
-Invariant: nothing in here guards anything from code beside it, which may change it at will; what guards is outside.
-`judging` keeps text from becoming code, where there is none beside it.
+Invariant: nothing here protects against untrusted code in the same process, which may change it at will; the protection
+is outside. `judging` keeps text from becoming code in processes without untrusted code.
 """

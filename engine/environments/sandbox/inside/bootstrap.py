@@ -1,10 +1,10 @@
-"""The first code in a sandbox: takes its limits, says that it stands, and hands over to the untrusted code.
+"""The first code in a sandbox: sets its limits, reports that the sandbox has started, and runs the untrusted code.
 
     argv[1]: {"limits": [[resource, soft, hard], …], "status": pipe, "requests": pipe or null, "answers": pipe or null,
               "forks": whether each call gets a process of its own}        a pipe is a descriptor, or has a path
-    status:  "r" before the untrusted code's first line; "m" if it died of a MemoryError
+    status:  "r" before the untrusted code's first line; "m" if the code died of a MemoryError
 
-The limit on processes is counted in the user namespace that this process is in, hence not by the launcher.
+The kernel counts processes per user namespace: the limit must be set in here, not by the launcher.
 """
 
 import json

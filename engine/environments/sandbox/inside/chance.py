@@ -1,7 +1,7 @@
-"""Chances that follow from a number. Some programs of `codeio` draw by the machine's own: they begin a generator
-without a seed, ask the system for bytes, or name a file. Who judges draws again, and must have the same question.
+"""Randomness that follows from a number. Some programs of `codeio` use the machine's own: an unseeded generator, the
+system's random bytes, or names of temporary files. The judge draws the question again and must get the same one.
 
-Invariant: within `settled` and after it everything is as it was, but the state of the two modules' own generators.
+Invariant: `settled` restores all that it replaces; only the state of the two modules' own generators changes.
 """
 
 import os
@@ -38,7 +38,7 @@ def settled(number: int) -> Iterator[None]:
 
 
 class _Names:
-    """Of files. One that is there was made by another draw of the same, and is written anew, not passed over."""
+    """Names of temporary files. An existing file comes from an earlier draw of the question and is overwritten."""
 
     def __init__(self, number: int) -> None:
         self._chance = random.Random(number)

@@ -1,16 +1,16 @@
-"""Mathematics as a model writes it, read without evaluating it: text becomes numbers, symbols and functions of sympy.
+"""Parses mathematics without evaluating code: a model's text becomes numbers, symbols and functions of sympy.
 
     value   a | b   a ^ b   a & b   a << b  a >> b   a + b  a - b   a * b  a / b  a // b  a % b     each binds tighter
     signed  -a  +a  ~a                  power  a ** b                  atom  3   2.5   x   sin(x)   (a)   a!
 
-It stands in for sympy's `parse_expr`, which hands the text to Python's `eval`. What both can read comes out the same,
-for the same operators are applied to the same numbers.
+It replaces sympy's `parse_expr`, which passes the text to Python's `eval`. Text that both accept has the same value, as
+the same operators are applied to the same numbers.
 
 Invariants:
-- a name is a symbol, or one of the functions here; nothing that answers the question by itself (`Integral`, `expand`,
-  `solve`) is among them;
-- where the numbers used are counted (`counts`), what hides one from the count (a constant, `x/x`, `49e1`, a remark) has
-  a value that is no number.
+- a name is a symbol or one of the functions here; none of them solves the question itself (`Integral`, `expand`,
+  `solve`);
+- where the numbers used are counted (`counts`), an expression that hides one from the count (a constant, `x/x`, `49e1`,
+  a comment) has the value nan.
 """
 
 import builtins
@@ -52,24 +52,24 @@ _CONSTANTS = {
 
 
 class NotMathematics(ValueError):
-    """This is no expression of the kind that is due."""
+    """The text is not an expression of the expected kind."""
 
 
 def expression(
     text: str, *, symbols: dict[str, object] | None = None, counts: bool = False, is_own: bool = False
 ) -> object:
-    """`symbols`: names that mean these. `is_own`: it is the question's, and may use all that sympy has."""
+    """`symbols`: values of names. `is_own`: the text is the question's own and may use all functions of sympy."""
     reader = _Reader(_tokens(text.strip()), symbols or {}, is_own=is_own)
     value = reader.whole()
     reader.hides |= any(letter.isdigit() for remark in re.findall("#[^\n]*", text) for letter in remark)
     if not counts or not reader.hides:
         return value
-    float(value)  # type: ignore[arg-type]  # what has no value raises, as it does where nothing is hidden
+    float(value)  # type: ignore[arg-type]  # raises without a numeric value, as the caller would otherwise
     return sympy.nan
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found, at, depth = list[tuple[str, str]](), 0, 0
+    tokens, at, depth = list[tuple[str, str]](), 0, 0
     while not _END.match(text, at):
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
@@ -77,9 +77,9 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         if depth == 0 and "\n" in match[0]:
             raise NotMathematics("more than one line")
         depth += {"(": 1, ")": -1}.get(match[match.lastgroup], 0)
-        found.append((match.lastgroup, match[match.lastgroup]))
+        tokens.append((match.lastgroup, match[match.lastgroup]))
         at = match.end()
-    return found
+    return tokens
 
 
 class _Reader:
@@ -87,7 +87,7 @@ class _Reader:
         self._tokens, self._symbols, self._is_own = tokens, symbols, is_own
         self._at = 0
         self.hides = False
-        """It has numbers that are not written in digits alone."""
+        """True if the text has numbers that are not plain digits."""
 
     def whole(self) -> object:
         value = self._binary(0)

@@ -1,4 +1,4 @@
-"""Messages on a pipe: four bytes of length, then JSON. Spoken by both sides of a sandbox's wall."""
+"""Messages on a pipe: four bytes of length, then JSON. Both sides of the sandbox use this module."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def packed(message: object) -> bytes:
 
 
 def read_frame(fd: int) -> object:
-    """Blocks. Raises `EOFError` when the other side is gone."""
+    """Blocks. Raises `EOFError` when the other side has closed the pipe."""
     (length,) = HEADER.unpack(_read_exactly(fd, HEADER.size))
     return json.loads(_read_exactly(fd, length))
 

@@ -1,8 +1,8 @@
-"""reasoning-gym's generators and scorers, without what evaluates text in the latter.
+"""reasoning-gym's generators and scorers, with the scorers' evaluation of text replaced.
 
-Some scorers hand the model's answer to Python's `eval`, or to sympy's parser, which does the same. Their modules are
-given readers of ours under these names; the rest of the scorer is the library's, and so is every score. `judging`
-refuses whatever a scorer that is not in this list would evaluate.
+Some scorers pass the model's answer to Python's `eval`, or to sympy's parser, which does the same. In their modules we
+bind readers of ours to these names; the rest of the scorer, and so every score, is the library's. `judging` refuses
+evaluation by any scorer that is not listed here.
 """
 
 import ast
@@ -19,8 +19,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-warnings.filterwarnings("ignore")  # its dependencies' own, on import
-# One of its dependencies draws pictures, which nobody looks at here; drawing takes a third of the time to import.
+warnings.filterwarnings("ignore")  # its dependencies warn on import
+# One of its dependencies draws pictures, which are not needed here and take a third of the time to import.
 for name in ("pyplot", "animation", "collections"):
     sys.modules[f"matplotlib.{name}"] = types.ModuleType(name)
 for name in ("matplotlib", "mpl_toolkits", "mpl_toolkits.mplot3d"):
@@ -35,51 +35,51 @@ from judging import Judging  # type: ignore[import-not-found]  # noqa: E402
 from reasoning_gym.factory import DATASETS  # noqa: E402
 
 EVALUATES = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
-"""A list written as Python does."""
+"""The answer is a list in Python's notation."""
 MEASURES = {"complex_arithmetic": "complex", "coin_flip": "Fraction"}
-"""How far an answer is from the one that is due, by what number; not of every text is there such a distance."""
+"""The score is the distance to the expected answer, with this class of numbers; some texts have no such distance."""
 COUNTS = ("puzzle24", "countdown")
-"""Arithmetic, in which the numbers used are counted."""
+"""The answer is arithmetic, and the scorer counts the numbers used."""
 PARSES = ("simple_integration", "intermediate_integration", "polynomial_multiplication")
 DRAWS_ON = ("acre", "gsm_symbolic", "list_functions")
-"""Their first question is drawn by more than its seed: by what was drawn when the dataset was made."""
+"""Their first question depends on more than its seed: also on the draws that made the dataset."""
 
 
 _WRITTEN_OUT = re.compile(r"\s*[-+]?(?:\d[\d_]*)?(?:\.\d[\d_]*|\.)?(?:/\d[\d_]*|[eE]-0?\d)?\s*", re.ASCII)
 _OWN_TEXTS: set[str] = set()
-"""Of the question that is being judged."""
+"""Texts of the question that is being judged."""
 
 
 def tasks() -> list[str]:
-    return sorted(name for name in DATASETS if name != "composite")  # that one is made of others, not of parameters
+    return sorted(name for name in DATASETS if name != "composite")  # composite is made of other tasks
 
 
 def question(task: str, params: str, index: int) -> str:
     return str(_made(task, params, index)[1]["question"])
 
 
-def score(task: str, params: str, index: int, said: str, cpu_s: float) -> float | None:
-    """What the task's own scorer says; None: it says nothing that is a number. In a process of its own."""
+def score(task: str, params: str, index: int, answer: str, cpu_s: float) -> float | None:
+    """The score of the task's own scorer; None if it is not from 0 to 1. Call it in a process of its own."""
     dataset, entry = _made(task, params, index)
     _OWN_TEXTS.update(texts_of(entry))
     judging = Judging(own_texts=_OWN_TEXTS, cpu_s=cpu_s)
     with contextlib.redirect_stdout(io.StringIO()):
-        scored = float(dataset.score_answer(said, entry))
+        scored = float(dataset.score_answer(answer, entry))
     judging.refuse_if_evaluated()
     return scored if 0 <= scored <= 1 else None
 
 
 def warm_up(task: str, params: str) -> None:
-    """Loads what a task loads when it is first used, before there are copies of this process."""
+    """Loads all that a task loads on first use, before this process is copied."""
     read_instead_of_evaluating(task)
-    with contextlib.suppress(Exception):  # a wrong setting is told by the first question
+    with contextlib.suppress(Exception):  # the first question reports a wrong setting
         dataset, entry = _made(task, params, 0)
-        for said in ("0", str(entry["answer"])):
-            dataset.score_answer(said, entry)
+        for answer in ("0", str(entry["answer"])):
+            dataset.score_answer(answer, entry)
 
 
 def read_instead_of_evaluating(task: str) -> None:
-    if task not in DATASETS:  # who asked is told by the first question
+    if task not in DATASETS:  # the first question reports it
         return
     module = vars(sys.modules[DATASETS[task][0].__module__])
     if task in EVALUATES:
@@ -107,15 +107,15 @@ def _finite(*parts: float) -> complex:
 
 
 def _written_out(text: str) -> Fraction:
-    """One letter more of an exponent is ten times the digits, and they are compared as texts: only small chances may
-    have one, as Python writes them."""
+    """Each digit of an exponent means ten times the digits, which are compared as text: only small probabilities may
+    have an exponent, in Python's notation."""
     if not _WRITTEN_OUT.fullmatch(text) and text not in _OWN_TEXTS:
-        raise ValueError(f"digits, with a point, a fraction bar or an exponent like e-05, got {text[:20]!r}")
+        raise ValueError(f"expected digits, with a point, a fraction bar or an exponent like e-05, got {text[:20]!r}")
     return Fraction(text)
 
 
 def texts_of(entry: object) -> Iterator[str]:
-    """All that a question is made of; some scorers work out the answer that is due from it."""
+    """All texts of a question; some scorers compute the expected answer from them."""
     waiting = [entry]
     while waiting:
         match waiting.pop():
@@ -128,7 +128,7 @@ def texts_of(entry: object) -> Iterator[str]:
 
 
 def _made(task: str, params: str, index: int) -> tuple[Any, Any]:
-    """The dataset, which scores, and its question of this number."""
+    """The dataset, which scores, and its question with this index."""
     if task in DRAWS_ON:
         return _made_anew(task, params, index)
     return _numbered(task, params, index), _entry(task, params, index)
@@ -142,7 +142,7 @@ def _entry(task: str, params: str, index: int) -> Any:
 
 
 def _numbered(task: str, params: str, index: int) -> Any:
-    """A dataset reads its words once, 17 MB of them in half a second, and draws each question by its seed alone."""
+    """Reuses one dataset, as reading its words (17 MB) takes half a second; its seed alone decides the question."""
     dataset = _dataset(task, params)
     dataset.seed = dataset.config.seed = index
     return dataset

@@ -1,15 +1,15 @@
-"""Patterns of a data set, searched in a model's text; some patterns take forever on some texts."""
+"""Searches a data set's pattern in a model's text; with some patterns and texts the search never ends."""
 
 import re
 
 from judging import Judging  # type: ignore[import-not-found]
 
 
-def matches(pattern: str, said: str, cpu_s: float) -> bool | None:
-    """None: it is no pattern."""
+def matches(pattern: str, text: str, cpu_s: float) -> bool | None:
+    """None: the pattern is invalid."""
     Judging(own_texts=(), cpu_s=cpu_s)
     try:
-        found = re.compile(pattern, re.DOTALL)
+        compiled = re.compile(pattern, re.DOTALL)
     except (re.error, RecursionError, OverflowError):
         return None
-    return found.search(said) is not None
+    return compiled.search(text) is not None

@@ -2,10 +2,10 @@
 
     request  {"nonce": n, "call": name, "arguments": [...]}
     answer   {"nonce": n, "value": ...}, or {"nonce": n, "raised": "the traceback's last lines"}
-    question {"nonce": n, "ask": ...} while a call is in progress, told by {"told": ...}
+    question {"nonce": n, "ask": ...} while a call is in progress, answered by {"told": ...}
 
-An answer repeats its request's nonce, so that what a stray thread wrote for an earlier call is not taken for this
-one's. Where every call has a process of its own (`forks`), whatever the judged text did to it ends with it.
+An answer repeats its request's nonce, so that output of a stray thread of an earlier call is not taken for it. Where
+every call has a process of its own (`forks`), all effects of the judged text end with that process.
 """
 
 import gc
@@ -19,12 +19,12 @@ from types import ModuleType
 from frames import packed, read_frame, write_frame  # type: ignore[import-not-found]
 
 NUM_LINES = 12
-MAX_ANSWER = 1 << 16  # what a pipe holds: a child that writes more waits forever, and its deadline comes
+MAX_ANSWER = 1 << 16  # a pipe's capacity: a child that writes more blocks until its deadline
 
 
 def serve(module: ModuleType, requests: int, answers: int, *, forks: bool) -> None:
     if forks:
-        gc.freeze()  # the collector writes to every object, and each copy would get its own of every page
+        gc.freeze()  # otherwise the collector writes to every object, and each fork copies every page
     while True:
         try:
             request = read_frame(requests)
@@ -33,17 +33,17 @@ def serve(module: ModuleType, requests: int, answers: int, *, forks: bool) -> No
         if not forks:
             serve_one(module, request, requests, answers)
             continue
-        write_frame(answers, {"nonce": request["nonce"], **in_its_own_process(module, request, (requests, answers))})
+        write_frame(answers, {"nonce": request["nonce"], **call_in_child(module, request, (requests, answers))})
 
 
-def in_its_own_process(module: ModuleType, request: dict[str, object], closed: tuple[int, ...]) -> dict[str, object]:
-    """The call in a child that is gone, with all that it started, before its answer is read."""
+def call_in_child(module: ModuleType, request: dict[str, object], closed: tuple[int, ...]) -> dict[str, object]:
+    """Serves the call in a child; the child, and all processes that it started, end before its answer is read."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             for fd in (ours, *closed):
-                os.close(fd)  # the pipes that the next call's judges speak through
+                os.close(fd)  # later calls use these pipes
             os.write(theirs, json.dumps(answer(module, request)).encode())
             os._exit(0)
         except BaseException:  # noqa: BLE001 - nothing above this line belongs to the child
@@ -51,14 +51,14 @@ def in_its_own_process(module: ModuleType, request: dict[str, object], closed: t
     os.close(theirs)
     _, status = os.waitpid(child, 0)
     with suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)  # all but this process and the sandbox's first
+        os.kill(-1, signal.SIGKILL)  # all but this process and the sandbox's init
     with os.fdopen(ours, "rb") as pipe:
         sent = pipe.read(MAX_ANSWER)
     try:
-        found = json.loads(sent)
-        return {key: found[key] for key in ("value", "raised") if key in found}
+        message = json.loads(sent)
+        return {key: message[key] for key in ("value", "raised") if key in message}
     except (ValueError, TypeError, RecursionError):
-        return {"raised": f"the process of this call left no answer (exit code {os.waitstatus_to_exitcode(status)})"}
+        return {"raised": f"the process of this call sent no answer (exit code {os.waitstatus_to_exitcode(status)})"}
 
 
 def serve_one(module: ModuleType, request: dict[str, object], requests: int, answers: int) -> None:
@@ -74,12 +74,12 @@ def serve_one(module: ModuleType, request: dict[str, object], requests: int, ans
 
 def answer(module: ModuleType, request: dict[str, object]) -> dict[str, object]:
     try:
-        if request["call"] == "is_ready":  # main.py has been loaded
+        if request["call"] == "is_ready":  # main.py is loaded
             return {"value": True}
         value = getattr(module, str(request["call"]))(*request["arguments"])  # type: ignore[misc]
-        packed(value)  # what cannot be sent is the function's mistake, too
+        packed(value)  # a value that cannot be sent is the function's fault too
         return {"value": value}
     except MemoryError:
         raise
-    except BaseException:  # noqa: BLE001 - SystemExit too: the process is warm, and the caller is told
+    except BaseException:  # noqa: BLE001 - SystemExit too: the process stays warm and reports it to the caller
         return {"raised": "\n".join(traceback.format_exc().strip().splitlines()[-NUM_LINES:])}

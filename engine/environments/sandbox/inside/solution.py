@@ -1,4 +1,4 @@
-"""The holder of a model's program, which calls its functions for the tests; those run in another sandbox."""
+"""Loads a model's program and calls its functions for the tests, which run in another sandbox."""
 
 import traceback
 from pathlib import Path
@@ -9,12 +9,12 @@ _NAMESPACE: dict[str, object] = {"__name__": "solution"}
 
 
 def load_solution() -> dict[str, object]:
-    """The names that can be called, or why the program did not load."""
+    """The names of callables, or the error if the program did not load."""
     try:
         exec(compile(Path("/box/solution.py").read_text(), "solution.py", "exec"), _NAMESPACE)  # noqa: S102
     except MemoryError:
         raise
-    except BaseException:  # noqa: BLE001 - it may raise what it likes, SystemExit too
+    except BaseException:  # noqa: BLE001 - the program may raise anything, SystemExit too
         return {"raised": traceback.format_exc().strip().splitlines()[-1]}
     return {"names": sorted(name for name, value in _NAMESPACE.items() if callable(value))}
 

@@ -1,9 +1,9 @@
-"""Plain Python values as JSON and back: what may cross from one sandbox into another.
+"""Encodes plain Python values as JSON and back, to pass them from one sandbox into another.
 
     17 -> 17      (1, "a") -> {"tuple": [1, "a"]}      {1: 2} -> {"dict": [[1, 2]]}      nan -> {"float": "nan"}
 
-Invariant: what is decoded is made of the built-in types themselves, so an object that claims to equal everything
-arrives as nothing at all.
+Invariant: decoded values consist of built-in types themselves, so an object that claims to equal everything is never
+passed on.
 """
 
 import math
@@ -18,7 +18,7 @@ class CannotCross(TypeError):
 def encoded(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
-    # Not str(value): a subclass says what it likes about itself.
+    # Not str(value), which a subclass may override.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
