@@ -1,17 +1,17 @@
-"""Blocks of the KV cache: who holds each, and which of them others may read too. No torch.
+"""Blocks of the KV cache: allocation, sharing of equal prefixes, reuse. No torch.
 
     free ──allocate──▶ held by 1, 2, … sequences ──last release──▶ kept for reuse ──needed──▶ free
                                                  └─ nothing to reuse ─────────────────────▶ free
 
-A full block is known by a digest of (version, digest of the block before it, its tokens), so an equal digest means an
-equal prefix under equal weights. Blocks are promised when they are allocated: the samples of one prompt start
-together and share what the first of them is still computing; `num_computed` tells how far the promise has been kept.
+A full block is identified by a digest of (version, digest of the block before it, its tokens), so equal digests mean
+equal prefixes under equal weights. Blocks are listed when they are allocated, not when they are computed: the samples
+of one prompt start together and share blocks that the first of them still computes (`num_computed`).
 
 Invariants:
-- a block is free, or kept for reuse, or held by exactly as many tables as its count says;
-- a digest leads to one block, and a block that is not computed is never kept for reuse;
-- a block that other weights computed is never found: `forget` drops all digests, and tables from before it give none;
-- memory is asked for (`num_backed`) only when the held blocks do not fit into the memory that is there.
+- a block is free, kept for reuse, or held by exactly as many tables as its count;
+- a digest identifies one block, and a block that is not computed is never kept for reuse;
+- a block computed by other weights is never found: `forget` drops all digests, and tables from before it add none;
+- memory is allocated (`num_backed`) only when the held blocks do not fit into the memory allocated so far.
 """
 
 from array import array
@@ -25,24 +25,24 @@ BLOCK_TOKENS: Final = 16  # small enough that short prompts share, large enough 
 _DIGEST_BYTES: Final = 16
 
 Beginning = tuple[bytes, tuple[int, ...]]
-"""The digest of full blocks, and the tokens behind them."""
+"""The digest of the full blocks, and the tokens after them."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BlockTable:
     tokens: list[int]
-    """The sequence's own list: it grows with it."""
+    """The sequence's own list, which grows with the sequence."""
     shareable: bool = True
-    """True if others may find this one's blocks: not if other weights computed some of them."""
+    """True if other sequences may find these blocks; False if other weights computed some of them."""
     blocks: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
-    """Of the first blocks: those that may be found, here or where an equal one was listed before."""
+    """Digests of the first blocks: each is listed, for this block or for an equal one that was listed before."""
     generation: int = -1
 
 
 class BlockManager:
     def __init__(self, num_blocks: int, *, num_backed: int, version: int, block_tokens: int = BLOCK_TOKENS) -> None:
-        """`num_backed`: blocks that there is memory for; it grows as they are held, up to `num_blocks`."""
+        """`num_backed`: blocks with memory at first; grows with the held blocks, up to `num_blocks`."""
         self.num_blocks = num_blocks
         self.num_backed = 0
         self.block_tokens = block_tokens
@@ -53,7 +53,7 @@ class BlockManager:
         self._computed = bytearray()
         self._digest_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
-        self._kept: OrderedDict[int, None] = OrderedDict()  # the one that was released first comes first
+        self._kept: OrderedDict[int, None] = OrderedDict()  # in the order of release
         self._back(min(num_backed, num_blocks))
 
     @property
@@ -66,7 +66,7 @@ class BlockManager:
     # Allocate ----------------------------------------------------------------------------------------------------
 
     def can_allocate(self, table: BlockTable, *, spare: int = 0) -> bool:
-        """True if there is room for its tokens, and `spare` blocks beside."""
+        """True if there is room for the table's tokens and `spare` blocks more."""
         wanted = self.blocks_for(len(table.tokens)) + spare
         if wanted <= self._num_available():
             return True
@@ -74,8 +74,8 @@ class BlockManager:
         return wanted - sum(1 for block in found if self._counts[block]) <= self._num_available()
 
     def allocate(self, table: BlockTable) -> None:
-        """Room for its tokens; what is known of their prefix is shared. The last token is never found there: it is the
-        one that is decoded next, so its block is written to."""
+        """Allocates blocks for the table's tokens and shares known blocks of their prefix. The block of the last token
+        is never shared: that token is decoded next, which writes to its block."""
         digests = self._known_digests(table)
         table.blocks = self._find(digests)
         for block in table.blocks:
@@ -85,7 +85,7 @@ class BlockManager:
         self._list(table.blocks[num_found:], digests[num_found:])
 
     def beginning(self, table: BlockTable) -> Beginning | None:
-        """The name of all its tokens but the last: of equal names, keys and values are equal too. None: other weights
+        """Identifies all tokens but the last: with equal beginnings, keys and values are equal too. None: other weights
         computed some of them."""
         if not table.shareable:
             return None
@@ -100,7 +100,7 @@ class BlockManager:
             table.blocks.append(self._take())
 
     def release(self, table: BlockTable) -> None:
-        for block in reversed(table.blocks):  # the ends of prefixes are given up before their beginnings
+        for block in reversed(table.blocks):  # the ends of prefixes are evicted before their beginnings
             self._counts[block] -= 1
             if self._counts[block]:
                 continue
@@ -114,23 +114,23 @@ class BlockManager:
     # Compute and reuse -------------------------------------------------------------------------------------------
 
     def num_computed(self, table: BlockTable) -> int:
-        """The number of its first tokens that lie in blocks that are computed."""
+        """The number of the table's first tokens whose blocks are computed."""
         blocks = table.blocks
         first_missing = next((i for i, block in enumerate(blocks) if not self._computed[block]), len(blocks))
         return first_missing * self.block_tokens
 
     def mark_computed(self, table: BlockTable, num_tokens: int) -> None:
-        """The first `num_tokens` tokens are computed, or will be before anything reads them."""
+        """The first `num_tokens` tokens are computed, or will be before they are read."""
         for block in table.blocks[: num_tokens // self.block_tokens]:
             self._computed[block] = 1
 
     def may_publish(self, table: BlockTable, num_tokens: int) -> bool:
-        """True if its first `num_tokens` tokens fill blocks that others could find but cannot yet."""
+        """True if the first `num_tokens` tokens fill shareable blocks that are not listed yet."""
         current = table.shareable and table.generation == self._generation
         return current and num_tokens // self.block_tokens > len(table.digests)
 
     def publish(self, table: BlockTable, num_tokens: int) -> None:
-        """The first `num_tokens` tokens are computed: others may find their full blocks."""
+        """Lists the full blocks of the first `num_tokens` tokens, which are computed, for other sequences to find."""
         if self.may_publish(table, num_tokens):
             num_listed, num_full = len(table.digests), num_tokens // self.block_tokens
             self._digest(table, num_full)
@@ -138,7 +138,7 @@ class BlockManager:
             self._list(table.blocks[num_listed:num_full], table.digests[num_listed:])
 
     def forget(self, version: int) -> None:
-        """New weights: nothing that is there may be found any more. What is held stays held."""
+        """New weights: no present block may be found any more. Held blocks stay held."""
         self._generation += 1
         self._root = _root(version)
         self._digest_of.clear()
@@ -149,7 +149,7 @@ class BlockManager:
     # Digests -----------------------------------------------------------------------------------------------------
 
     def _known_digests(self, table: BlockTable) -> list[bytes]:
-        """Of all full blocks but the one that the last token would fill."""
+        """Digests of all full blocks but the last token's."""
         if table.generation != self._generation:
             table.generation, table.digests = self._generation, []
         if table.shareable:

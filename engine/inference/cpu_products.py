@@ -1,17 +1,17 @@
-"""Products of a few rows and a matrix of weights on a CPU, the way chosen by measuring: no rule knows every processor.
+"""Products of a few rows and a matrix of weights on a CPU, in the layout and dtype that measured fastest.
 
     1,024 × 1,024, 4 rows, one thread, ms       bfloat16 rows   columns   float32 rows   columns
     AVX-512 with bfloat16 (an EPYC)                      0.18      0.23           0.38      0.39
-    the same, told to keep to AVX2                       0.37      8.2            0.46      0.48
-    the same, told to keep to SSE 4                      1.0       7.5            0.42      0.43
+    the same, restricted to AVX2                         0.37      8.2            0.46      0.48
+    the same, restricted to SSE 4                        1.0       7.5            0.42      0.43
 
-Two choices may differ by rounding, and by nothing else: a sum in another order, or products in float32 of
-weights that are bfloat16 numbers either way. Weights that are taken in or saved are the same ones.
+Two choices differ by rounding only: by the order of a sum, or by products in float32 of weights that are bfloat16
+numbers either way. Installed and saved weights are the same in both.
 
 Invariants:
-- one choice a process, dtype and shape: engines of one process compute alike, whatever the clock says later;
-- what is stored is used as it is, unless another way is faster by more than chance makes a measurement differ. In
-  particular small models are never turned into float32.
+- one choice per process, dtype and shape: engines of one process compute alike, whatever later measurements show;
+- the stored form is used unless another one is faster by more than the noise of a measurement. In particular, small
+  models are never converted to float32.
 """
 
 import logging
@@ -29,13 +29,13 @@ from engine.models.decoder import Decoder, DecoderConfig
 
 LOG: Final = logging.getLogger(__name__)
 
-ROWS: Final = 4  # between a lone answer and a full batch; all of them want the same
-LARGEST_SIDE: Final = 1_024  # of the measured matrix: from here on time only grows with its area
-SMALL_NUMEL: Final = 2**18  # calls cost as much as products: another dtype would save microseconds
-LEAST_GAIN: Final = 1.1  # the best samples of equal ways lie closer together
+ROWS: Final = 4  # between a single answer and a full batch; the best choice is the same for all of them
+LARGEST_SIDE: Final = 1_024  # of the measured matrix: beyond it time is proportional to the area
+SMALL_NUMEL: Final = 2**18  # below it calls cost as much as products: another dtype would save microseconds
+LEAST_GAIN: Final = 1.1  # the best samples of equally fast ways differ by less
 
 _NUM_SAMPLES: Final = 4
-_STREAMED_BYTES: Final = 2**23  # weights are read from beyond a core's own cache, as those of a whole model are
+_STREAMED_BYTES: Final = 2**23  # more than a core's own cache, as with the weights of a whole model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class MatrixShape:
 
 
 Measure = Callable[[Sequence[CpuProducts], MatrixShape], Mapping[CpuProducts, float]]
-"""Seconds of one product, of each way."""
+"""Seconds of one product for each way."""
 
 _chosen: dict[tuple[torch.dtype, MatrixShape], CpuProducts] = {}
 _choosing = Lock()
 
 
 def products_for(config: DecoderConfig) -> CpuProducts:
-    """Measured the first time, in some tenths of a second at most."""
+    """Measures at the first call, for some tenths of a second at most."""
     shape = MatrixShape.largest_of(config)
     with _choosing:
         if (config.dtype, shape) not in _chosen:
@@ -95,8 +95,8 @@ def choose(stored: torch.dtype, shape: MatrixShape, measure: Measure) -> CpuProd
 
 
 def lay_out(model: Decoder, products: CpuProducts) -> None:
-    """Shapes, values and views are as before. A tied head stays: looking up an embedding wants rows. So do
-    experts: a column of all of them is none of any."""
+    """Keeps shapes, values and views. Skips a tied head, as the lookup of an embedding reads rows, and experts: their
+    matrices are stacked, so a column of the stack is no column of one."""
     if not products.by_columns:
         return
     for name, parameter in model.named_parameters():
@@ -110,7 +110,7 @@ def by_columns(weight_HW: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def measure(ways: Sequence[CpuProducts], shape: MatrixShape) -> dict[CpuProducts, float]:
-    """The best of several passes through many matrices, in turns: what else the machine does only adds to a pass."""
+    """The best of several passes through many matrices, in turns: other load on the machine can only slow a pass."""
     weights = {way: _matrices(way, shape) for way in ways}
     inputs = {way: torch.full((ROWS, shape.width), 0.5, dtype=way.dtype) for way in ways}
     for way in ways:
@@ -126,7 +126,7 @@ def _matrices(way: CpuProducts, shape: MatrixShape) -> list[Tensor]:
 
 
 def _multiply(x_RW: Tensor, weights: Sequence[Tensor]) -> float:
-    """This thread's own seconds: what others do on a busy machine does not count."""
+    """This thread's own seconds, so that other load on a busy machine does not count."""
     started = time.thread_time()
     for weight_HW in weights:
         functional.linear(x_RW, weight_HW)

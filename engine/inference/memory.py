@@ -1,4 +1,4 @@
-"""Zeroed memory that costs nothing before it is touched."""
+"""Zeroed memory whose pages are allocated when they are first used."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _CACHE_LINE = 64
 
 
 def untouched_zeros(shape: Sequence[int], *, dtype: torch.dtype, device: str) -> Tensor:
-    """On a CPU torch writes the zeros, so that every page is fetched at once; the kernel has zeroed it already."""
+    """On a CPU, memory from numpy: torch.zeros would write to every page, which the kernel has zeroed already."""
     if torch.device(device).type != "cpu":
         return torch.zeros(tuple(shape), dtype=dtype, device=device)
     num_bytes = math.prod(shape) * dtype.itemsize

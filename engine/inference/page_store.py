@@ -1,12 +1,12 @@
-"""Keys and values in blocks: stored once, read by all that share them, and sent along when a sequence moves.
+"""Keys and values in blocks: stored once, read by all sequences that share them, exported when a sequence moves.
 
     N layers    K key/value heads    E width of a head    X slots = blocks · tokens of a block    n tokens
 
-A token lies in slot block · block_tokens + its place in the block, of every layer.
+A token is in slot block · block_tokens + its index in the block, of every layer.
 
 Invariants:
-- which block is whose is the block manager's; memory is there for every block that it has backed;
-- what `pages` gives, `write` puts back bit for bit, in any blocks of any engine of the same layout.
+- the block manager decides who holds a block; every block that it has backed has memory;
+- `write` restores the bytes from `pages` bit for bit, in any blocks of any engine with the same layout.
 """
 
 import math
@@ -29,10 +29,10 @@ from engine.signs import at_work
 
 class PageStore:
     def __init__(self, config: DecoderConfig, blocks: BlockManager, *, device: str, has_scratch: bool = False) -> None:
-        """`has_scratch`: one more block than the manager has, which is nobody's and anybody may write to."""
+        """`has_scratch`: adds a block that the manager does not know, which unused rows write to."""
         self._blocks = blocks
         self.windows = config.windows
-        """Of each layer, how far back its pages are read."""
+        """How many tokens back each layer reads."""
         self._num_spare = blocks.block_tokens if has_scratch else 0
         self._device = device
         self._shape_N2KE = (config.num_layers, 2, config.num_kv_heads, config.head_dim)
@@ -41,7 +41,7 @@ class PageStore:
 
     @property
     def layout(self) -> str:
-        """Pages of an equal layout can be taken in as they are."""
+        """Pages of an equal layout can be imported unchanged."""
         num_layers, _, kv_heads, head_dim = self._shape_N2KE
         return f"torch/1 layers={num_layers} kv_heads={kv_heads} head_dim={head_dim} dtype={self._kv_N2XKE.dtype}"
 
@@ -53,7 +53,7 @@ class PageStore:
         return num_tokens * math.prod(self._shape_N2KE) * self._kv_N2XKE.element_size()
 
     def back(self) -> None:
-        """Memory for all blocks that the manager has backed by now."""
+        """Allocates memory for all blocks that the manager has backed."""
         old, num_before = self._kv_N2XKE, self.num_slots
         num_slots = self._blocks.num_backed * self._blocks.block_tokens
         if num_slots > num_before:
@@ -66,7 +66,7 @@ class PageStore:
 
     @property
     def num_slots(self) -> int:
-        """Of the manager's blocks; the scratch block begins behind them."""
+        """Slots of the manager's blocks; the scratch block comes after them."""
         return max(self._kv_N2XKE.shape[2] - self._num_spare, 0)
 
     @property
@@ -79,7 +79,7 @@ class PageStore:
         return self._blocks.block_tokens
 
     def slots(self, table: BlockTable, start: int, end: int) -> list[int]:
-        """Of tokens start … end - 1."""
+        """The slots of tokens start … end - 1."""
         return self.slots_in(table.blocks, start, end)
 
     def slots_in(self, blocks: Sequence[int], start: int, end: int) -> list[int]:
@@ -87,7 +87,7 @@ class PageStore:
         return [blocks[at // size] * size + at % size for at in range(start, end)]
 
     def stretch_of_slots(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
-        """The same of a context, of which there are thousands."""
+        """The same as an array, for contexts of thousands of tokens."""
         size, first = self._blocks.block_tokens, start // self._blocks.block_tokens
         blocks = np.asarray(table.blocks[first : self._blocks.blocks_for(end)], dtype=np.int64)
         slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)
@@ -104,7 +104,7 @@ class PageStore:
         self._kv_N2XKE[:, 1].index_copy_(1, slots_n, v_NnKE)
 
     def slots_of(self, copied: Sequence[Copied]) -> tuple[Tensor, Tensor]:
-        """From where, and to where."""
+        """The slots to copy from, and the slots to copy to."""
         sources: list[int] = []
         slots: list[int] = []
         for each in copied:
@@ -116,7 +116,7 @@ class PageStore:
         self.scatter(slots_n, *self.gather(sources_n).unbind(1))
 
     def pages(self, table: BlockTable, num_tokens: int, *, version: int, room: KvRoom) -> KvPages | None:
-        """Of its first tokens, layer after layer."""
+        """Exports the pages of the first tokens, layer after layer."""
         if not num_tokens:
             return None
         mixed = not table.shareable
@@ -139,7 +139,7 @@ class PageStore:
         return pages
 
     def write(self, table: BlockTable, data: bytes | memoryview, start: int, end: int) -> None:
-        """Tokens start … end - 1 of such pages."""
+        """Writes tokens start … end - 1 of exported pages."""
         slots_n = self.on_device(self.slots(table, start, end))
         for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._opened(data), strict=True):
             with at_work("move"):
@@ -148,13 +148,13 @@ class PageStore:
     def _opened(self, data: bytes | memoryview) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
+            warnings.simplefilter("ignore", UserWarning)  # torch warns once that it has no read-only tensors
             flat = torch.frombuffer(data, dtype=self._kv_N2XKE.dtype)
         return flat.view(num_layers, two, -1, kv_heads, head_dim)
 
     def _empty(self, num_slots: int, dtype: torch.dtype) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
-        # Zeros, since what is masked is still multiplied by 0, and memory as it comes may hold a NaN.
+        # Zeros: masked values are multiplied by 0, and uninitialized memory may hold a NaN.
         shape = (num_layers, two, num_slots, kv_heads, head_dim)
         return untouched_zeros(shape, dtype=dtype, device=self._device)
 

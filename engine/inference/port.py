@@ -1,10 +1,10 @@
-"""The border to a rollout engine. Token ids in, token ids with log-probs and versions out.
+"""The port of a rollout engine. Token ids in, token ids with log-probs and versions out.
 
 Invariants:
 - every submitted sequence comes back exactly once, finished or aborted;
-- a token's log-prob is of the whole vocabulary at the request's temperature, whatever top-p, top-k and min-p cut off:
-  it is what a trainer can compute again. Of a greedy token (temperature 0) it is the model's own, as at temperature 1;
-- weights change only between two steps: every token knows the version that wrote it.
+- a token's log-prob is over the whole vocabulary at the request's temperature, whatever top-p, top-k and min-p cut off,
+  so a trainer can recompute it. For a greedy token (temperature 0) it is the model's own, as at temperature 1;
+- weights change only between two steps: every token carries the version that wrote it.
 """
 
 from collections.abc import Sequence
@@ -24,33 +24,33 @@ class SamplingParams:
     """0: all tokens."""
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
-    """The text ends with the token that completes one of these; it is part of the answer."""
+    """The answer ends with the token that completes one of these strings; the token is part of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPages:
-    """Keys and values of the first `num_tokens` tokens, in the layout of the engine that names it.
+    """Keys and values of the first `num_tokens` tokens, in the named layout of an engine.
 
-    An engine takes pages of its own layout and of the weights' version that it holds; any other it recomputes."""
+    An engine imports pages of its own layout and its current weights' version, and recomputes any others."""
 
     layout: str
     version: int
     num_tokens: int
     data: bytes | memoryview
     mixed: bool = False
-    """Some of it was computed by an earlier version: the sequence goes on with it, no other may share it."""
+    """An earlier version computed some of them: the sequence continues with them, but no other may share them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceProgress:
-    """The tokens of a sequence so far, wherever they were written."""
+    """The tokens of a sequence so far, from this engine or others."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     kv: KvPages | None = None
     routes: bytes = b""
-    """The experts that the first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
+    """The experts of the first tokens (engine/models/routes.py), the prompt's included; empty for a dense model."""
 
 
 NOTHING_SAID: Final = SequenceProgress(token_ids=(), logprobs=(), versions=())
@@ -60,10 +60,10 @@ NOTHING_SAID: Final = SequenceProgress(token_ids=(), logprobs=(), versions=())
 class SequenceRequest:
     sequence_id: str
     prompt_ids: tuple[int, ...]
-    """Everything before the answer: of a later turn, the earlier turns and what was observed."""
+    """Everything before the answer; for a later turn also the earlier turns and observations."""
     sampling: SamplingParams
     progress: SequenceProgress | None = None
-    """It was begun elsewhere and goes on from here. `max_new_tokens` counts the tokens of the progress too."""
+    """Continues a sequence that began elsewhere. `max_new_tokens` includes the tokens of the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class SequenceOutput:
     versions: tuple[int, ...]
     reason: Literal["stop", "length", "aborted"]
     routes: bytes = b""
-    """As of a progress: of all tokens that were read, which the last one never is. An engine may have none."""
+    """As in a progress, for all tokens that the model has read, so not for the last one. An engine may return none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +82,22 @@ class EngineView:
     num_running: int
     num_waiting: int
     kv_used: float
-    """0 … 1 of the cache that live sequences hold; pages kept only for reuse do not count."""
+    """The share of the cache, 0 … 1, that live sequences hold; pages kept only for reuse do not count."""
     version: int
     num_prefilled: int = 0
-    """Tokens whose keys and values were computed from a prompt, since the start; shared ones count once."""
+    """Prompt tokens whose keys and values were computed since the start; shared ones count once."""
     num_decoded: int = 0
-    """Tokens that were generated, since the start."""
+    """Tokens generated since the start."""
 
 
 class KvRoom(Protocol):
-    """Memory for the pages of sequences that are exported."""
+    """Memory for the pages of exported sequences."""
 
     def take(self, pages: KvPages, num_bytes: int) -> memoryview | None:
-        """For one of them. `pages`: as they will be, without their data. None: there is none, so it goes without."""
+        """Memory for one sequence's `pages`, still without data. None: no memory; the sequence is exported without."""
 
     def filled(self, num_bytes: int) -> None:
-        """The first so many bytes of what was taken last are there: a layer more, or all."""
+        """The first `num_bytes` bytes of the memory taken last are written: another layer, or all."""
 
 
 class OwnRoom:
@@ -107,7 +107,7 @@ class OwnRoom:
         return memoryview(bytearray(num_bytes))
 
     def filled(self, num_bytes: int) -> None:
-        """Nobody waits for it."""
+        """No-op: no reader waits for the bytes."""
 
 
 OWN_ROOM: Final = OwnRoom()
@@ -115,27 +115,27 @@ OWN_ROOM: Final = OwnRoom()
 
 class RolloutEngine(Protocol):
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
-        """All or none; `ValueError` for what can never run."""
+        """All or none. Raises `ValueError` for a request that can never run."""
 
     def step(self) -> list[SequenceOutput]:
-        """At most one token for every running sequence; those that ended come back."""
+        """Generates at most one token for every running sequence; returns the sequences that ended."""
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
-        """They come back with the tokens so far. Ids that are not in flight (any more) are passed over."""
+        """Returns the sequences with their tokens so far. Ignores ids that are not in flight (any more)."""
 
     def export(
         self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
     ) -> list[SequenceRequest]:
-        """As they are now, to go on elsewhere; with `leave` they are gone from here and never come back as outputs.
-        Ids that are not in flight (any more) are passed over. `with_kv` is a wish: an engine that cannot, does not."""
+        """Requests that continue the sequences elsewhere. With `leave` the engine drops them without an output. Ignores
+        ids that are not in flight (any more). `with_kv`: exports pages too, if the engine can."""
 
     def install(self, weights: WeightVersion) -> None:
-        """Sequences in flight go on, on their KV cache as it is; whether they may is the schedule's decision. Blocks
-        kept only for reuse are forgotten. An engine that can read back what it holds raises `OtherWeights` where that
-        is not what was published; it is of no use then."""
+        """Sequences in flight continue on their present KV cache; whether they may is the schedule's decision. Blocks
+        kept only for reuse are forgotten. An engine that can read its weights back raises `OtherWeights` if they differ
+        from the published ones; it must not be used then."""
 
     def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """The log-prob of each but the first, after all before it, by the weights as they are, at temperature 1; of
-        fewer where there is no room for all. Sequences in flight do not move, and none of them notices."""
+        """The log-prob of each token but the first, given all before it, under the current weights at temperature 1;
+        of fewer tokens if there is no room for all. Does not affect sequences in flight."""
 
     def view(self) -> EngineView: ...

@@ -1,15 +1,15 @@
-"""Reading in: chunks of several sequences in one forward, each after what its sequence has in the cache already.
+"""Prefill: chunks of several sequences in one forward, each after the tokens that its sequence has in the cache.
 
     C chunks    T packed tokens    R rows of a rectangle    W width    L positions of the longest context
-    H query heads    K key/value heads    E width of a head    n tokens that are no padding    c tokens of all contexts
+    H query heads    K key/value heads    E width of a head    n tokens without padding    c tokens of all contexts
 
-On a GPU that can, all chunks are one call of a kernel that knows where each begins, as in engine/models/attention.py,
-and there is no padding. Elsewhere chunks of like length are a rectangle, and each rectangle is a call of its own.
+On a GPU that supports it, one call of a variable-length kernel handles all chunks without padding, as in
+engine/models/attention.py. Elsewhere chunks of similar length form a rectangle, with a call for each rectangle.
 
 Invariants:
-- in every layer all keys and values are stored before anything is read back, so a chunk may rest on blocks that
-  another chunk of the same pass fills;
-- padding is stored nowhere and attended to by nobody.
+- every layer stores all keys and values before it reads any, so a chunk may read blocks that another chunk of the same
+  pass fills;
+- padding is neither stored nor attended to.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ from engine.models.packing import Rectangle, lay_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """The context that a rectangle's rows look back on, where some have come in before."""
+    """The context of a rectangle's rows, if some of their tokens are in the cache."""
 
     slots: Tensor
-    """R·L of them, flat."""
+    """R·L slots, flat."""
     positions_RW1: Tensor
     visible_R1WL: Tensor
 
@@ -46,14 +46,14 @@ class _Context:
 def chunk_batch(
     chunks: Sequence[Chunk], store: PageStore, *, max_positions: int, device: str
 ) -> "PackedChunks | RectangularChunks":
-    """Attend, with its tokens, positions and slots. `real_n`: those of T that are no padding; None: all."""
+    """The attention of a pass, with its tokens, positions and slots. `real_n`: indices without padding; None: all."""
     if torch.device(device).type == "cuda" and store.dtype in DTYPES_OF_KERNEL:
         return PackedChunks(chunks, store, device=device)
     return RectangularChunks(chunks, store, max_positions=max_positions, device=device)
 
 
 class PackedChunks:
-    """One after the other, and beside them, where some have come in before, their contexts one after the other."""
+    """Chunks packed one after the other; their contexts too, if some of the tokens are in the cache."""
 
     real_n: None = None
 

@@ -1,4 +1,4 @@
-"""One row of tokens read without a cache: what a replica says of a probe.
+"""A probe in the torch engine: the log-probs of one row of tokens, computed without a cache.
 
 T tokens    V vocabulary
 """
@@ -14,10 +14,10 @@ from engine.models.packing import Rectangle, SequenceArrays, pack_arrays
 
 @torch.inference_mode()
 def row_logprobs(model: Decoder, token_ids: Sequence[int], *, device: str) -> tuple[float, ...]:
-    """Of each but the first, after all before it."""
+    """The log-prob of each token but the first, given all before it."""
     arrays = SequenceArrays.of([token_ids], [0])
     tokens = pack_arrays(arrays, [Rectangle(members=(0,), width=len(token_ids))], device)
     hidden_TD = model(tokens.ids_T, tokens.positions_T, PackedAttention(tokens, model.config.windows))
     logprobs_TV = torch.log_softmax(model.logits(hidden_TD[:-1]).float(), dim=-1)
-    found_T = logprobs_TV.gather(1, tokens.ids_T[1:].unsqueeze(1)).squeeze(1)
-    return tuple(found_T.tolist())
+    logprobs_T = logprobs_TV.gather(1, tokens.ids_T[1:].unsqueeze(1)).squeeze(1)
+    return tuple(logprobs_T.tolist())

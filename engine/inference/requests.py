@@ -1,7 +1,7 @@
-"""Refusals of requests that could never run: at once, in the words of who asked, before anything is taken.
+"""Validation of requests: a request that could never run is refused before anything is allocated.
 
 Invariants:
-- a request that is let through ends, whatever else runs: it fits the model's positions and, alone, the KV cache.
+- an accepted request ends, whatever else runs: it fits the model's positions and, alone, the KV cache.
 """
 
 import math
@@ -18,7 +18,7 @@ class Limits:
     kv_tokens: int
     """Tokens that fit the KV cache."""
     route_bytes: int = 0
-    """Of a token's routes; 0: the model or the engine has none."""
+    """Bytes of a token's routes; 0: the model or the engine has none."""
 
     def room(self, request: SequenceRequest) -> int:
         """The longest answer that this request can get."""
@@ -30,7 +30,7 @@ class TooLong(ValueError):
 
 
 class DrawKind(NamedTuple):
-    """The way of a draw. Requests that differ in nothing of this are drawn alike."""
+    """The parameters of a draw, apart from its seed."""
 
     temperature: float
     top_k: int
@@ -80,7 +80,7 @@ def _check_progress(progress: SequenceProgress, name: str, *, room: int, limits:
         raise ValueError(f"progress of {name!r}: a log-prob and a version for each token")
     if num_tokens >= room:
         raise ValueError(
-            f"progress of {name!r}: fewer than {room} tokens, else nothing is left to say; got {num_tokens}"
+            f"progress of {name!r}: fewer than {room} tokens, as at least one must be left; got {num_tokens}"
         )
     if not all(0 <= token < limits.vocab_size for token in progress.token_ids):
         raise ValueError(f"progress of {name!r}: each token from 0 to {limits.vocab_size - 1}")

@@ -1,12 +1,12 @@
-"""Routes in the blocks of the cache, beside the keys and values that the same forward computed.
+"""Routes in the blocks of the cache, next to the keys and values of the same forward.
 
     X slots = blocks · tokens of a block    W mixtures    k experts of a token    n tokens
 
-Whoever shares a block shares its routes, so those of a prefix that another sequence computed are known too. When a
-sequence leaves its blocks it takes along those of its tokens that it does not have yet: where a token is computed
-again, perhaps by other weights, those of the first time stay, which wrote the token after it.
+Sequences that share a block share its routes, so the routes of a prefix that another sequence computed are known too. A
+sequence that leaves its blocks copies the routes that it does not have yet. If a token is computed again, perhaps by
+other weights, its first routes stay: they produced the token after it.
 
-Invariant: nothing is kept of a dense model.
+Invariant: nothing is stored for a dense model.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class RoutePages:
         return self._format.token_bytes
 
     def follow(self, plan: Plan) -> None:
-        """Before anything is computed, and after the store has memory for all blocks."""
+        """Call it before the step computes, and after the store has memory for all blocks."""
         for given_back in plan.preempted:
             self.take_along(given_back.live, given_back.blocks, given_back.num_tokens)
         self._back()
@@ -48,7 +48,7 @@ class RoutePages:
             self._routes_WXk.index_copy_(1, slots_n, self._routes_WXk.index_select(1, sources_n))
 
     def noting(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
-        """Freely, and noted in these slots. `real_n`: the rows that are no padding."""
+        """Chooses experts freely and stores the choice in these slots. `real_n`: the rows without padding."""
         if not self.token_bytes:
             return freely
 
@@ -61,7 +61,7 @@ class RoutePages:
         return choose
 
     def noting_last_of(self, rows: Sequence[LiveSequence]) -> Choose:
-        """Of each row its last token."""
+        """The same for each row's last token."""
         if not self.token_bytes:
             return freely
         slots = [
@@ -70,7 +70,7 @@ class RoutePages:
         return self.noting(self._store.on_device(slots))
 
     def take_along(self, live: LiveSequence, blocks: Sequence[int], num_tokens: int) -> None:
-        """The first `num_tokens` tokens are computed in these blocks."""
+        """Copies the routes of the first `num_tokens` tokens, which are computed in these blocks."""
         num_known = len(live.routes) // self.token_bytes if self.token_bytes else num_tokens
         if num_known < num_tokens:
             slots = self._store.slots_in(blocks, num_known, num_tokens)
@@ -78,7 +78,7 @@ class RoutePages:
             live.routes += self._format.packed(routes_WnK.transpose(0, 1))
 
     def _bring(self, brought: Brought) -> None:
-        """As the sequence has them; nothing is known of those that it has not."""
+        """Writes the routes that the sequence brought; the others are marked unknown."""
         if not self.token_bytes:
             return
         known_nWk = self._format.opened(brought.live.routes)[brought.start : brought.end]

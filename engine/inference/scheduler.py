@@ -1,19 +1,19 @@
-"""The scheduler of sequences: those that wait, those that are read in, those in a row of the batch. No torch.
+"""The scheduler of sequences: waiting, in prefill, or in a row of the decode batch. No torch.
 
     submit → waiting ──blocks and a row──▶ prefilling ──all but its last token──▶ row 0 … row n-1 → ended
                 ▲                                                                        │
                 └────────── no block left: the youngest gives its blocks back ───────────┘
 
 Invariants:
-- sequences start in the order of their submission; what was preempted goes first again, with all its tokens;
-- the oldest is never preempted for a younger one, and each fits alone (engine/inference/requests.py), so one always
-  gets on and all end;
-- one pass reads in at most `prefill_tokens` tokens, so a long prompt never holds up the rows for longer;
-- rows 0 … n-1 are taken and no other: a row that ends is refilled by the last one, so the batch is only as large as
-  the number that still runs, which counts on a heavy tail;
-- a sequence leaves exactly once, and its blocks with it;
-- the samples of one prompt read it in once: the rest that fills no block, which cannot be shared, is copied from one
-  of them that still has a row.
+- sequences start in the order of their submission; a preempted one goes to the front again, with all its tokens;
+- the oldest is never preempted for a younger one, and each fits alone (engine/inference/requests.py), so at least one
+  always progresses and all end;
+- one pass prefills at most `prefill_tokens` tokens, so a long prompt never delays the rows for longer;
+- rows 0 … n-1 are in use and no others: the last row fills the gap of one that ends, so the batch is as large as the
+  number of running sequences, which matters on a heavy tail;
+- a sequence leaves exactly once, and releases its blocks then;
+- the samples of one prompt prefill it once: its last tokens, which fill no block and cannot be shared, are copied from
+  a sample that still has a row.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ from engine.inference.stop import StopWatcher
 class LiveSequence:
     request: SequenceRequest
     max_new_tokens: int
-    """The number asked for, or less where the model's positions end."""
+    """The requested number, or fewer where the model's positions end."""
     tokens: list[int]
     """Prompt and answer."""
     logprobs: list[float]
@@ -39,15 +39,15 @@ class LiveSequence:
     table: BlockTable
     kind: DrawKind
     kv: KvPages | None = None
-    """Brought along, and not taken in yet."""
+    """Pages that came with the request and are not written to blocks yet."""
     stop: StopWatcher | None = None
     arrival: int = -1
     beginning: Beginning | None = None
-    """All its tokens but the last, when it got its row; None: nobody may copy it."""
+    """Identifies all its tokens but the last when it got its row; None: no other sequence may copy from it."""
     num_read: int = 0
-    """Tokens whose keys and values were there when it got its row; while it is prefilled, so far."""
+    """Tokens with keys and values in its blocks when it got its row, or so far during prefill."""
     routes: bytearray = field(default_factory=bytearray)
-    """Of its first tokens: those that it took along from blocks it had before (engine/inference/route_pages.py)."""
+    """Routes of its first tokens, copied from blocks that it had before (engine/inference/route_pages.py)."""
 
     @property
     def sequence_id(self) -> str:
@@ -70,7 +70,7 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenBack:
-    """Blocks that somebody else gets now. The first `num_tokens` tokens were computed in them."""
+    """Blocks of a preempted sequence, which other sequences get now. They hold its first `num_tokens` tokens."""
 
     live: LiveSequence
     blocks: list[int]
@@ -79,7 +79,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A chunk of a sequence to be read in: tokens start … end - 1."""
+    """A chunk of a sequence to prefill: tokens start … end - 1."""
 
     live: LiveSequence
     start: int
@@ -88,7 +88,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Keys and values of tokens start … end - 1, taken from pages that the sequence brought along."""
+    """Keys and values of tokens start … end - 1, from pages that came with the request."""
 
     live: LiveSequence
     pages: KvPages
@@ -98,7 +98,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """Keys and values of tokens start … end - 1, which lie in the blocks of another that begins alike."""
+    """Keys and values of tokens start … end - 1, in the blocks of another sequence with the same beginning."""
 
     live: LiveSequence
     source: LiveSequence
@@ -114,8 +114,8 @@ class RowMove:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """A step's plan, in this order: look once more at what is given back, close gaps, take in pages, read in, copy, let
-    the last `num_joining` rows decode too."""
+    """A step's plan, in this order: save the routes of preempted blocks, close gaps, write pages, prefill chunks, copy,
+    and let the last `num_joining` rows join."""
 
     preempted: list[GivenBack] = field(default_factory=list)
     moves: list[RowMove] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Scheduler:
         self.prefilling: list[LiveSequence] = []
         self.rows: list[LiveSequence] = []
         self._readers: dict[Beginning, LiveSequence] = {}
-        """Of each beginning, a row that has it in its blocks."""
+        """For each beginning a row that has it in its blocks."""
 
     @property
     def num_running(self) -> int:
@@ -155,7 +155,7 @@ class Scheduler:
         self.waiting.extend(sequences)
 
     def in_flight(self, sequence_ids: Sequence[str]) -> list[LiveSequence]:
-        """Each once; ids that are not in flight (any more) are passed over."""
+        """Each once; ignores ids that are not in flight (any more)."""
         return [self.live[name] for name in dict.fromkeys(sequence_ids) if name in self.live]
 
     # A step ------------------------------------------------------------------------------------------------------
@@ -166,18 +166,18 @@ class Scheduler:
         self._admit(plan)
         self._read_in(plan)
         for each in self.rows[len(self.rows) - plan.num_joining :]:
-            if each.beginning is not None:  # the youngest stays longest
+            if each.beginning is not None:  # the youngest one, as it stays longest
                 self._readers[each.beginning] = each
         return plan
 
     def _make_room(self, plan: Plan) -> None:
-        """Every row gets a place for the token that it is about to read."""
+        """Gives every row a slot for the token that it is about to read."""
         size = self._blocks.block_tokens
         growing = [each for each in self.rows if len(each.tokens) > len(each.table.blocks) * size]
         for each in sorted(growing, key=lambda live: live.arrival):
             while each.table.blocks and not self._blocks.can_extend(each.table):
                 self._preempt(max(self.rows + self.prefilling, key=lambda live: live.arrival), plan)
-            if each.table.blocks:  # else it was itself the youngest
+            if each.table.blocks:  # otherwise it was preempted itself, as the youngest
                 self._blocks.extend(each.table)
 
     def _preempt(self, youngest: LiveSequence, plan: Plan) -> None:
@@ -188,13 +188,13 @@ class Scheduler:
         else:
             plan.moves += self._close_gaps([self.rows.index(youngest)])
         self._give_back(youngest)
-        youngest.num_read, youngest.table.shareable = 0, True  # it will be recomputed, by one version
+        youngest.num_read, youngest.table.shareable = 0, True  # one version will recompute all of it
         self.waiting.appendleft(youngest)
 
     def _admit(self, plan: Plan) -> None:
         while self.waiting and self.num_running < self._max_rows:
             each = self.waiting[0]
-            # A block for each that runs, or it would soon be preempted again.
+            # Leaves a block for each running sequence; otherwise this one would soon be preempted.
             if not self._blocks.can_allocate(each.table, spare=self.num_running):
                 return
             self.waiting.popleft()
@@ -216,12 +216,12 @@ class Scheduler:
             each.kv = None
 
     def _read_in(self, plan: Plan) -> None:
-        """First come, first read: whoever shares blocks that another is still computing comes after it, so that its
-        own tokens are never read before those."""
+        """First come, first served: a sequence that shares blocks which another still computes comes after that one, so
+        its own tokens are never prefilled before those."""
         budget = self._prefill_tokens
         while self.prefilling:
             each = self.prefilling[0]
-            last = len(each.tokens) - 1  # that one is decoded
+            last = len(each.tokens) - 1  # the last token is decoded
             each.num_read = max(each.num_read, min(self._blocks.num_computed(each.table), last))
             each.beginning = self._blocks.beginning(each.table)
             self._copy_rest(each, last, plan)
@@ -236,7 +236,7 @@ class Scheduler:
             self.rows.append(self.prefilling.pop(0))
             plan.num_joining += 1
             if each.beginning is not None:
-                self._readers.setdefault(each.beginning, each)  # the first: of this pass, it alone is read in
+                self._readers.setdefault(each.beginning, each)  # the first one, which alone is prefilled in this pass
 
     def _copy_rest(self, each: LiveSequence, last: int, plan: Plan) -> None:
         source = None if each.beginning is None else self._readers.get(each.beginning)
@@ -251,17 +251,17 @@ class Scheduler:
         self._blocks.release(each.table)
 
     def arrange(self, order: Sequence[int]) -> None:
-        """Row i is from now on the one that was row order[i]."""
+        """Row i becomes the former row order[i]."""
         self.rows = [self.rows[row] for row in order]
 
     def num_computed(self, live: LiveSequence) -> int:
-        """Its tokens whose keys and values lie in its blocks, or its row."""
+        """The number of tokens with keys and values in the sequence's blocks or row."""
         return len(live.tokens) - 1 if any(each is live for each in self.rows) else live.num_read
 
     # Leave -------------------------------------------------------------------------------------------------------
 
     def leave(self, sequences: Collection[LiveSequence]) -> list[RowMove]:
-        """They are gone; what has to be copied, in this order, to close the gaps."""
+        """Removes the sequences; returns the row moves, in order, that close the gaps."""
         for each in sequences:
             del self.live[each.sequence_id]
             self._give_back(each)
@@ -271,7 +271,7 @@ class Scheduler:
         return self._close_gaps([row for row, each in enumerate(self.rows) if id(each) in gone])
 
     def retire(self, rows: Sequence[int]) -> list[RowMove]:
-        """`leave` for rows that ended, which is every step's business."""
+        """A faster `leave` for the rows that end in a step."""
         for row in rows:
             del self.live[self.rows[row].sequence_id]
             self._give_back(self.rows[row])
@@ -279,7 +279,7 @@ class Scheduler:
 
     def _close_gaps(self, rows: Sequence[int]) -> list[RowMove]:
         moves: list[RowMove] = []
-        for row in sorted(rows, reverse=True):  # from the end, so that the last row is never one that goes too
+        for row in sorted(rows, reverse=True):  # from the end, so that the last row is never one of these
             last = self.rows.pop()
             if row < len(self.rows):
                 self.rows[row] = last
@@ -287,7 +287,7 @@ class Scheduler:
         return moves
 
     def forget(self, version: int) -> None:
-        """New weights: pages that were brought along are of others, and what runs will be of both."""
+        """New weights: drops pages of the old ones, and stops sharing of running sequences, which will mix both."""
         self._blocks.forget(version)
         self._readers.clear()
         for each in self.waiting:

@@ -1,10 +1,10 @@
 """The search for a stop string while an answer grows, token by token.
 
-A token may be a part of a letter, and what a token reads as may depend on the one before it; so each step decodes the
-few tokens since a point where the text was whole, not the answer.
+A token may be a part of a character, and its text may depend on the token before it. So each step decodes only the few
+tokens since the last complete character, and not the whole answer.
 
 Invariants:
-- the first token whose text completes a stop string is told, whatever the tokens' borders;
+- the first token whose text completes a stop string is detected, wherever the tokens' borders are;
 - the work of a step does not grow with the answer.
 """
 
@@ -13,8 +13,8 @@ from typing import Final
 
 from engine.models.tokenizer import Tokenizer
 
-_PARTIAL: Final = "�"  # what bytes that are no whole letter yet are decoded to
-_MAX_PENDING: Final = 16  # tokens that stay unreadable for so long are no letter's parts
+_PARTIAL: Final = "�"  # the decoding of bytes that are no complete character yet
+_MAX_PENDING: Final = 16  # so many tokens without a complete character are not parts of one
 
 
 class StopWatcher:
@@ -22,7 +22,7 @@ class StopWatcher:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._reach = max(map(len, stop)) - 1
-        self._before: list[int] = []  # whole text, read already; what comes next may depend on it
+        self._before: list[int] = []  # searched tokens, on which the text of the next ones may depend
         self._pending: list[int] = []
         self._tail = ""
 

@@ -1,14 +1,14 @@
 """A rollout engine in plain torch: continuous batching over a paged KV cache, weights swapped in place.
 
-A step is schedule, read in, decode, collect: what waits gets blocks, a bounded number of prompt tokens is read in, one
-forward decodes a token for every row, rows that ended are closed up. A prompt is read in up to its last token; that
-one is decoded like any other, so sampling happens in one place.
+A step is schedule, prefill, decode, collect: waiting sequences get blocks, a bounded number of prompt tokens is
+prefilled, one forward decodes a token for every row, ended rows are removed. Prefill covers a prompt up to its last
+token, which is decoded like any other, so sampling happens in one place.
 
-Invariants (beside the port's):
-- a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the batch around it;
-- `install` changes every tensor or, where one does not fit, none;
-- nothing here depends on the device but how rows are decoded (engine/inference/rows) and, on a CPU,
-  how products are computed (engine/inference/cpu_products.py).
+Invariants (in addition to the port's):
+- a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the rest of the batch;
+- `install` changes every tensor or, if one does not fit, none;
+- only the decoding of rows (engine/inference/rows) depends on the device, and on a CPU the computation of products
+  (engine/inference/cpu_products.py).
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.route_pages import RoutePages
 from engine.inference.rows.banded import BandedRows
 from engine.inference.rows.paged import PagedRows
-from engine.inference.rows.port import DecodeRows, Said
+from engine.inference.rows.port import Decoded, DecodeRows
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
@@ -47,7 +47,7 @@ from engine.signs import at_work
 from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
 
-PREFILL_TOKENS: Final = 1_024  # of one step: past it a forward is bound by arithmetic, so more only holds up the rows
+PREFILL_TOKENS: Final = 1_024  # of one step: beyond it a forward is compute-bound, so more would only delay the rows
 FIRST_BLOCKS_PER_ROW: Final = 4
 
 
@@ -64,8 +64,8 @@ class TorchRolloutEngine:
         layout: Literal["window", "paged"] | None = None,
         begins_empty: bool = False,
     ) -> None:
-        """`version`: the folder's weights; with `begins_empty` they are not read. `kv_tokens`: the cache's size, taken
-        at once; 0: enough for `max_batch` of the longest, taken as needed. `layout`: by the device, unless given."""
+        """`version`: of the folder's weights; with `begins_empty` they are not read. `kv_tokens`: size of the cache,
+        allocated at once; 0: room for `max_batch` of the longest, allocated as needed. `layout`: None: the device's."""
         config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
         products = products_for(config) if is_on_cpu else None
         config = config if products is None else replace(config, dtype=products.dtype)  # the cache's too
@@ -113,8 +113,8 @@ class TorchRolloutEngine:
             order = self._rows.arrange()
             if order is not None:
                 self._scheduler.arrange(order)
-            said = self._rows.decode(self._scheduler.rows)
-        return self._collect(said)
+            decoded = self._rows.decode(self._scheduler.rows)
+        return self._collect(decoded)
 
     @torch.inference_mode()
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
@@ -193,7 +193,7 @@ class TorchRolloutEngine:
         return replace(live.request, progress=progress if progress.token_ids or progress.kv else None)
 
     def _pages_of(self, live: LiveSequence, room: KvRoom) -> KvPages | None:
-        if live.kv is not None:  # brought along, and not taken in yet
+        if live.kv is not None:  # it came with the request and is not in blocks yet
             return copied(live.kv, room)
         num_tokens = self._scheduler.num_computed(live) if live.table.blocks else 0
         of_row = {row: num_tokens for row, each in enumerate(self._scheduler.rows) if each is live}
@@ -226,15 +226,15 @@ class TorchRolloutEngine:
         self._rows.close(moves, len(self._scheduler.rows) - num_joining)
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
-        """`num_tokens`: for a bench, which counts them. Each layer is a sign of life."""
+        """`num_tokens`: for a benchmark that counts them. Each layer counts as progress (engine/signs.py)."""
         return at_work(what)
 
     # Collect -----------------------------------------------------------------------------------------------------
 
-    def _collect(self, said: Said) -> list[SequenceOutput]:
+    def _collect(self, decoded: Decoded) -> list[SequenceOutput]:
         reasons: dict[int, Literal["stop", "length"]] = {}
         version, eos_ids = self._version, self._eos_ids
-        for row, (live, token, logprob) in enumerate(zip(self._scheduler.rows, *said, strict=True)):
+        for row, (live, token, logprob) in enumerate(zip(self._scheduler.rows, *decoded, strict=True)):
             live.tokens.append(token)
             live.logprobs.append(logprob)
             live.versions.append(version)
@@ -242,7 +242,7 @@ class TorchRolloutEngine:
                 reasons[row] = "stop"
             elif len(live.logprobs) == live.max_new_tokens:
                 reasons[row] = "length"
-        self._num_decoded += len(said.tokens)
+        self._num_decoded += len(decoded.tokens)
         if not reasons:
             return []
         ended = [self._scheduler.rows[row] for row in reasons]
@@ -253,7 +253,7 @@ class TorchRolloutEngine:
         return outputs
 
     def _keep_for_reuse(self, rows: Sequence[int]) -> None:
-        """A later turn begins with what was said in this one."""
+        """Publishes the blocks of ended rows: a later turn begins with this one's tokens."""
         live = self._scheduler.rows
         num_tokens = {row: len(live[row].tokens) - 1 for row in rows}
         new = {row: count for row, count in num_tokens.items() if self._blocks.may_publish(live[row].table, count)}

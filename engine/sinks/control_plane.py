@@ -1,12 +1,12 @@
-"""The HTTP calls to the control plane, and the meaning of its answers.
+"""The HTTP calls to the control plane, and the meaning of its responses.
 
     POST {control_url}/internal/engine/facts        FactBatch → FactAck
     POST {control_url}/internal/engine/heartbeat    Heartbeat → HeartbeatReply
-    errors: problem+json with `code`; 409 stale_fence ends the attempt, 409 gap says where to go on from
+    errors: problem+json with `code`; 409 stale_fence ends the attempt, 409 gap has the last stored fact
 
 Invariants:
-- an answer that cannot be understood counts as no answer: the call is made again;
-- the token travels in the Authorization header only, and to no other address: redirects are not followed.
+- an unreadable response counts as none: the call is retried;
+- the token is sent in the Authorization header only, and to no other address: redirects are not followed.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from engine.spec.control import FactAck, Heartbeat, HeartbeatReply
 
-# A database that is failing over answers late rather than never; beyond this it is better to ask again.
+# A database during a failover responds late rather than never; after this time a retry is better.
 TIMEOUT_S: Final = 10.0
 
 Answer = TypeVar("Answer", FactAck, HeartbeatReply)
 
 
 class Unreachable(Exception):
-    """The control plane gave no usable answer; try again."""
+    """The control plane gave no usable response; the call is retried."""
 
     retryable = True
 
@@ -53,11 +53,11 @@ class ControlPlane:
             headers={"Authorization": f"Bearer {token}"},
             timeout=TIMEOUT_S,
             follow_redirects=False,
-            trust_env=False,  # no proxy of the host's environment sees the token
+            trust_env=False,  # proxies from the host's environment must not see the token
         )
 
     def send_facts(self, *, attempt: int, fence: int, lines: list[bytes]) -> FactAck | Gap:
-        """`lines` are facts as the spool has them; they are not parsed again on their way out."""
+        """`lines`: facts as JSON from the spool, sent without parsing them again."""
         head = f'{{"attempt":{attempt},"fence":{fence},"facts":['.encode()
         response = self._post("facts", head + b",".join(lines) + b"]}")
         if response.status_code == httpx.codes.CONFLICT:
@@ -81,7 +81,7 @@ class ControlPlane:
         if response.status_code == httpx.codes.CONFLICT and problem_of(response).get("code") == "stale_fence":
             raise StaleFence(str(problem_of(response).get("detail", "")))
         if response.status_code in (httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY):
-            raise Refused(f"{path} answered {response.status_code}: {response.text[:2_000]}")
+            raise Refused(f"{path} returned {response.status_code}: {response.text[:2_000]}")
         return response
 
     def _gap(self, response: httpx.Response) -> Gap:
@@ -95,15 +95,15 @@ class ControlPlane:
         if response.is_redirect:
             elsewhere = response.headers.get("Location", "")[:200]
             raise Unreachable(
-                f"{response.status_code}, a redirect to {elsewhere}, where no token is sent: "
-                f"LAMINAR_CONTROL_URL must be an address that answers itself, got {self._client.base_url}"
+                f"{response.status_code}, a redirect to {elsewhere}, which is not followed: "
+                f"LAMINAR_CONTROL_URL must be an address without a redirect, got {self._client.base_url}"
             )
         if response.status_code != httpx.codes.OK:
             raise Unreachable(f"{response.status_code}: {response.text[:500]}")
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
-            raise Unreachable(f"an answer that is no {kind.__name__}: {error}") from error
+            raise Unreachable(f"invalid response, expected a {kind.__name__}: {error}") from error
 
 
 def problem_of(response: httpx.Response) -> dict[str, Any]:

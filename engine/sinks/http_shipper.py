@@ -1,16 +1,16 @@
-"""The shipper of facts from the spool to the control plane; it fetches the requests to the driver.
+"""Ships facts from the spool to the control plane, and fetches the control plane's requests to the driver.
 
     record ──▶ spool (disk) ──▶ shipper thread ──▶ control plane
                                 heartbeat thread ◀─▶ control plane ──▶ requests ──▶ driver
 
 Invariants:
-- recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
-  shipper tries forever;
-- facts go out in order; only the control plane's word that it has them moves the shipper on, and back where a restored
-  database has fewer;
-- what a restored database wants and the spool no longer keeps ends shipping: a hole is never sent;
-- a request is handed to the driver once, however often a heartbeat shows it;
-- a stale fence, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
+- recording never waits for the network, and no recorded fact is dropped: while the control plane is down the shipper
+  retries forever;
+- facts are sent in order; only the control plane's acknowledgement moves the shipper forward, or back if a restored
+  database has fewer facts;
+- shipping ends if a restored database needs facts that the spool has discarded: a gap is never sent;
+- a request is passed to the driver once, however often heartbeats repeat it;
+- a stale fence, or a fact that is refused for good, ends shipping; the driver's next call of `requests` raises it.
 """
 
 import logging
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES: Final = 512 * 1024  # well under the body limit of any web server, and a good size for one transaction
 FIRST_RETRY_S: Final = 0.2
-LAST_RETRY_S: Final = 5.0  # so that a page is current within seconds after the control plane is back
+LAST_RETRY_S: Final = 5.0  # pages are current within seconds after the control plane is back
 HEARTBEAT_EVERY_S: Final = 2.0
 
 
 def retry_delay_s(num_failures: int, chance: random.Random) -> float:
-    """Doubles up to a bound; jitter keeps many drivers from coming back at one instant."""
+    """Doubles up to a bound; jitter keeps many drivers from retrying at the same instant."""
     longest = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(num_failures, 16))
     return longest * chance.uniform(0.5, 1.0)
 
@@ -47,7 +47,7 @@ class HttpSink:
         self._attempt, self._fence = attempt, fence
         self._requests: SimpleQueue[ControlRequest] = SimpleQueue()
         self._seen_requests: set[str] = set()
-        # Of a driver that starts again: with its last fact, the answer says which ones are stored.
+        # After a restart of the driver, its last fact is sent again: the response tells which facts are stored.
         self._acked = max(0, spool.last_seq - 1)
         self._ended_by: StaleFence | Refused | None = None
         self._progress = threading.Condition()
@@ -61,7 +61,7 @@ class HttpSink:
         ]
 
     def start(self, *, step: Callable[[], int], turns: Callable[[], int | None] = lambda: None) -> None:
-        """For the heartbeat: the last step trained, and what grows for as long as the driver's loop turns."""
+        """For the heartbeat: the last step trained, and a counter that grows while the driver's loop runs."""
         self._step, self._turns = step, turns
         for thread in self._threads:
             thread.start()
@@ -114,7 +114,7 @@ class HttpSink:
                 self._ship_once()
                 num_failures = 0
             except Unreachable as error:
-                # One line when it begins, then a reminder now and then: it may take hours.
+                # One line at the start of an outage, then occasional reminders: an outage may take hours.
                 if num_failures in (0, 10) or num_failures % 100 == 0:
                     log.warning("facts waiting=%d tries=%d error=%s", self._num_waiting, num_failures + 1, error)
                 self._stopping.wait(retry_delay_s(num_failures, self._chance))
@@ -141,7 +141,7 @@ class HttpSink:
                 f"the control plane has {answer.acked} facts of this attempt, its spool {self._spool.last_seq}"
             )
         if answer.acked <= self._acked and not isinstance(answer, Gap):
-            raise Unreachable(f"sent facts from {self._acked + 1} on, and only {answer.acked} are stored")
+            raise Unreachable(f"sent facts from {self._acked + 1} on, but only {answer.acked} are stored")
         with self._progress:
             self._acked = answer.acked
             self._progress.notify_all()
@@ -157,7 +157,7 @@ class HttpSink:
                 for request in reply.requests:
                     self._pass_on(request)
             except Unreachable as error:
-                log.debug("heartbeat error=%s", error)  # the shipper says so louder, once there is something to ship
+                log.debug("heartbeat error=%s", error)  # the shipper logs a warning if facts are waiting
             except StaleFence as error:
                 self._end(error)
                 return

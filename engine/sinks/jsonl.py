@@ -1,4 +1,4 @@
-"""Facts in a file, for a run without a control plane: the file is what the user keeps, so it is never cut."""
+"""Facts in a file, for a run without a control plane: the user keeps the file, so it is never truncated."""
 
 from collections.abc import Callable
 from pathlib import Path

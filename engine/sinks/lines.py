@@ -1,10 +1,10 @@
-"""Log lines on their way into facts: a bounded keeper behind Python's logging in every process, and a sink that ships
-the driver's own.
+"""Turns log lines into facts: a bounded buffer behind Python's logging in every process, and a sink that ships the
+driver's own lines.
 
 Invariants:
-- keeping a line never waits and never fails; a line beyond the rate or the room is counted, not kept;
-- a keeper hands out each line once;
-- nothing here logs, or it would hear itself.
+- keeping a line never blocks and never fails; a line beyond the rate or the capacity is counted, not kept;
+- a keeper returns each line once;
+- no code here logs, as it would capture its own lines.
 """
 
 import logging
@@ -23,16 +23,16 @@ from engine.spec.facts import LogLine as Line
 from engine.spec.for_tenants import for_tenants
 
 MOST_KEPT: Final = 2_000
-LINES_A_SECOND: Final = 50.0  # a job that says more says nothing; its first lines of each second are kept
+LINES_A_SECOND: Final = 50.0  # more is unreadable; the first lines of each second are kept
 BURST: Final = 500.0  # a traceback of every rank, a start
 SHIP_EVERY_S: Final = 2.0
-# What facts refuse: control characters but for tab and newline, and halves of surrogate pairs.
+# Characters that facts refuse: control characters except tab and newline, and halves of surrogate pairs.
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesSaid:
-    """The lines that a component wrote since it was asked before."""
+    """The lines of a component since the last `take`."""
 
     component: str
     lines: tuple[Line, ...]
@@ -40,7 +40,7 @@ class LinesSaid:
 
 
 class LineKeeper(logging.Handler):
-    """A keeper of lines: any thread writes, one takes."""
+    """A buffer of lines: any thread writes, one thread takes."""
 
     def __init__(self, component: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.INFO)
@@ -57,13 +57,13 @@ class LineKeeper(logging.Handler):
                 return
         try:
             line = _line(record)
-        except (TypeError, ValueError):  # arguments that do not fit the message: the stream's handler says so
+        except (TypeError, ValueError):  # arguments do not fit the message, which the stream's handler reports
             return
         with self._guard:
             self._kept.append(line)
 
     def take(self) -> LinesSaid | None:
-        """At most what one fact holds; the rest comes with the next."""
+        """Returns at most as many lines as one fact holds; the next call returns the rest."""
         with self._guard:
             if not self._kept and not self._num_dropped:
                 return None
@@ -82,7 +82,7 @@ class LineKeeper(logging.Handler):
 
 
 class LineShippingSink:
-    """A sink that puts the keeper's lines before whatever is recorded, every few seconds and at the end."""
+    """A sink that records the keeper's lines before other facts, every few seconds and at the end."""
 
     def __init__(self, sink: EventSink, keeper: LineKeeper, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sink, self._keeper, self._clock = sink, keeper, clock
@@ -92,19 +92,19 @@ class LineShippingSink:
         is_last = isinstance(body, RunFinished)
         if is_last or self._clock() - self._shipped_at >= SHIP_EVERY_S:
             self._shipped_at = self._clock()
-            while (said := self._keeper.take()) is not None:
-                self._sink.record(lines_fact(said))
+            while (taken := self._keeper.take()) is not None:
+                self._sink.record(lines_fact(taken))
         self._sink.record(body)
 
     def close(self, timeout_s: float) -> bool:
         return self._sink.close(timeout_s)
 
 
-def lines_fact(said: LinesSaid) -> LogLines:
-    return LogLines(component=said.component, lines=list(said.lines), num_dropped=said.num_dropped)
+def lines_fact(taken: LinesSaid) -> LogLines:
+    return LogLines(component=taken.component, lines=list(taken.lines), num_dropped=taken.num_dropped)
 
 
-_WORDS: Final = logging.Formatter()  # the message, and a traceback behind it
+_WORDS: Final = logging.Formatter()  # formats the message and, after it, the traceback
 
 
 def _line(record: logging.LogRecord) -> Line:
@@ -112,8 +112,8 @@ def _line(record: logging.LogRecord) -> Line:
     if record.levelno < logging.ERROR:
         level = "warning" if record.levelno >= logging.WARNING else "info"
         level = "debug" if record.levelno < logging.INFO else level
-    said = for_tenants(_UNPRINTABLE.sub("\ufffd", _WORDS.format(record)))  # before it is cut, or half a path is left
-    if len(said) > LONGEST_LINE:  # of a traceback the end says what happened
+    text = for_tenants(_UNPRINTABLE.sub("\ufffd", _WORDS.format(record)))  # before the cut, which may split a path
+    if len(text) > LONGEST_LINE:  # keeps the end too, where a traceback has its error
         half = LONGEST_LINE // 2 - 2
-        said = f"{said[:half]} … {said[-half:]}"
-    return Line(at=datetime.fromtimestamp(record.created, UTC), level=level, message=said)
+        text = f"{text[:half]} … {text[-half:]}"
+    return Line(at=datetime.fromtimestamp(record.created, UTC), level=level, message=text)

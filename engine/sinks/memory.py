@@ -1,4 +1,4 @@
-"""Facts kept in memory, for tests and for whoever wants to look at a run from within."""
+"""Facts kept in memory, for tests and for inspecting a run from within its process."""
 
 from engine.spec.facts import FactBody
 

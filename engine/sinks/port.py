@@ -7,7 +7,7 @@ from engine.spec.facts import FactBody
 
 class EventSink(Protocol):
     def record(self, body: FactBody) -> None:
-        """Durable when it returns, delivered some time later. Never blocks on the network."""
+        """The fact is durable when this returns, and delivered later. Never blocks on the network."""
 
     def close(self, timeout_s: float) -> bool:
-        """True when everything recorded was delivered."""
+        """True if every recorded fact was delivered."""

@@ -1,9 +1,9 @@
-"""A file of facts, one JSON line each, numbered from its first fact's number on.
+"""A file of facts, one JSON line each, numbered from the first fact's number on.
 
 Invariants:
-- a fact is on disk (fsync) when `append` returns, and its line is never changed; on a full disk it waits for room;
-- a crash in the middle of a line loses that line only: it is cut off when the file is opened for writing again, and its
-  number is given to the next fact, which is right because the fact was never sent.
+- a fact is on disk (fsync) when `append` returns, and its line never changes; on a full disk `append` waits for room;
+- a crash in the middle of a line loses that line only: it is cut off when the file is opened for writing again, and the
+  next fact gets its number, which is safe as the lost fact was never sent.
 """
 
 import os
@@ -27,7 +27,7 @@ class SegmentWriter:
         num_lines, self.num_bytes = _whole_lines(path)
         if self.num_bytes != path.stat().st_size:
             self._file.truncate(self.num_bytes)
-        sync_folder(path.parent)  # or a power cut could take a new file away, with the facts in it
+        sync_folder(path.parent)  # otherwise a power cut could remove a new file with its facts
         self.last_seq = first_seq - 1 + num_lines
 
     def append(self, body: FactBody) -> Fact:
@@ -37,7 +37,7 @@ class SegmentWriter:
             append_through(self._file, line)
         except OSError:
             with suppress(OSError):
-                self._file.truncate(self.num_bytes)  # or the next fact would continue half of this line
+                self._file.truncate(self.num_bytes)  # otherwise the next fact would continue a partial line
             raise
         self.last_seq = fact.seq
         self.num_bytes += len(line)
@@ -48,7 +48,7 @@ class SegmentWriter:
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:
-    """Their number and bytes."""
+    """The number of complete lines, and their bytes."""
     num_lines = num_bytes = 0
     with path.open("rb") as file:
         for line in file:

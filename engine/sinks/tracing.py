@@ -1,9 +1,9 @@
-"""A sink that makes spans of the facts that go through it, and sends them to a collector (LAMINAR_OTLP_URL).
+"""A sink that makes spans from the facts passing through it, and sends them to a collector (LAMINAR_OTLP_URL).
 
 Invariants:
-- the facts go on first, and whatever becomes of the spans, they have gone;
-- nobody waits for the collector: spans beyond `MOST_WAITING`, and those that it does not take, are lost, and the log
-  says so once, until it takes some again.
+- facts are passed on first, and a lost span loses no fact;
+- the run never waits for the collector: spans beyond `MOST_WAITING`, and those that it refuses, are dropped; the log
+  warns once, and again only after the collector has accepted spans.
 """
 
 import logging
@@ -40,7 +40,7 @@ class SpanSender:
         self._waiting.append(span)
 
     def close(self) -> None:
-        """Sends what waits, within some seconds."""
+        """Sends the waiting spans, within some seconds."""
         self._ending.set()
         self._thread.join(TIMEOUT_S + 1.0)
 
@@ -85,7 +85,7 @@ class TracingSink:
                 self._phase = (body.phase, now)
             case PipelineReady():
                 self._stepped = now
-                self._tell("start", began=self._began, ended=now)
+                self._add_span("start", began=self._began, ended=now)
             case StepTrained():
                 self._on_step(body.step, now)
             case RunFinished():
@@ -101,17 +101,17 @@ class TracingSink:
 
     def _on_step(self, step: int, now: float) -> None:
         if not self._steps:
-            self._tell("first step", began=self._began, ended=now, step=step)
+            self._add_span("first step", began=self._began, ended=now, step=step)
         self._steps += 1
-        self._tell("step", began=self._stepped, ended=now, step=step)
+        self._add_span("step", began=self._stepped, ended=now, step=step)
         self._stepped = now
 
     def _end_phase(self, now: float) -> None:
         if self._phase is not None:
             name, began = self._phase
-            self._tell(name, began=began, ended=now)
+            self._add_span(name, began=began, ended=now)
 
-    def _tell(self, name: str, *, began: float, ended: float, step: int = 0) -> None:
+    def _add_span(self, name: str, *, began: float, ended: float, step: int = 0) -> None:
         told = {"laminar.attempt": self._attempt} | ({"laminar.step": step} if step else {})
-        of = (*self._driver, name, step or f"{began:.6f}")  # a phase may come again, a step does not
+        of = (*self._driver, name, step or f"{began:.6f}")  # a phase may repeat, a step does not
         self._sender.add(Span(name=name, of=of, parent=self._driver, began=began, ended=ended, told=told))

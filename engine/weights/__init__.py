@@ -1,1 +1,1 @@
-"""Versions of weights as flat bytes, for whoever carries them."""
+"""Versions of weights as flat bytes, for the processes that transfer and install them."""

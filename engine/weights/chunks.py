@@ -1,6 +1,6 @@
-"""Bytes in chunks. No torch: a relay that only carries weights uses this.
+"""Bytes in chunks. No torch: relays, which only transfer weights, use this.
 
-Invariant: a buffer is either exactly what its manifest says or `TornWeights` is raised.
+Invariant: a buffer matches its manifest exactly, or `TornWeights` is raised.
 """
 
 from collections.abc import Iterator
@@ -10,27 +10,27 @@ from engine.weights.open_file import OpenFile, map_path
 
 Buffer = bytes | bytearray | memoryview
 
-# Chain broadcast is near its best from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
+# Chain broadcast is near its optimum from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
 CHUNK_BYTES = 4 * 2**20
-# Of what is done in one go between two signs of life.
+# Work between two reports of progress (engine/signs.py).
 PIECE_BYTES = 64 * 2**20
 
 
 class TornWeights(Exception):
-    """The bytes are not those of their manifest."""
+    """The bytes do not match their manifest."""
 
-    retryable = True  # fetch again: the sender still has the whole version
+    retryable = True  # by another fetch: the sender still has the whole version
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
 
 
 class WeightsGone(TornWeights):
-    """They were dropped meanwhile, because a newer version is there: no fault of anybody's."""
+    """The weights were dropped in the meantime because a newer version exists: no fault."""
 
 
 def copy_bytes(source: Buffer, target: memoryview) -> None:
-    """Piece by piece: one copy of gigabytes would hold up every other thread of the process."""
+    """Copies in pieces: a single copy of gigabytes would block every other thread of the process."""
     view = memoryview(source)
     for start, end in chunk_spans(len(view), PIECE_BYTES):
         with at_work("copy"):
@@ -38,7 +38,7 @@ def copy_bytes(source: Buffer, target: memoryview) -> None:
 
 
 def hold_copy(source: Buffer) -> OpenFile:
-    """In memory that other processes of the host can have."""
+    """Copies into memory that other processes of the host can map."""
     file = OpenFile.without_name(len(source))
     copy_bytes(source, map_path(file.path, len(source), writable=True))
     return file

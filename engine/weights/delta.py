@@ -1,16 +1,16 @@
-"""Lossless sparse deltas between two versions of one layout: places of the elements that differ, and their new values.
+"""Lossless sparse deltas between two versions of one layout: positions and new values of the elements that differ.
 
     delta = block, block, …      block = header │ gaps │ escaped gaps │ new values
-    of 2-byte elements the new values are: low bytes │ one bit each: the high byte differs too │ those high bytes
+    new values of 2-byte elements: low bytes │ one bit each: the high byte differs too │ those high bytes
 
-A bf16 weight moves only when an update is as large as its last bit, so at the learning rates of reinforcement learning
+A bf16 weight changes only if an update is as large as its last bit, so at the learning rates of reinforcement learning
 about one in a hundred changes in a step.
 
 Invariants:
-- bytes overwrite, they are not added: applying a delta twice, or again after an interruption, gives the same bits;
-- equal inputs give equal deltas, whoever makes them;
+- bytes overwrite and are not added: applying a delta twice, or again after an interruption, gives the same bits;
+- equal inputs give equal deltas in every process;
 - elements are compared as bits: NaNs, infinities and negative zeros survive;
-- a delta that would not be smaller than the whole is not made.
+- no delta is made that would be as large as the whole version or larger.
 """
 
 import struct
@@ -35,12 +35,12 @@ Array = NDArray[Any]
 _HEADER: Final = struct.Struct("<QIIIBB2x")
 ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-# Temporaries of a block (a mask and the positions) stay within a few MB, which is near the caches.
+# Temporaries of a block (a mask and the positions) take a few MB, close to the size of the caches.
 BLOCK_ELEMENTS: Final = 2**21
-# What a block takes at the most: both versions, positions of 8 bytes each, and what is written.
+# Memory of a block at most: both versions, positions of 8 bytes each, and the output.
 BLOCK_BYTES: Final = 32 * BLOCK_ELEMENTS
 _ALIGNMENT: Final = 8
-# As hashes are taken: more would take the cores of a host's replicas from them.
+# As many as for hashes: more would take cores from the host's replicas.
 THREADS: Final = 4
 
 Item = TypeVar("Item")
@@ -57,11 +57,11 @@ class _Span:
 
 
 def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> WeightDelta | None:
-    """None: it would not be smaller than the new version itself, or the layouts differ."""
+    """None: the delta would not be smaller than the new version, or the layouts differ."""
     before, after = base.manifest, new.manifest
     if before.tensors != after.tensors or before.num_bytes != after.num_bytes:
         return None
-    encoded = _encoded(base.buffer, new.buffer, after)
+    encoded = _encode(base.buffer, new.buffer, after)
     if encoded is None:
         return None
     manifest = DeltaManifest(
@@ -77,13 +77,13 @@ def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> 
 
 
 def apply_delta(delta: bytes | bytearray | memoryview, buffer: bytearray | memoryview) -> None:
-    """`buffer` holds the base and holds the result afterwards. The hash of the result is the caller's to check."""
+    """Turns the base in `buffer` into the result. The caller verifies the hash of the result."""
     source, target = np.frombuffer(delta, dtype=np.uint8), np.frombuffer(buffer, dtype=np.uint8)
-    for _ in _side_by_side(lambda at: _apply_block(source, at, target), _block_starts(source)):
+    for _ in _in_parallel(lambda at: _apply_block(source, at, target), _block_starts(source)):
         pass
 
 
-def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> bytearray | None:
+def _encode(old: memoryview, new: memoryview, manifest: WeightManifest) -> bytearray | None:
     before, after = np.frombuffer(old, dtype=np.uint8), np.frombuffer(new, dtype=np.uint8)
 
     def encode(block: _Span) -> bytes:
@@ -91,7 +91,7 @@ def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> byte
         return _encode_block(old, new, block.start)
 
     encoded = bytearray()
-    with closing(_side_by_side(encode, _blocks(manifest))) as blocks:
+    with closing(_in_parallel(encode, _blocks(manifest))) as blocks:
         for block in blocks:
             encoded += block
             if len(encoded) >= manifest.num_bytes:
@@ -99,22 +99,22 @@ def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> byte
     return encoded if manifest.num_bytes else None
 
 
-def _side_by_side(work: Callable[[Item], Done], items: Iterable[Item]) -> Generator[Done, None, None]:
-    """By several threads, in the order of the items: numpy lets the interpreter's lock go."""
+def _in_parallel(work: Callable[[Item], Done], items: Iterable[Item]) -> Generator[Done, None, None]:
+    """Runs in several threads and yields in the order of the items: numpy releases the interpreter's lock."""
     with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="delta") as threads:
-        coming: deque[Future[Done]] = deque()
+        pending: deque[Future[Done]] = deque()
         try:
             for item in items:
-                coming.append(threads.submit(work, item))
-                if len(coming) >= 2 * THREADS:
-                    yield _awaited(coming.popleft())
-            while coming:
-                yield _awaited(coming.popleft())
+                pending.append(threads.submit(work, item))
+                if len(pending) >= 2 * THREADS:
+                    yield _await(pending.popleft())
+            while pending:
+                yield _await(pending.popleft())
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _awaited(block: Future[Done]) -> Done:
+def _await(block: Future[Done]) -> Done:
     with at_work("delta"):
         return block.result()
 
@@ -127,7 +127,7 @@ def _blocks(manifest: WeightManifest) -> Iterator[_Span]:
 
 
 def _spans(tensors: tuple[TensorEntry, ...], num_bytes: int) -> Iterator[_Span]:
-    """They cover the buffer without a hole, each a multiple of its element size (tensors are aligned to more)."""
+    """Spans cover the buffer without a hole; each is a multiple of its element size (tensors are aligned to more)."""
     start, element_bytes = 0, 1
     for entry in tensors:
         own = ELEMENT_BYTES.get(entry.dtype, 1)
@@ -158,7 +158,7 @@ def _encode_block(old: Array, new: Array, offset: int) -> bytes:
 
 
 def _split(old: Array, new: Array) -> tuple[list[Array], int]:
-    """A small update moves the low byte of a bf16 and rarely the high one."""
+    """A small update changes the low byte of a bf16 and rarely the high one."""
     is_high = (old ^ new) > 0xFF
     high = (new[is_high] >> 8).astype(np.uint8)
     return [new.astype(np.uint8), np.packbits(is_high), high], len(high)
@@ -180,7 +180,7 @@ def _header(source: Array, at: int) -> tuple[int, ...]:
         raise TornWeights("a delta ends in the middle of a block")
     offset, num_changed, *others, element_bytes, gap_bytes = _HEADER.unpack_from(source.data, at)
     if element_bytes not in _BITS or gap_bytes not in (1, 2) or offset % element_bytes or not num_changed:
-        raise TornWeights("a block of a delta makes no sense")
+        raise TornWeights("a block of a delta has an invalid header")
     return offset, num_changed, *others, element_bytes, gap_bytes
 
 
@@ -202,7 +202,7 @@ def _apply_block(source: Array, at: int, target: Array) -> None:
     high, _ = _part(source, at, num_high, 1)
     is_high = np.unpackbits(bits, count=num_changed).view(np.bool_)
     if int(np.count_nonzero(is_high)) != num_high:
-        raise TornWeights("a block of a delta has lost high bytes")
+        raise TornWeights("a block of a delta has a wrong number of high bytes")
     room[0::2][positions] = low
     room[1::2][positions[is_high]] = high
 
@@ -211,7 +211,7 @@ def _positions(short: Array, long: Array, escape: int) -> Array:
     steps = short.astype(np.int64)
     is_long = short == escape
     if int(np.count_nonzero(is_long)) != len(long):
-        raise TornWeights("a block of a delta has lost gaps")
+        raise TornWeights("a block of a delta has a wrong number of gaps")
     steps[is_long] = long
     steps += 1
     positions = np.cumsum(steps)

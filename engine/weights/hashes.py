@@ -1,9 +1,9 @@
-"""Hashes of a buffer's chunks, and of the whole from them. No torch: a relay that only carries weights uses this.
+"""Hashes of a buffer's chunks, and the identity of the whole from them. No torch: relays transfer weights without it.
 
-They are taken by xxh3 of 128 bits, at the speed of memory: against accidents on the way and in memory, not against
-somebody who makes other bytes of the same hash. Such a one would have to know the job's token (`live/weights/link.py`).
+The hash is xxh3 with 128 bits, at the speed of memory. It detects accidents in transfer and in memory, but no
+attacker who constructs a collision; such an attacker would need the job's token (`live/weights/link.py`).
 
-Invariant: a buffer is either exactly what its manifest says or `TornWeights` is raised.
+Invariant: a buffer matches its manifest exactly, or `TornWeights` is raised.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ from engine.signs import at_work
 from engine.weights.chunks import Buffer, TornWeights, chunk_spans
 from engine.weights.port import WeightManifest, WeightVersion
 
-# One reads memory at some 10 GB/s, all together at what it gives; more would take the cores of a host's replicas.
+# One thread reads some 10 GB/s, four saturate the memory; more would take cores from the host's replicas.
 HASHERS = 4
 
 Hashed = Callable[[int, str], None]
@@ -30,7 +30,7 @@ def hash_of(chunk: Buffer) -> str:
 
 
 def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
-    """By several threads: hashing lets the interpreter's lock go."""
+    """Runs in several threads: hashing releases the interpreter's lock."""
     hashes = ArrivingHashes(buffer, chunk_bytes, ())
     try:
         return hashes.result()
@@ -39,7 +39,7 @@ def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
 
 
 class ArrivingHashes:
-    """Hashes of a buffer's chunks, each taken as soon as the last of its bytes is there."""
+    """Hashes of a buffer's chunks, each computed as soon as all its bytes have arrived."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ArrivingHashes:
         coming: Iterable[tuple[int, int]],
         hashed: Hashed = lambda index, digest: None,
     ) -> None:
-        """`coming`: the bytes that will come, none twice; others are there. `hashed`: told by any thread."""
+        """`coming`: the bytes still to arrive, none twice; all others are present. `hashed`: called on any thread."""
         self._buffer, self._chunk_bytes, self._hashed = memoryview(buffer), chunk_bytes, hashed
         self._left = [0] * len(list(chunk_spans(len(self._buffer), chunk_bytes)))
         for start, end in coming:
@@ -59,7 +59,7 @@ class ArrivingHashes:
         self._hashing = {index: self._submit(index) for index, left in enumerate(self._left) if not left}
 
     def arrived(self, start: int, end: int) -> None:
-        """On any thread."""
+        """May be called on any thread."""
         with self._guard:
             for index, num_bytes in self._chunks_of(start, end):
                 self._left[index] -= num_bytes
@@ -67,8 +67,8 @@ class ArrivingHashes:
                     self._hashing[index] = self._submit(index)
 
     def result(self) -> tuple[str, ...]:
-        """Of all chunks, once all bytes have come."""
-        assert len(self._hashing) == len(self._left), "not every byte has come"
+        """The hashes of all chunks; call it when all bytes have arrived."""
+        assert len(self._hashing) == len(self._left), "not every byte has arrived"
         hashes = []
         for index in range(len(self._left)):
             with at_work("hash"):
@@ -76,10 +76,10 @@ class ArrivingHashes:
         return tuple(hashes)
 
     def close(self) -> None:
-        self._hashers.shutdown(wait=True, cancel_futures=True)  # nobody reads the memory any more
+        self._hashers.shutdown(wait=True, cancel_futures=True)  # afterwards no thread reads the memory
 
     def _chunks_of(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """And how many of these bytes each has."""
+        """Chunks of these bytes, and the number of these bytes in each."""
         size = self._chunk_bytes
         for index in range(start // size, -(-end // size)):
             yield index, min(end, (index + 1) * size) - max(start, index * size)
@@ -94,12 +94,12 @@ class ArrivingHashes:
 
 
 def identity_of(chunk_hashes: Iterable[str]) -> str:
-    """Of a whole whose chunks have these hashes: the hash of them."""
+    """The identity of a whole: the hash of its chunks' hashes."""
     return sha256("".join(chunk_hashes).encode()).hexdigest()
 
 
 def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> WeightManifest:
-    """With the hashes of what is in the buffer now."""
+    """The manifest with the hashes of the buffer's present content."""
     return with_hashes(manifest, hash_chunks(buffer, chunk_bytes), chunk_bytes=chunk_bytes)
 
 
@@ -110,6 +110,6 @@ def with_hashes(manifest: WeightManifest, chunks: tuple[str, ...], *, chunk_byte
 def verify_weights(weights: WeightVersion) -> None:
     manifest = weights.manifest
     if len(weights.buffer) != manifest.num_bytes:
-        raise TornWeights(f"weights={manifest.weights}: {len(weights.buffer)} bytes, not {manifest.num_bytes}")
+        raise TornWeights(f"weights={manifest.weights}: {len(weights.buffer)} bytes, expected {manifest.num_bytes}")
     if identity_of(hash_chunks(weights.buffer, manifest.chunk_bytes)) != manifest.identity:
         raise TornWeights(f"weights={manifest.weights}: hash of the whole differs")

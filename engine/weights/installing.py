@@ -1,9 +1,9 @@
-"""Installing: a version's tensors into those of a model in memory.
+"""Installs a version's tensors into those of a model in memory.
 
 Invariants:
-- a version that does not fit this model is refused before anything has changed;
-- what the model holds afterwards is what was published, bit for bit, or the install fails: of whole weights the sums
-  are the trainer's; of an adapter its matrices' are, and those of the merged weights are taken of what was laid in.
+- a version that does not fit the model is refused before any tensor changes;
+- afterwards the model holds the published weights bit for bit, or the install fails: sums of whole weights must equal
+  the trainer's; for an adapter those of its matrices must, and the merged weights' those of the copied tensors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ from engine.weights.sums import check_sums, fetched, published_sums, sum_of, sum
 
 class NothingInstalled(RuntimeError):
     def __init__(self) -> None:
-        super().__init__("this engine began empty: a version must be installed before anything is submitted")
+        super().__init__("this engine has no weights: a version must be installed before the first request")
 
 
 class Installer:
     def __init__(self, folder: Path, *, device: str, is_of_base: bool) -> None:
-        """`is_of_base`: the model was just loaded from the folder, which has what adapters do not change; else it is
-        empty."""
+        """`is_of_base`: the model was loaded from the folder, so an adapter's install writes the adapted tensors only;
+        otherwise the model is empty."""
         self._base, self._device, self._is_of_base = Base(folder), device, is_of_base
         self._is_empty = not is_of_base
 
@@ -35,36 +35,36 @@ class Installer:
             raise NothingInstalled
 
     def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
-        """`own`: by Hugging Face's names. Raises `ValueError`, and `OtherWeights`, after which nothing may be computed
-        by these weights."""
+        """`own`: by Hugging Face's names. Raises `ValueError`, and `OtherWeights`, after which these weights must not
+        be used."""
         is_whole = version.manifest.low_rank is None
         tensors = self._whole(version, own) if is_whole else self._on_base(version, own)
         published = published_sums(version.manifest)
         if published and not is_whole:
             self._check_adapter(version, published)
-        laid_in: dict[str, Tensor] = {}
+        copied: dict[str, Tensor] = {}
         for name, tensor in tensors:
             copy_tensor(own[name], tensor, what="install")
             if published and not is_whole:
-                laid_in[name] = sum_of(tensor)
+                copied[name] = sum_of(tensor)
         self._is_of_base, self._is_empty = not is_whole, False
-        merged = dict(zip(laid_in, fetched(list(laid_in.values())), strict=True))
+        merged = dict(zip(copied, fetched(list(copied.values())), strict=True))
         self._check_held(version, published if is_whole else merged, own)
 
     def _check_adapter(self, version: WeightVersion, published: Mapping[str, int]) -> None:
-        given = map_weights(version)
-        found = dict(zip(given, sums_of(given.values()), strict=True))
-        check_sums(version.manifest, published, found, what="the bytes that arrived")
+        tensors = map_weights(version)
+        sums = dict(zip(tensors, sums_of(tensors.values()), strict=True))
+        check_sums(version.manifest, published, sums, what="the bytes that arrived")
 
     def _check_held(self, version: WeightVersion, expected: Mapping[str, int], own: Mapping[str, Tensor]) -> None:
-        """In the dtype that was published: on a CPU a model may compute in float32 by weights that are bfloat16."""
+        """Compares in the published dtype: on a CPU a model may hold bfloat16 weights as float32."""
         if version.manifest.low_rank is None:
             dtype_of = {entry.name: DTYPES[entry.dtype] for entry in version.manifest.tensors}
         else:
             dtype_of = dict.fromkeys(expected, self._base.dtype)
         sums = fetched([sum_of(own[name], dtype=dtype_of[name]) for name in expected])
         held = dict(zip(expected, sums, strict=True))
-        # A NaN may get other bits where it is widened and rounded; the probe says that such weights have diverged.
+        # A NaN may change its bits when it is widened and rounded; the probe reports that such weights have diverged.
         compared = {name: each for name, each in expected.items() if held[name] == each or not own[name].isnan().any()}
         check_sums(version.manifest, compared, held, what="the installed weights")
 

@@ -1,9 +1,9 @@
-"""A file held open, and so to be had by other processes of this host: also after its name is gone, or without one.
+"""A file held open, so that other processes of this host can map it: even if its name is unlinked, or it never had one.
 
     holder: OpenFile ─▶ path ──plain string──▶ any process of the same user: map_path
 
 Invariants:
-- whoever has mapped it keeps the bytes, whatever becomes of the holder;
+- a process that has mapped the file keeps the bytes after the holder has closed it;
 - memory without a name leaves nothing behind, however its processes end.
 """
 
@@ -15,13 +15,13 @@ from typing import Self
 
 class OpenFile:
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is this one's from now on, and closed with it."""
+        """Takes over `descriptor`, and closes it when this object is freed."""
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         weakref.finalize(self, os.close, descriptor)
 
     @classmethod
     def without_name(cls, num_bytes: int) -> Self:
-        """Memory. It is taken now: a full host refuses here, and kills nobody in mid-copy."""
+        """Anonymous memory, allocated at once: a host without room refuses here and kills no process during a copy."""
         descriptor = os.memfd_create("laminar", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, max(1, num_bytes))

@@ -1,12 +1,12 @@
-"""Versioned weights as one flat buffer of bytes, so that whoever carries them needs no torch.
+"""Versioned weights as one flat buffer of bytes, so that their transfer needs no torch.
 
 Invariants:
 - `chunk_hashes[i]` is the hash of bytes i·chunk_bytes … (i+1)·chunk_bytes, and `identity` that of these hashes: they
-  are taken side by side and once, and whoever has every right chunk has the right whole;
-- the relays of a job cut a version alike, so equal bytes have equal identities there;
-- a buffer is never changed after its manifest was made: readers map it for nothing;
-- versions are ordered by (epoch, version): a restarted trainer counts steps again from its checkpoint, and what it
-  publishes wins over a dead one's.
+  are computed in parallel and once, and a process with every right chunk has the right whole;
+- all relays of a job use the same chunk size, so equal bytes have equal identities there;
+- a buffer never changes after its manifest is made, so readers map it without a copy;
+- versions are ordered by (epoch, version): a restarted trainer counts steps again from its checkpoint, and its versions
+  supersede those of the dead one.
 """
 
 from dataclasses import dataclass, replace
@@ -26,22 +26,22 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """The buffer holds an adapter, of which engine/weights/low_rank.py makes whole weights."""
+    """The buffer holds an adapter, which engine/weights/low_rank.py merges into whole weights."""
 
     base: str
-    """The fingerprint of the model that it is added to."""
+    """The fingerprint of the model to which it is added."""
     scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the trainer makes of a fixed row of tokens by these weights, for whoever installs them to compare."""
+    """The trainer's log-probs of a fixed row of tokens under these weights; installing engines compare theirs."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of each but the first, after all before it, at temperature 1."""
+    """For each token but the first, given all before it, at temperature 1."""
     tolerance: float
-    """The mean difference that rounding explains."""
+    """The mean difference that rounding can explain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +50,15 @@ class WeightManifest:
     num_bytes: int
     chunk_bytes: int
     identity: str
-    """Empty: nobody has taken all the hashes yet."""
+    """Empty: not all hashes are computed yet."""
     chunk_hashes: tuple[str, ...]
     tensors: tuple[TensorEntry, ...]
     low_rank: LowRank | None = None
-    """None: these are all weights of the model."""
+    """None: the buffer holds all weights of the model."""
     probe: Probe | None = None
-    """None: whoever published them computes nothing."""
+    """None: the publisher computes no probe."""
     sums: tuple[int, ...] = ()
-    """Of each tensor's bits, as the trainer holds them (engine/weights/sums.py); empty: not known."""
+    """The sum over each tensor's bits in the trainer's memory (engine/weights/sums.py); empty: unknown."""
 
     @property
     def is_hashed(self) -> bool:
@@ -70,7 +70,7 @@ class WeightManifest:
 
     @property
     def cut(self) -> "WeightManifest":
-        """Without hashes: what is equal of two that may have the same chunks."""
+        """The manifest without hashes: equal for versions that may have the same chunks."""
         return replace(self, identity="", chunk_hashes=())
 
 
@@ -79,7 +79,7 @@ class WeightVersion:
     manifest: WeightManifest
     buffer: memoryview
     file: OpenFile | None = None
-    """The buffer, for other processes of this host. None: it is memory of this one."""
+    """The buffer as a file for other processes of this host. None: it is memory of this process."""
 
     @property
     def version(self) -> int:
@@ -88,7 +88,7 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferId:
-    """A buffer that travels to make a version: the whole of it, or the delta since `base`."""
+    """A buffer in transfer: a whole version, or the delta since `base`."""
 
     weights: WeightsId
     base: WeightsId | None = None
@@ -101,7 +101,7 @@ class DeltaManifest:
     base_identity: str
     result_identity: str
     num_bytes: int
-    """Of the delta."""
+    """Size of the delta."""
     chunk_bytes: int
     chunk_hashes: tuple[str, ...]
 

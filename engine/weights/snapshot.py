@@ -1,8 +1,8 @@
-"""The way between named tensors and the flat buffer of a weight version.
+"""Packs named tensors into the flat buffer of a weight version, and maps them back.
 
 Invariants:
-- packing copies, so training on does not change a version; mapping does not copy, so a replica reads it for nothing;
-- bits survive packing and mapping, for every dtype;
+- packing copies, so further training does not change a version; mapping does not copy;
+- packing and mapping keep all bits, for every dtype;
 - every tensor starts at a multiple of ALIGNMENT, and gaps are zero, so equal weights have equal hashes.
 """
 
@@ -20,7 +20,7 @@ from engine.weights.port import LowRank, TensorEntry, WeightManifest, WeightVers
 from engine.weights.sums import sums_of
 
 Allocate = Callable[[int], memoryview]
-"""A writable buffer of so many zero bytes."""
+"""Returns a writable buffer of the given number of zero bytes."""
 
 ALIGNMENT = 64  # a cache line, and a multiple of every element size
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
@@ -34,7 +34,7 @@ def pack_weights(
     allocate: Allocate | None = None,
     low_rank: LowRank | None = None,
 ) -> WeightVersion:
-    """Without hashes, and with `allocate` into its buffer: nothing but the copy keeps the caller waiting."""
+    """Computes no hashes, so that the caller waits for the copy only. `allocate` provides the buffer."""
     entries = lay_out(tensors)
 
     def fill(buffer: memoryview) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def pack_filled(
     allocate: Allocate | None = None,
     low_rank: LowRank | None = None,
 ) -> WeightVersion:
-    """`pack_weights` of a buffer that the caller fills, and of whose tensors it returns the sums."""
+    """`pack_weights` with a buffer that `fill` writes; `fill` returns the sums of the tensors."""
     num_bytes = bytes_of(entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
     sums = fill(buffer)
@@ -83,7 +83,7 @@ def unhashed(
 
 
 def lay_out(tensors: Mapping[str, Tensor]) -> tuple[TensorEntry, ...]:
-    """The places of these in a version; they may have a shape and a dtype and nothing else."""
+    """The tensors' entries in a version. Only shape and dtype are read, so meta tensors will do."""
     offset = 0
     entries: list[TensorEntry] = []
     for name, tensor in tensors.items():
@@ -100,7 +100,7 @@ def lay_out(tensors: Mapping[str, Tensor]) -> tuple[TensorEntry, ...]:
 
 
 def room_of(entry: TensorEntry) -> int:
-    """Its bytes, and those up to where the next may begin."""
+    """The entry's bytes, rounded up to the alignment."""
     return math.ceil(entry.num_bytes / ALIGNMENT) * ALIGNMENT
 
 
@@ -109,7 +109,7 @@ def bytes_of(entries: Iterable[TensorEntry]) -> int:
 
 
 def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
-    """Views of the buffer. They must only be read."""
+    """Views of the buffer, which must not be written."""
     return {entry.name: _view(weights.buffer, entry) for entry in weights.manifest.tensors}
 
 
@@ -118,9 +118,9 @@ def _view(buffer: memoryview, entry: TensorEntry) -> Tensor:
 
 
 def view_of_values(buffer: memoryview, dtype: torch.dtype, offset: int, num_bytes: int) -> Tensor:
-    """Flat."""
-    if not num_bytes:  # frombuffer refuses to map nothing
+    """A flat view."""
+    if not num_bytes:  # frombuffer refuses an empty buffer
         return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
+        warnings.simplefilter("ignore", UserWarning)  # torch warns once that it has no read-only tensors
         return torch.frombuffer(buffer, dtype=dtype, count=num_bytes // dtype.itemsize, offset=offset)

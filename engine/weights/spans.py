@@ -1,8 +1,8 @@
-"""Bytes of a version that stand one after another in memory of their own, as one host has them. No torch.
+"""Parts of a version in one contiguous memory, on a host that has only these parts. No torch.
 
-    version   ░░████░░░░██████░░██      spans: the parts that are there
+    version   ░░████░░░░██████░░██      spans: the present parts
                 │        │      │
-    memory     ████   ██████   ██       without the gaps; of spans that are everything, the version itself
+    memory     ████   ██████   ██       without the gaps; if the spans are everything, the version itself
 
 Invariant: spans ascend and do not touch, so equal sets of bytes are equal spans.
 """
@@ -14,22 +14,22 @@ from itertools import accumulate
 from typing import Self
 
 Span = tuple[int, int]
-"""First byte, and the one after the last."""
+"""The first byte, and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
     of_version: tuple[Span, ...]
     places: tuple[int, ...]
-    """Where each begins in the memory, and last the number of bytes in all."""
+    """Offset of each span in the memory; the last entry is the total number of bytes."""
 
     @classmethod
     def joined(cls, some: Iterable[Span]) -> Self:
-        """In any order, none over another."""
+        """From spans in any order, without overlaps."""
         joined: list[Span] = []
         for start, end in sorted(some):
             if joined and start < joined[-1][1]:
-                raise ValueError(f"bytes {start} to {end} overlap those before them, which end at {joined[-1][1]}")
+                raise ValueError(f"bytes {start} to {end} overlap the span before them, which ends at {joined[-1][1]}")
             if joined and start == joined[-1][1]:
                 joined[-1] = (joined[-1][0], end)
             elif start < end:
@@ -44,13 +44,13 @@ class Spans:
         return self.of_version == (((0, num_bytes),) if num_bytes else ())
 
     def place_of(self, start: int) -> int:
-        """Where this byte of the version, which is one of them, stands in the memory."""
+        """The offset in the memory of a byte of the version, which must be in a span."""
         at = bisect_right(self.of_version, start, key=lambda span: span[0]) - 1
-        assert at >= 0 and start < self.of_version[at][1], f"byte {start} is not among these"
+        assert at >= 0 and start < self.of_version[at][1], f"byte {start} is in no span"
         return self.places[at] + start - self.of_version[at][0]
 
     def scattered(self, begin: int, end: int) -> Iterator[Span]:
-        """The bytes of the version that stand from `begin` to `end` in this memory."""
+        """The bytes of the version that are at `begin` … `end` of the memory."""
         at = bisect_right(self.places, begin) - 1
         while begin < end:
             start, stop = self.of_version[at]

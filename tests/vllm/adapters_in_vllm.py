@@ -276,7 +276,7 @@ def test_unfit_adapter_is_refused_with_a_reason_and_no_harm(replica: Replica) ->
         (changed_adapter(fits, lambda given: of_rank(given, 9)), "an adapter of rank 1 to 8, got 9"),
         (changed_adapter(fits, of_table), "an adapter of q_proj, .* got one of model.embed_tokens"),
         (changed_adapter(fits, of_an_expert), r"an adapter of .*, not of experts; got one of model.layers.0.mlp.exp"),
-        (own_weights(replica.base, version=71), "an adapter, beside whose base others decode; got all weights"),
+        (own_weights(replica.base, version=71), "an adapter, as others share the base; got all weights"),
     ):
         with pytest.raises(ValueError, match=f"^version 71: {told}"):
             slot.install(version)

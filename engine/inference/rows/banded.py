@@ -1,4 +1,4 @@
-"""Decoding on a CPU: tensors as long as there are rows, keys and values in bands of windows, read where they lie."""
+"""Decoding on a CPU: tensors of exactly the rows in use; keys and values in bands of windows, read in place."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from engine.inference.page_store import PageStore
 from engine.inference.route_pages import RoutePages
 from engine.inference.rows.bands import Bands
 from engine.inference.rows.batch import DecodeBatch
-from engine.inference.rows.port import Said
+from engine.inference.rows.port import Decoded
 from engine.inference.sampling import RowSampling, sample_tokens, signed_64
 from engine.inference.scheduler import LiveSequence, RowMove
 from engine.models.decoder import Decoder, DecoderConfig
@@ -25,7 +25,7 @@ class BandedRows:
         max_rows: int,
         device: str,
     ) -> None:
-        """`config`: its type is that of keys and values."""
+        """`config`: its dtype is that of keys and values."""
         self._model, self._routes, self._device = model, routes, device
         self._bands = Bands(config, store, max_rows=max_rows, device=device)
         self._batch: DecodeBatch | None = None  # None: no row is in use
@@ -58,7 +58,7 @@ class BandedRows:
             self._batch.keep(order)
         return order
 
-    def decode(self, rows: Sequence[LiveSequence]) -> Said:
+    def decode(self, rows: Sequence[LiveSequence]) -> Decoded:
         batch = self._batch
         assert batch is not None
         if batch.sampling is None:
@@ -69,7 +69,7 @@ class BandedRows:
         self._bands.advance()
         batch.positions_B = batch.positions_B + 1
         batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
-        return Said(batch.tokens_B.tolist(), logprobs_B.tolist())
+        return Decoded(batch.tokens_B.tolist(), logprobs_B.tolist())
 
     def flush(self, ends: Mapping[int, int], rows: Sequence[LiveSequence]) -> None:
         self._bands.flush(ends, rows)

@@ -1,13 +1,13 @@
-"""Rows in bands of like length, each a window of its own, on a CPU: a short row is not multiplied with the columns of
-the longest one.
+"""Rows in bands of similar length, each in a window of its own, on a CPU: a short row is not multiplied with the
+columns of the longest one.
 
     band 0   a a a ·        rows of up to 32 tokens
              b b b b
     band 1   c c c c c c    all longer ones
 
 Invariants:
-- rows stand in the order of their bands, and in a band in that of its window;
-- a row only goes to a longer band: when it has outgrown its own, or when so few are left there that it does not pay.
+- rows are sorted by band, and within a band in the order of its window;
+- a row only moves to a longer band: when it has outgrown its own, or when its own has too few rows left to pay off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,24 @@ from engine.inference.rows.window import Window
 from engine.inference.scheduler import LiveSequence, RowMove
 from engine.models.decoder import DecoderConfig
 
-# Of the longest row in each band but the last. Further ones would be read for as long as their calls take.
+# The longest row of each band but the last. More bands would cost more in calls than they save in reads.
 LONGEST: Final = (32, 256)
-# A band of its own is worth its calls where it spares a layer so many bytes.
+# A band of its own pays off if it saves a layer so many bytes.
 WORTH_BYTES: Final = 2**18
 
 Place = tuple[int, int]
-"""A band, and a row of its window."""
+"""A band, and a row in its window."""
 
 
 class Bands:
-    """Attend."""
+    """An attention over all bands."""
 
     def __init__(self, config: DecoderConfig, store: PageStore, *, max_rows: int, device: str) -> None:
         num_bands = len(LONGEST) + 1
         self._bands = [Window(config, store, max_rows=max_rows, device=device) for _ in range(num_bands)]
         self._column_bytes = 2 * config.num_kv_heads * config.head_dim * config.dtype.itemsize
         self._places: list[Place] = []
-        self._is_stale = False  # rows came, went or changed their band since they were arranged
+        self._is_stale = False  # rows joined, left or changed their band since the last `arrange`
         self._occupied: list[Window] = []
 
     def join(self, joining: Sequence[LiveSequence]) -> None:
@@ -60,7 +60,7 @@ class Bands:
         self._close_gaps(gone.difference(self._places))
 
     def _close_gaps(self, gone: set[Place], places: Mapping[Place, Place] | None = None) -> None:
-        """`places`: of those that have moved to another band."""
+        """`places`: old and new places of rows that have moved to another band."""
         moved = dict(places or {})
         for band, window in enumerate(self._bands):
             rows = {row for of_band, row in gone if of_band == band}
@@ -85,7 +85,7 @@ class Bands:
         window = self._bands[band]
         if not window.num_rows:
             return
-        if window.longest >= longest:  # it is about to write one more
+        if window.longest >= longest:  # the next step adds a token
             self._move(band, window.longer_than(longest - 1), to=band + 1)
         longer = next((at for at in range(band + 1, len(self._bands)) if self._bands[at].num_rows), None)
         if longer is not None and window.num_rows:

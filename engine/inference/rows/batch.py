@@ -1,10 +1,10 @@
-"""The decode batch: the data of each row, on the device, carried from step to step while rows come and go.
+"""The decode batch: the data of each row, on the device, carried from step to step while rows join and leave.
 
-    B rows in use    J positions that chance was drawn for ahead
+    B rows in use    J positions with uniforms drawn ahead
 
 Invariants:
 - row i here is row i of the scheduler;
-- the chance of a token is of its seed and position, whenever it was drawn.
+- a token's uniform depends on its seed and position only, whenever it was drawn.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.inference.sampling import RowSampling, uniforms
 
-_DRAWN_AHEAD: Final = 32  # positions; one hash of many costs as much as of one
+_DRAWN_AHEAD: Final = 32  # positions; one hash over many takes as long as over one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class DecodeBatch:
     positions_B: Tensor
     seeds_B: Tensor
     sampling: RowSampling | None = None
-    """None: not of these rows."""
+    """None: not computed for the present rows yet."""
     uniforms_BJ: Tensor | None = None
     num_drawn: int = 0
 
     def chance(self) -> Tensor | None:
-        """For the tokens at `positions_B`; None: nothing is drawn."""
+        """The uniforms for the tokens at `positions_B`; None: all rows are greedy."""
         if self.sampling is None or self.sampling.temperatures_B1 is None:
             return None
         if self.uniforms_BJ is None or self.num_drawn == _DRAWN_AHEAD:
@@ -49,7 +49,7 @@ class DecodeBatch:
 
     def add(self, other: "DecodeBatch") -> None:
         self.sampling = None
-        if self.uniforms_BJ is not None:  # as if the others had been drawn for when these were
+        if self.uniforms_BJ is not None:  # the new rows' uniforms must end with those of the present rows
             drawn_BJ = _draw_ahead(other.seeds_B, other.positions_B + 1 - self.num_drawn)
             self.uniforms_BJ = torch.cat((self.uniforms_BJ, drawn_BJ))
         self.tokens_B = torch.cat((self.tokens_B, other.tokens_B))

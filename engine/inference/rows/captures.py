@@ -1,11 +1,11 @@
-"""Steps as CUDA graphs: a step of a kind that was met before is one launch instead of one a kernel.
+"""Steps as CUDA graphs: a repeated kind of step is one launch instead of a launch for each kernel.
 
 Invariants:
-- the first step of a kind runs as it is, which chooses kernels and finds memory; the second is captured and played,
-  every further one is played: all are steps that count, none is made for show;
-- what a step reads and writes lies where it lay when it was captured: `where` tells, and when it changes, all is
-  captured anew. Weights are taken over in place, so versions come and go under a capture;
-- captures share one pool of memory: they never run side by side.
+- the first step of a kind runs without a graph, which chooses kernels and allocates memory; the second is captured and
+  replayed; further ones are replayed. All of these are real steps, none is a warm-up;
+- a graph's inputs and outputs keep their addresses: when `where` changes, all kinds are captured again. Weights are
+  installed in place, so a capture outlives versions;
+- captures share one memory pool: they never run at the same time.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,7 +15,7 @@ import torch
 
 
 class Captures:
-    """Of nothing, on a device that has none: every step runs as it is."""
+    """On a device without CUDA graphs every step runs without one."""
 
     def __init__(self, device: str, *, are_possible: bool = True) -> None:
         self._are_made = are_possible and torch.device(device).type == "cuda"
@@ -37,13 +37,13 @@ class Captures:
             step()
             return
         if graph is None:
-            graph = self._graphs[kind] = self._captured(step)
+            graph = self._graphs[kind] = self._capture(step)
         graph.replay()
 
-    def _captured(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # Other threads of a replica may ask for memory meanwhile, for what they do with the same device.
+        # Other threads of a replica may allocate memory of the same device during a capture.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step()
         return graph

@@ -1,16 +1,16 @@
-"""Decoding on a GPU: steps of a few fixed sizes over rows that live on the device, keys and values read from the pages.
+"""Decoding on a GPU: steps of a few fixed sizes over rows on the device, keys and values read from the pages.
 
     B rows of a step    V vocabulary
 
-A step is as large as the next of 1, 2, 4, 8, … rows, so that few kinds of it are to be captured. The rows that are too
-many write to a scratch block, and nobody looks at what they say.
+A step has the next of 1, 2, 4, 8, … rows, so that few kinds of step have to be captured. The unused rows write to a
+scratch block, and their tokens are ignored.
 
-    host:    what changed ─▶                        ─▶ tokens ─▶ who ended, who goes on
-    device:               model, draw, rows carried on
+    host:    changes ─▶                        ─▶ tokens ─▶ which rows ended, which continue
+    device:            model, draw, next inputs
 
-The host waits for a step's tokens before it plans the next. One step behind it would hide its own time, and cost a
-step's token of every row that ends, room for it where memory is scarce, and an `install` or a move that waits for a
-step on its way (engine/inference/decisions.md).
+The host waits for a step's tokens before it plans the next. Planning one step ahead would hide the host's time, but
+cost a step's token for every row that ends, memory for that token, and an `install` or a move that waits for a step in
+progress (engine/inference/decisions.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from engine.inference.page_store import PageStore
 from engine.inference.route_pages import RoutePages
 from engine.inference.rows.captures import Captures
 from engine.inference.rows.pages import PagedAttention, pages_for
-from engine.inference.rows.port import Said
+from engine.inference.rows.port import Decoded
 from engine.inference.rows.row_state import RowState
 from engine.inference.sampling import sample_tokens
 from engine.inference.scheduler import LiveSequence, RowMove
@@ -53,13 +53,13 @@ class PagedRows:
     def arrange(self) -> None:
         return None
 
-    def decode(self, rows: Sequence[LiveSequence]) -> Said:
+    def decode(self, rows: Sequence[LiveSequence]) -> Decoded:
         state, num_step = self._state, rows_of_a_step(len(rows), self._max_rows)
         state.follow(rows, num_step=num_step, scratch=self._store.num_slots // self._store.block_tokens)
         kind = (num_step, state.num_blocks, state.draws)
         where = (self._store.num_slots, state.blocks_RM.shape)
         self._captures.run(kind, partial(self._step, num_step), where=where)
-        return state.said(len(rows))
+        return state.read_tokens(len(rows))
 
     def _step(self, num_step: int) -> None:
         state = self._state
@@ -74,5 +74,5 @@ class PagedRows:
 
 
 def rows_of_a_step(num_rows: int, max_rows: int) -> int:
-    """The next power of two, or all there are."""
+    """The next power of two, at most `max_rows`."""
     return min(1 << (num_rows - 1).bit_length(), max_rows)

@@ -1,9 +1,9 @@
-"""Keys and values read by one new token a row, from the pages that its blocks are.
+"""Attention of one new token a row to the keys and values in its pages.
 
     B rows    M blocks of a row's table    L = M · tokens of a block    H query heads    K key/value heads    X slots
     E width of a head    S stretches of a row's tokens
 
-Invariant: what a row gets follows from its own pages: not from how many others there are, nor from how long they are.
+Invariant: a row's result follows from its own pages, not from the number or the length of the other rows.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from torch.nn import functional
 from engine.inference.page_store import PageStore
 
 ReadPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
-"""(q_BHE, k_XKE, v_XKE, window) → mixed_BHE. `window`: how many tokens back a row sees, itself included; None: all."""
+"""(q_BHE, k_XKE, v_XKE, window) → mixed_BHE. `window`: visible tokens, the new one included; None: all."""
 
 OpenPages = Callable[[Tensor, Tensor, int], ReadPages]
 """(blocks_BM, lengths_B, tokens of a block), for all layers of a step."""
 
 
 STRETCH: Final = 512
-"""Tokens whose sums are made by themselves, where pages are read in place: long enough to fill a multiprocessor's
-pipeline, short enough to share one sequence among many."""
+"""Tokens that one program reads where pages are read in place: enough to fill a multiprocessor's pipeline, few enough
+to share one sequence among many."""
 
 
 class Parts(NamedTuple):
-    """Room for what is read of each stretch, and for what that is put together to."""
+    """Buffers for the results of the stretches, and for their combination."""
 
     parts_BHSE: Tensor
     sums_BHS: Tensor
@@ -46,7 +46,7 @@ def parts_of(q_BHE: Tensor, blocks_BM: Tensor, block_tokens: int) -> Parts:
 
 
 def pages_for(device: str) -> OpenPages:
-    """The kernel that reads them in place where there is one (triton comes with torch's build for CUDA)."""
+    """The kernel that reads pages in place, if available (triton comes with torch's build for CUDA)."""
     if torch.device(device).type == "cuda" and find_spec("triton") is not None:
         from engine.inference.rows.pages_kernel import PagesInPlace
 
@@ -55,13 +55,13 @@ def pages_for(device: str) -> OpenPages:
 
 
 class GatheredPages:
-    """ReadPages: brought together first, as wide as the longest table. Wherever torch runs."""
+    """ReadPages: gathers the pages first, as wide as the longest table. Runs wherever torch does."""
 
     def __init__(self, blocks_BM: Tensor, lengths_B: Tensor, block_tokens: int) -> None:
         within = torch.arange(block_tokens, device=blocks_BM.device)
         slots_BL = (blocks_BM.long().unsqueeze(-1) * block_tokens + within).flatten(-2)
         self._back_BL = lengths_B.unsqueeze(1) - torch.arange(slots_BL.shape[1], device=blocks_BM.device)
-        # What is hidden is multiplied by 0 and not left out: it is the row's own first token, which is a number.
+        # Hidden tokens are multiplied by 0, so they must be finite: the row's own first token takes their place.
         self._slots_x = torch.where(self._back_BL > 0, slots_BL, slots_BL[:, :1]).flatten()
 
     def __call__(self, q_BHE: Tensor, k_XKE: Tensor, v_XKE: Tensor, window: int | None = None) -> Tensor:
@@ -81,7 +81,7 @@ class GatheredPages:
 
 
 class PagedAttention:
-    """Attend, of one step: a row's new keys and values go to its page, then it reads all."""
+    """The attention of one step: writes each row's new keys and values to its page, then reads all its pages."""
 
     def __init__(self, store: PageStore, blocks_BM: Tensor, positions_B: Tensor, open_pages: OpenPages) -> None:
         self._store, size = store, store.block_tokens

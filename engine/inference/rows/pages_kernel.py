@@ -1,20 +1,19 @@
-"""Pages read where they lie, each once for all query heads that share its keys: a kernel in triton.
+"""A triton kernel that reads pages in place, each once for all query heads that share its keys.
 
     B rows    H query heads    K key/value heads    G = H / K query heads of each    E width of a head    X slots
     S stretches of a row's tokens    L tokens of a tile
 
     row 0, keys' head 0   ├── stretch ──┤├── stretch ──┤├─ ─┤     a program each: softmax over its own tokens
-                                 └───────────┴──────────┘         put together by their sums, a program a query head
+                                 └───────────┴──────────┘         combined by their sums, a program a query head
 
 Invariants:
-- a stretch is of a fixed number of tokens, so a row's sums are added up in an order that is its own: whatever else is
-  in the batch, however long that is;
-- tokens behind a row's length are never read, nor those before its window;
-- sums, and what they are put together from, are float32.
+- a stretch has a fixed number of tokens, so the order of a row's sums does not depend on the rest of the batch;
+- tokens beyond a row's length or before its window are never read;
+- sums and partial results are float32.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
-# What triton compiles has no types of Python's.
+# Functions compiled by triton have no Python types.
 
 from typing import Final
 
@@ -25,8 +24,8 @@ from torch import Tensor
 from engine.inference.rows.pages import STRETCH, parts_of
 
 TILE: Final = 64
-PARTS: Final = 16  # stretches that are put together at a time
-LEAST_SIDE: Final = 16  # of what matrix units multiply
+PARTS: Final = 16  # stretches that are combined at a time
+LEAST_SIDE: Final = 16  # of a matrix unit's operands
 NO_WINDOW: Final = 2**30
 
 

@@ -1,8 +1,8 @@
-"""The face of the decode rows: the batch that gets a token a step, and all that a step needs of it.
+"""The port of the decode rows: the batch that decodes a token a step.
 
 Invariants:
-- rows 0 … B-1 are those of the scheduler, in its order, which follows `arrange`;
-- what `decode` says of a row follows from its tokens, its sampling parameters and the weights, not from the others;
+- rows 0 … B-1 are the scheduler's rows in the same order, which follows `arrange`;
+- a row's decoded token follows from its tokens, its sampling parameters and the weights, not from the other rows;
 - after `flush({row: end}, rows)` the blocks of that row hold its first `end` tokens.
 """
 
@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from engine.inference.scheduler import LiveSequence, RowMove
 
 
-class Said(NamedTuple):
-    """Of each row its next token."""
+class Decoded(NamedTuple):
+    """The next token of each row."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -21,13 +21,13 @@ class Said(NamedTuple):
 
 class DecodeRows(Protocol):
     def join(self, joining: Sequence[LiveSequence]) -> None:
-        """They take the next rows; their blocks hold all but their last token."""
+        """The sequences take the next rows; their blocks hold all their tokens but the last."""
 
     def close(self, moves: Sequence[RowMove], num_rows: int) -> None: ...
 
     def arrange(self) -> Sequence[int] | None:
-        """The rows in the order in which they stand from now on; None: as before."""
+        """The new order, as former row numbers; None: unchanged."""
 
-    def decode(self, rows: Sequence[LiveSequence]) -> Said: ...
+    def decode(self, rows: Sequence[LiveSequence]) -> Decoded: ...
 
     def flush(self, ends: Mapping[int, int], rows: Sequence[LiveSequence]) -> None: ...

@@ -1,13 +1,13 @@
-"""The state of the decode rows on their device, at addresses that stay: a step reads it there and writes it there.
+"""The state of the decode rows on their device, at fixed addresses: a step reads and writes it there.
 
-    R rows there is room for    B rows of a step    M blocks of a row's table    J positions that chance is drawn for
+    R rows at most    B rows of a step    M blocks of a row's table    J positions with uniforms drawn ahead
 
-    rows came, went, got a block ──▶ on the host ──one copy──▶ on the device ──steps──▶ tokens, log-probs ──▶ the host
+    rows join, leave, get a block ──▶ host ──one copy──▶ device ──steps──▶ tokens, log-probs ──▶ host
 
 Invariants:
-- a step that follows a step of the same rows needs nothing of the host, unless a row got a block;
-- rows behind those in use stand at position 0 of the scratch block, token 0, and stay there;
-- the host writes its side only after `said`, which waits for the device: no copy is ever on its way meanwhile.
+- a step after a step of the same rows needs no data from the host, unless a row got a block;
+- unused rows stay at position 0 of the scratch block, with token 0;
+- the host writes its copies only after `read_tokens`, which waits for the device: no transfer is in progress then.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.inference.rows.port import Said
+from engine.inference.rows.port import Decoded
 from engine.inference.sampling import Cuts, RowSampling, signed_64, uniforms
 from engine.inference.scheduler import LiveSequence, RowMove
 
-_DRAWN_AHEAD: Final = 32  # positions; one hash of many costs as much as of one
+_DRAWN_AHEAD: Final = 32  # positions; one hash over many takes as long as over one
 _FIRST_BLOCKS: Final = 16
 
 _TOKEN, _POSITION, _SEED, _IN_USE, _GREEDY, _TOP_K = range(6)
@@ -28,12 +28,12 @@ _TEMPERATURE, _TOP_P, _MIN_P = range(3)
 
 
 class Draws(NamedTuple):
-    """What the rows of a step ask of their draws; steps of equal ones are the same operations."""
+    """The kinds of draws among the rows of a step; steps with equal ones run the same operations."""
 
     drawn: bool
-    """Some row is."""
+    """Some row draws."""
     greedy: bool
-    """Some row is."""
+    """Some row is greedy."""
     cut: bool
 
 
@@ -43,16 +43,16 @@ class RowState:
         self._max_rows = max_rows
         self._host_numbers, self._numbers = self._both(6, max_rows, dtype=torch.int64)
         self._host_shares, self._shares = self._both(3, max_rows, dtype=torch.float32)
-        self._host_said, self._said = self._both(2, max_rows, dtype=torch.int64)
+        self._host_outputs, self._outputs = self._both(2, max_rows, dtype=torch.int64)
         self._host_blocks_RM, self.blocks_RM = self._both(max_rows, _FIRST_BLOCKS, dtype=torch.int32)
         self._chance_RJ = torch.zeros((max_rows, _DRAWN_AHEAD), dtype=torch.float64, device=device)
         self._column_1 = torch.zeros(1, dtype=torch.int64, device=device)
         self._num_drawn = _DRAWN_AHEAD
-        self._num_known: list[int] = []  # blocks of each row that the host's table has
+        self._num_known: list[int] = []  # blocks of each row that are in the host's table
         self._is_stale = True
         self._scratch = -1
         self.num_blocks = 1
-        """Of the longest row's table, and at most as many again."""
+        """Blocks that a step reads of each table: the longest one's, rounded up to a power of two."""
         self.draws = Draws(drawn=False, greedy=True, cut=False)
 
     def _both(self, *shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ class RowState:
         self._is_stale = True
 
     def follow(self, rows: Sequence[LiveSequence], *, num_step: int, scratch: int) -> None:
-        """For a step of `num_step` rows, of which these are in use. `scratch`: the block of the others."""
+        """Prepares a step of `num_step` rows, of which `rows` are in use. `scratch`: the block of the others."""
         has_new = self._learn_blocks(rows)
         if self._is_stale or scratch != self._scratch:
             self._host_blocks_RM[len(rows) : num_step, 0] = scratch
@@ -139,7 +139,7 @@ class RowState:
         return self._numbers[_POSITION, :num_step]
 
     def sampling_of(self, num_step: int) -> tuple[RowSampling, Tensor | None]:
-        """And a chance for each row's token; None: nothing is drawn."""
+        """The sampling parameters, and a uniform for each row's token; None: all rows are greedy."""
         draws, numbers, shares_B1 = self.draws, self._numbers[:, :num_step], self._shares[:, :num_step].unsqueeze(-1)
         if not draws.drawn:
             return RowSampling(temperatures_B1=None, is_greedy_B=None, cuts=None), None
@@ -153,17 +153,17 @@ class RowState:
 
     def carry_on(self, tokens_B: Tensor, logprobs_B: Tensor) -> None:
         numbers, num_step = self._numbers, len(tokens_B)
-        self._said[0, :num_step] = tokens_B
-        self._said[1, :num_step] = logprobs_B.double().view(torch.int64)
+        self._outputs[0, :num_step] = tokens_B
+        self._outputs[1, :num_step] = logprobs_B.double().view(torch.int64)
         numbers[_TOKEN, :num_step] = tokens_B * numbers[_IN_USE, :num_step]
         numbers[_POSITION] += numbers[_IN_USE]
         self._column_1 += 1
 
     # After it ----------------------------------------------------------------------------------------------------
 
-    def said(self, num_rows: int) -> Said:
-        self._host_said.copy_(self._said, non_blocking=True)
+    def read_tokens(self, num_rows: int) -> Decoded:
+        self._host_outputs.copy_(self._outputs, non_blocking=True)
         if self._is_cuda:
             torch.cuda.current_stream().synchronize()
-        tokens_R, logprobs_R = self._host_said[0].numpy(), self._host_said[1].view(torch.float64).numpy()
-        return Said(tokens_R[:num_rows].tolist(), logprobs_R[:num_rows].tolist())
+        tokens_R, logprobs_R = self._host_outputs[0].numpy(), self._host_outputs[1].view(torch.float64).numpy()
+        return Decoded(tokens_R[:num_rows].tolist(), logprobs_R[:num_rows].tolist())

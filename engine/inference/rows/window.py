@@ -1,16 +1,16 @@
-"""A window: keys and values of rows that end at the same column, dense, beside their blocks.
+"""A window: keys and values of rows that end at the same column, dense, in addition to their blocks.
 
     row 0   · · · · a a a a a a │            a step writes column c of every row with one slice copy, no index; a row's
     row 1   b b b b b b b b b b │ c          start never moves, so neither does the mask; columns before the longest
-    row 2   · · · · · · · c c c │            row's start are not looked at. Keys lie transposed: three times as fast.
+    row 2   · · · · · · · c c c │            row's start are not read. Keys are stored transposed: three times as fast.
 
-    N layers    R rows there is room for    B rows in use    J rows that join    K key/value heads    G query heads a
-    key/value head    E width of a head    C columns    L columns looked at    Bk = B·K
+    N layers    R rows at most    B rows in use    J joining rows    K key/value heads    G query heads a key/value head
+    E width of a head    C columns    L columns that are read    Bk = B·K
 
 Invariants:
-- rows 0 … B-1 are in use and no other;
-- values before a row's start are 0, or were its own: what is hidden is multiplied by 0 and not left out, and memory as
-  another row left it may hold no number.
+- rows 0 … B-1 are in use and no others;
+- values before a row's start are 0 or the row's own: hidden values are multiplied by 0, and values that another row
+  left there may be NaN.
 """
 
 import math
@@ -25,7 +25,7 @@ from engine.inference.page_store import PageStore
 from engine.inference.scheduler import LiveSequence
 from engine.models.decoder import DecoderConfig
 
-_FIRST_COLUMNS: Final = 128  # most short answers never make the window grow
+_FIRST_COLUMNS: Final = 128  # for most short answers the window never grows
 
 
 class Window:
@@ -34,14 +34,14 @@ class Window:
         self._store = store
         self._max_rows, self._windows = max_rows, config.windows
         self._device = device
-        # A tensor: on a CPU, multiplying by a plain number costs twice as much.
+        # A tensor: on a CPU, a product with a Python number takes twice as long.
         self._scale = torch.tensor(1.0 / math.sqrt(config.head_dim), dtype=config.dtype, device=device)
         self._starts: list[int] = []
         self._end = 0  # the column that the next step writes
         self._num_columns = 0
         self._first = 0  # the first column that a row in use begins at
         self._hidden_Bk1C: Tensor | None = None
-        self._is_stale = True  # who is in which row, and with it the mask
+        self._is_stale = True  # the rows have changed, and with them the mask
         self._allocate(_FIRST_COLUMNS)
 
     @property
@@ -74,7 +74,7 @@ class Window:
             self._v_NRKCE[:, rows, :, begin:end] = v_NJLKE.transpose(2, 3)
 
     def take(self, other: "Window", rows: Sequence[int]) -> None:
-        """Copies of these rows of another window; they stay there until they are closed."""
+        """Copies these rows of another window, which keeps them until they are closed there."""
         num_before = self.num_rows
         self._add([other._end - other._starts[row] for row in rows])
         for place, row in enumerate(rows, start=num_before):
@@ -84,7 +84,7 @@ class Window:
             self._v_NRKCE[:, place, :, : self._starts[place]] = 0.0
 
     def _add(self, lengths: Sequence[int]) -> tuple[slice, int, int]:
-        """The rows of so long new ones, and the columns of the longest."""
+        """Adds rows of these lengths; returns the rows, and the columns of the longest."""
         longest = max(lengths)
         if longest > self._end or not self._starts:
             self._rebase(max(longest, self.longest))
@@ -96,11 +96,11 @@ class Window:
         return rows, begin, end
 
     def close(self, gone: Collection[int]) -> dict[int, int]:
-        """Who stood behind those that are left, and which gap each fills."""
+        """Removes rows; returns the moved rows with their new numbers."""
         num_left = len(self._starts) - len(gone)
         gaps = [row for row in range(num_left) if row in gone]
         fillers = [row for row in range(num_left, len(self._starts)) if row not in gone]
-        for gap, filler in zip(gaps, fillers, strict=True):  # of an index of rows torch copies far more than these
+        for gap, filler in zip(gaps, fillers, strict=True):  # for an index of rows torch would copy far more
             start, end = self._starts[filler], self._end
             self._k_NRKEC[:, gap, :, :, start:end] = self._k_NRKEC[:, filler, :, :, start:end]
             self._v_NRKCE[:, gap, :, :end] = self._v_NRKCE[:, filler, :, :end]
@@ -142,7 +142,7 @@ class Window:
         self._end += 1
 
     def flush(self, ends: Sequence[tuple[int, LiveSequence, int]]) -> None:
-        """Rows, who is in them, and how many of their first tokens are wanted in their blocks."""
+        """Writes to blocks. `ends`: rows, their sequences, and how many of the first tokens the blocks must have."""
         row_n: list[int] = []
         column_n: list[int] = []
         slots: list[int] = []
@@ -158,7 +158,7 @@ class Window:
             self._store.scatter(self._store.on_device(slots), k_nNKE.transpose(0, 1), v_nNKE.transpose(0, 1))
 
     def _rebase(self, width: int) -> None:
-        """All rows end at column `width`, with at least as much room behind it."""
+        """Moves all rows so that they end at column `width`, with at least as much room after it."""
         num_rows, kept = len(self._starts), min(self._end, width)
         source, target = slice(self._end - kept, self._end), slice(width - kept, width)
         old_k, old_v, is_too_small = self._k_NRKEC, self._v_NRKCE, 2 * width > self._num_columns
@@ -174,7 +174,7 @@ class Window:
 
     def _allocate(self, num_columns: int) -> None:
         config = self._config
-        # An odd number of cache lines: at a power of two, the cells of one column all want the same few lines.
+        # An odd number of cache lines: with a power of two, all cells of a column map to the same few lines.
         num_columns = (-(-num_columns // 32) * 2 + 1) * 16
         shape = (config.num_layers, self._max_rows, config.num_kv_heads)
         dtype, device, width = config.dtype, self._device, config.head_dim

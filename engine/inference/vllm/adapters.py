@@ -4,11 +4,11 @@
     slot of version 5 ── AdapterEngine, vLLM's adapter 2 ─┴─ VllmRolloutEngine
 
 Invariants:
-- a sequence decodes with its slot's adapter, whatever is beside it in the batch; with none before the slot's first;
-- what does not fit is refused before vLLM has heard of it, and changes nothing;
-- vLLM takes a copy: an adapter's folder is there while it does, and no longer;
-- pages are found only by requests of the same weights: an adapter has another name and another salt each time;
-- a step is one of all slots: what it ended of another's is handed out when that one is stepped next, at no step more.
+- a sequence decodes with its slot's adapter, whatever else is in the batch; with none before the slot's first install;
+- an adapter that does not fit is refused before vLLM sees it, and changes nothing;
+- vLLM copies an adapter: its folder exists only during the copy;
+- only requests with the same weights find cached pages: every install has another name and another salt;
+- one step runs all slots: outputs of another slot are returned when that slot is stepped next, without a further step.
 """
 
 import json
@@ -32,17 +32,17 @@ from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
 LendFolder = Callable[[], AbstractContextManager[Path]]
-"""An empty folder in memory, which every process of the host can read; gone afterwards."""
+"""An empty folder in memory that every process of the host can read; removed afterwards."""
 
 CONFIG_FILE: Final = "adapter_config.json"
 ADAPTER_FILE: Final = "adapter_model.safetensors"
 
 
 class AdapterEngines:
-    """The engines of one replica, which are one."""
+    """The engines of one replica, one for each slot, on one vLLM."""
 
     def __init__(self, vllm: VllmRolloutEngine, folder: Path, *, room: AdapterRoom, lend_folder: LendFolder) -> None:
-        """`vllm`: with this folder's weights and this room."""
+        """`vllm`: started with this folder's weights and this room."""
         self.vllm = vllm
         self._base, self._shapes, self._dtype = Base(folder), read_shapes(folder), read_config(folder).dtype
         self._room, self._lend_folder = room, lend_folder
@@ -56,7 +56,7 @@ class AdapterEngines:
         return self._slots[held]
 
     def take(self, version: WeightVersion, held: Held, number: int) -> None:
-        """As vLLM's adapter of this number, in place of what that was."""
+        """Installs the version as vLLM's adapter `number`, replacing the present one."""
         modules = self._check(version)
         self._num_taken += 1
         name = f"version {version.version}, taken as number {self._num_taken}"
@@ -65,9 +65,9 @@ class AdapterEngines:
             self.vllm.install_adapter(held, folder, name=name, number=number, version=version.version)
 
     def _check(self, version: WeightVersion) -> list[str]:
-        """What it is of."""
+        """The names of the adapted modules. Raises `ValueError` if the version does not fit."""
         if version.manifest.low_rank is None:
-            raise ValueError(f"version {version.version}: an adapter, beside whose base others decode; got all weights")
+            raise ValueError(f"version {version.version}: an adapter, as others share the base; got all weights")
         matrices = self._base.check(version, self._shapes)
         modules = [name.removesuffix(".weight") for name in matrices]
         foreign = [name for name in modules if name.rpartition(".")[2] not in TARGETS or ".experts." in name]
@@ -83,7 +83,7 @@ class AdapterEngines:
 
     @property
     def num_tokens(self) -> int:
-        """In flight."""
+        """Tokens of all sequences in flight."""
         return sum(live.num_tokens for held in self._slots for live in self.vllm.on(held))
 
     def step(self, asking: "AdapterEngine") -> list[SequenceOutput]:
@@ -98,13 +98,13 @@ class AdapterEngines:
 
 
 class AdapterEngine:
-    """One version among them: a rollout engine, by its port."""
+    """The rollout engine of one slot."""
 
     def __init__(self, engines: AdapterEngines, held: Held, *, number: int) -> None:
         self._engines, self._vllm, self._number = engines, engines.vllm, number
         self.held = held
         self.was_stepped = False
-        """With another one, and was not asked since."""
+        """Another slot's step included this slot, whose own `step` was not called since."""
         self.ended: list[SequenceOutput] = []
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
@@ -122,14 +122,14 @@ class AdapterEngine:
         return self._vllm.export(sequence_ids, leave=leave, with_kv=with_kv, room=room)
 
     def install(self, weights: WeightVersion) -> None:
-        """What waits enters anew, with the new adapter; what runs has it from its next token on."""
+        """Waiting sequences are submitted again with the new adapter; running ones use it from their next token on."""
         self._engines.take(weights, self.held, self._number)
 
     def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         return self._vllm.probe(token_ids, self.held)
 
     def view(self) -> EngineView:
-        """What is cached is whose it is by tokens: prompts share. What has ended runs until it is handed out."""
+        """`kv_used` is by the slot's share of tokens, as prompts share blocks. Unreturned outputs count as running."""
         own = self._vllm.on(self.held)
         num_running = sum(map(self._vllm.is_running, own))
         num_own, num_all = sum(live.num_tokens for live in own), self._engines.num_tokens
@@ -144,9 +144,9 @@ class AdapterEngine:
 
 
 def write_adapter(folder: Path, version: WeightVersion, modules: Sequence[str], *, dtype: torch.dtype) -> None:
-    """As peft would, in the dtype that it is multiplied in. Its scale is in B, so that this is rounded once."""
+    """Writes peft's format in the dtype of the products. The scale is multiplied into B, so it is rounded once."""
     low_rank, given = version.manifest.low_rank, map_weights(version)
-    assert low_rank is not None, "all weights are no adapter"
+    assert low_rank is not None, "full weights are no adapter"
     tensors: dict[str, Tensor] = {}
     for first, second in map(names_of, modules):
         tensors |= {first: given[first].to(dtype), second: (given[second] * low_rank.scale).to(dtype)}
@@ -157,6 +157,6 @@ def write_adapter(folder: Path, version: WeightVersion, modules: Sequence[str], 
 
 
 def rank_of(version: WeightVersion, modules: Sequence[str]) -> int:
-    """The largest of its modules'."""
+    """The largest rank of the modules."""
     shapes = {entry.name: entry.shape for entry in version.manifest.tensors}
     return max((shapes[names_of(module)[0]][0] for module in modules), default=0)

@@ -1,12 +1,12 @@
-"""One vLLM that works or is of no use: its engine in this process and, where a model takes several devices, its workers
-in processes of their own.
+"""One vLLM, which fails as a whole: its engine in this process and, where a model takes several devices, its workers in
+processes of their own.
 
-    this process: schedules ──▶ a worker for each device        one that dies takes the others with it, and the engine
+    this process: schedules ──▶ a worker for each device        if one dies, the others and the engine end too
 
 Invariants:
-- after a failure every call raises: what broke off half-way is never gone on with;
-- workers end with this process, however that ends, and the memory over which they speak has no name any more when the
-  engine is there: nothing is left behind.
+- after a failure every call raises: a call that broke off is never continued;
+- workers end with this process, however it ends, and their shared memory is unlinked once the engine has started:
+  nothing is left behind.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,20 +25,20 @@ from engine.weights.open_file import OpenFile, map_path
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
-    from engine.inference.vllm.front import Said
+    from engine.inference.vllm.front import TokenOutput
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-PYTHONS_OWN: Final = "psm_"  # what it also has in its list of things to remove
-END_WITHIN_S: Final = 10.0  # of workers that were told to, or killed
+PYTHONS_OWN: Final = "psm_"  # names that Python's resource tracker would remove too
+END_WITHIN_S: Final = 10.0  # for workers that were shut down or killed
 
 
 class EngineBroken(RuntimeError):
-    """vLLM failed: this engine is of no use any more."""
+    """vLLM failed: this engine cannot be used any more."""
 
 
 class Core:
     def __init__(self, llm: Any, *, is_empty: bool) -> None:
-        """Of a `QuietEngine` that was just started, with weights or none."""
+        """`llm`: a `QuietEngine` that was just started. `is_empty`: without weights."""
         self._llm, self._failure, self._is_empty = llm, "", is_empty
         self._executor = llm.engine_core.engine_core.model_executor
         self._processes: list[BaseProcess] = [worker.proc for worker in getattr(self._executor, "workers", ())]
@@ -64,36 +64,36 @@ class Core:
         if self._is_empty:
             raise NothingInstalled
 
-    def step(self) -> "Iterable[Said]":
+    def step(self) -> "Iterable[TokenOutput]":
         with self._whole():
-            told: Iterable[Said] = self._llm.step()
-            return told
+            outputs: Iterable[TokenOutput] = self._llm.step()
+            return outputs
 
-    def finish(self) -> "list[Said]":
-        """The tokens that are on their way."""
+    def finish(self) -> "list[TokenOutput]":
+        """Waits for the steps in progress; returns their tokens."""
         with self._whole():
             return list(self._llm.finish())
 
     def install(self, weights: WeightVersion, *, folder: Path, names: tuple[str, ...]) -> None:
-        """`names`: of all tensors in the folder, which is what an adapter is added to."""
+        """`names`: of all tensors in the folder, to which an adapter is added."""
         file = (weights.file or hold_copy(weights.buffer)) if self._processes else None
-        told = {
+        update = {
             "manifest": weights.manifest.cut,
             "memory": weights.buffer if file is None else file.path,
             "folder": folder,
             "names": names,
         }
         with self._whole():
-            self._llm.collective_rpc("install_weights", args=(told,))
+            self._llm.collective_rpc("install_weights", args=(update,))
         self._is_empty = False
 
     def add_adapter(self, adapter: Any) -> None:
-        """Where one worker has it and another not, nobody could say what the next step is of."""
+        """A failure breaks the engine: some workers may have the adapter and others not."""
         with self._whole():
             self._llm.add_lora(adapter)
 
     def probe(self, token_ids: Sequence[int], adapter: Any) -> tuple[float, ...]:
-        """No step may be under way (`finish`)."""
+        """No step may be in progress (call `finish` first)."""
         with self._whole():
             return row_logprobs(self._llm, token_ids, adapter)
 
@@ -109,7 +109,7 @@ class Core:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Around whatever leaves vLLM between two states if it fails."""
+        """Wraps calls that leave vLLM in an inconsistent state if they fail."""
         self.check()
         try:
             yield
@@ -124,25 +124,25 @@ class Core:
             raise EngineBroken(f"{EngineBroken.__doc__} {self._failure}") from error
 
     def close(self) -> None:
-        """Ends workers in processes, and no more: the rest that vLLM would take down is every engine's here."""
+        """Ends worker processes only: everything else that vLLM would shut down is shared by all engines here."""
         if self._processes:
-            self._failure = self._failure or "It was closed."
+            self._failure = self._failure or "It is closed."
             self._llm.engine_core._finalizer.detach()
             self._executor.shutdown()
             for process in self._processes:
                 process.join(END_WITHIN_S)
 
     def _end_together(self) -> None:
-        """One that computes with another waits for it for ever, spinning, where they share memory."""
+        """Kills all workers when one ends: the others would spin forever on the memory that they share with it."""
         by_sentinel = {process.sentinel: process for process in self._processes}
         self._first_to_end = by_sentinel[cast("int", wait(list(by_sentinel))[0])]
         for process in self._processes:
             process.kill()
 
     def _forget_names(self) -> None:
-        """Of the memory over which they speak: all who need it have mapped it."""
+        """Unlinks the workers' shared memory, which every process that needs it has mapped."""
         for name in {name for names in self._llm.collective_rpc("forget_names") for name in names}:
             (SHARED_MEMORY / name).unlink(missing_ok=True)
             if name.startswith(PYTHONS_OWN):
                 resource_tracker.unregister(f"/{name}", "shared_memory")
-        self._executor.rpc_broadcast_mq.buffer.is_creator = False  # it would remove the name once more
+        self._executor.rpc_broadcast_mq.buffer.is_creator = False  # otherwise it would unlink the name again

@@ -1,11 +1,11 @@
-"""Adapters on a CPU: the rows of a batch by their adapter, whose matrices are multiplied once for all of its rows.
+"""Adapters on a CPU: groups the rows of a batch by adapter, with one product for all rows of an adapter.
 
-vLLM's own kernels for CPUs copy both matrices for every row, and to a row without an adapter they give the last one.
-These stand in their places, with what they are called with.
+vLLM's own CPU kernels copy both matrices for every row, and apply the last adapter to rows without one. These functions
+replace them, with the same arguments.
 
     N rows    D columns    R rank    L adapters    O columns of a part of the output
 
-Invariant: a row without an adapter (-1) is left as it was.
+Invariant: a row without an adapter (-1) is unchanged.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ Rows = Tensor | slice
 
 
 def take_over() -> None:
-    """From vLLM's, in this process."""
+    """Replaces vLLM's kernels in this process."""
     punica_cpu.sgmv_shrink, punica_cpu.sgmv_expand_slice = shrink, expand
 
 
 def shrink(
     x_ND: Tensor, a_L1RD: Tensor, out_NR: Tensor, _: Tensor, lengths: Tensor, adapters: Tensor, *rest: float
 ) -> None:
-    """Of runs of rows that lie behind one another, with the same adapter each."""
+    """`lengths`: of consecutive runs of rows, each with one adapter."""
     *_counts, scale = rest
     for adapter, rows in _rows_of(adapters, lengths):
         out_NR[rows] = scale * (x_ND[rows].to(out_NR.dtype) @ a_L1RD[adapter, 0].to(out_NR.dtype).T)
@@ -34,7 +34,7 @@ def shrink(
 def expand(
     x_NR: Tensor, b_L1OR: Tensor, out_NA: Tensor, _: Tensor, lengths: Tensor, adapters: Tensor, *rest: int
 ) -> None:
-    """Added to a part of the output."""
+    """Adds to a part of the output."""
     *_counts, first, num, _adds = rest
     out_NO = out_NA[:, first : first + num]
     for adapter, rows in _rows_of(adapters, lengths):

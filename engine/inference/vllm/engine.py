@@ -1,12 +1,12 @@
 """vLLM behind the rollout port: its engine in this process, one step at a time, on one device or several.
 
-vLLM schedules, batches and computes; what a sequence has said, which version wrote it and when a stop string ends it
-is kept here, so that an abort, a move or a swap loses nothing.
+vLLM schedules, batches and computes; this class keeps the tokens of a sequence, the versions that wrote them and its
+stop strings, so that an abort, a move or a swap loses nothing.
 
-Invariants (beside the port's):
-- a swap is seen by no prompt's cached keys and values: these are found only by requests of the same weights;
-- `install` changes every tensor or, where one does not fit, none. One that fails on the way leaves an engine of which
-  every call raises.
+Invariants (in addition to the port's):
+- cached keys and values of a prompt are found only by requests with the same weights, so a swap hides them;
+- `install` changes every tensor or, if one does not fit, none. After an `install` that failed half-way, every call
+  raises.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
-    from engine.inference.vllm.front import Said
+    from engine.inference.vllm.front import TokenOutput
     from engine.inference.vllm.kv import PageConnector
 
 
@@ -52,13 +52,13 @@ class VllmRolloutEngine:
         begins_empty: bool = False,
         adapters: AdapterRoom = NO_ADAPTERS,
     ) -> None:
-        """`version`: the folder's weights; with `begins_empty` they are not read."""
+        """`version`: of the folder's weights; with `begins_empty` they are not read."""
         given: dict[str, Any] = {"max_batch": max_batch, "device": device, "kv_tokens": kv_tokens}
         llm = start_vllm(model_folder, **given, num_devices=num_devices, begins_empty=begins_empty, adapters=adapters)
         self._core = Core(llm, is_empty=begins_empty)
         self._pages: PageConnector = self._core.scheduler.get_kv_connector()
         layouts: list[tuple[str, int]] = self._llm.collective_rpc("kv_layout")
-        assert len(set(layouts)) == 1, f"workers differ in their caches: {layouts}"
+        assert len(set(layouts)) == 1, f"workers have different cache layouts: {layouts}"
         self._kv_layout, self._kv_block_bytes = layouts[0][0], sum(num_bytes for _, num_bytes in layouts)
         self._folder, self._base = model_folder, Base(model_folder)
         self._shapes = read_shapes(model_folder)
@@ -79,15 +79,15 @@ class VllmRolloutEngine:
 
     @property
     def _llm(self) -> Any:
-        """vLLM's engine. It raises where that has failed."""
+        """vLLM's engine. Raises if it has failed."""
         return self._core.llm
 
     def close(self) -> None:
-        """Ends workers in processes, which otherwise end with this one."""
+        """Ends worker processes, which otherwise end with this process."""
         self._core.close()
 
     def submit(self, requests: Sequence[SequenceRequest], held: Held | None = None) -> None:
-        """`held`: None: the engine's own."""
+        """`held`: the weights to decode on; None: the engine's own."""
         self._core.check_begun()
         begun: dict[str, LiveSequence] = {}
         for request in requests:
@@ -102,26 +102,26 @@ class VllmRolloutEngine:
         return [output for _, output in self.step_all()]
 
     def step_all(self) -> list[tuple[Held, SequenceOutput]]:
-        """With what each decoded on."""
+        """Outputs with the weights that each sequence decoded on."""
         if not self._live:
             return []
-        self._hear(self._advance())
+        self._record_all(self._advance())
         ended, self._ended = self._ended, []
         for live in ended:
             del self._live[live.request.sequence_id]
         return [(live.held, live.end(live.ended)) for live in ended if live.ended]
 
-    def _hear(self, tokens: "Iterable[Said]") -> None:
-        for said in tokens:
-            live = self._live[said.name]
-            is_complete = self._record(live, said)
-            if is_complete or said.ended is not None:
-                if said.ended is None:
-                    self._llm.abort_request([said.name])
-                live.ended = "stop" if is_complete else said.ended
+    def _record_all(self, outputs: "Iterable[TokenOutput]") -> None:
+        for output in outputs:
+            live = self._live[output.name]
+            is_complete = self._record(live, output)
+            if is_complete or output.ended is not None:
+                if output.ended is None:
+                    self._llm.abort_request([output.name])
+                live.ended = "stop" if is_complete else output.ended
                 self._ended.append(live)
 
-    def _advance(self) -> "Iterable[Said]":
+    def _advance(self) -> "Iterable[TokenOutput]":
         is_decoding = all(live.is_prefilled for live in self._live.values())
         with at_work("decode" if is_decoding else "prefill"):
             return self._core.step()
@@ -144,29 +144,29 @@ class VllmRolloutEngine:
             self._refuse_other_shapes(weights)
         else:
             self._base.check(weights, self._shapes)
-        self._hear(self._core.finish())  # the weights that are still there have made these tokens
+        self._record_all(self._core.finish())  # the present weights made these tokens
         with at_work("install"):
             self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
         self._renew(self._held, weights.version)
-        self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
+        self._llm.reset_prefix_cache()  # vLLM refuses while sequences run; the new salt hides the old pages then
 
     def install_adapter(self, held: Held, folder: Path, *, name: str, number: int, version: int) -> None:
-        """Beside the engine's weights, as vLLM's of this number and in place of what that was."""
+        """Installs an adapter in addition to the engine's weights, replacing vLLM's adapter `number`."""
         from vllm.lora.request import LoRARequest
 
         adapter = partial(LoRARequest, name, number, str(folder))
-        self._hear(self._core.finish())
+        self._record_all(self._core.finish())
         self._core.add_adapter(adapter(load_inplace=True))
-        held.adapter = adapter()  # which requests have: the folder is not read again
+        held.adapter = adapter()  # for requests, without `load_inplace`: the folder is not read again
         self._renew(held, version)
 
     def _renew(self, held: Held, version: int) -> None:
-        """What decodes on them goes on."""
+        """Sets the new version. Sequences on these weights continue."""
         self._num_installed += 1
         held.version, held.salt = version, f"weights {self._num_installed}"
         for live in [live for live in self.on(held) if live.ended is None]:
             live.is_mixed = self.is_running(live)
-            if not live.is_mixed:  # it waits, and would find prompts' pages of the old weights
+            if not live.is_mixed:  # a waiting sequence would find cached pages of the old weights
                 self._llm.abort_request([live.request.sequence_id])
                 self._enter(live, None)
 
@@ -183,7 +183,7 @@ class VllmRolloutEngine:
             raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
 
     def probe(self, token_ids: Sequence[int], held: Held | None = None) -> tuple[float, ...]:
-        self._hear(self._core.finish())
+        self._record_all(self._core.finish())
         with at_work("probe"):
             return self._core.probe(token_ids, (held or self._held).adapter)
 
@@ -212,7 +212,7 @@ class VllmRolloutEngine:
         num_routed = self._routes.num_known(live.routes)
         taken = kv if kv is not None and self._takes(kv, live.held) else None
         if taken is not None and self._routes.token_bytes and num_routed < taken.num_tokens:
-            taken = None  # of tokens that are not read nobody could say which experts they met
+            taken = None  # the routes of imported tokens would be unknown
         live.is_mixed = taken is not None and taken.mixed
         salt = live.held.salt + (f", only {live.request.sequence_id}" if live.is_mixed else "")
         prompt = {"prompt_token_ids": live.context, "cache_salt": salt}
@@ -238,18 +238,18 @@ class VllmRolloutEngine:
             routed_experts_prompt_start=self._routes.num_known(live.routes),
         )
 
-    def _record(self, live: LiveSequence, said: "Said") -> bool:
+    def _record(self, live: LiveSequence, output: "TokenOutput") -> bool:
         """True if a stop string is complete."""
         if not live.is_prefilled:  # the last token of a context counts as decoded
             live.is_prefilled = True
-            live.held.num_prefilled += max(0, len(live.context) - 1 - (said.num_cached_tokens or 0))
-        live.token_ids.append(said.token)
-        live.logprobs.append(said.logprob)
+            live.held.num_prefilled += max(0, len(live.context) - 1 - (output.num_cached_tokens or 0))
+        live.token_ids.append(output.token)
+        live.logprobs.append(output.logprob)
         live.versions.append(live.held.version)
-        if said.routes is not None and self._routes.token_bytes:
-            live.routes += self._routes.packed(said.routes)
+        if output.routes is not None and self._routes.token_bytes:
+            live.routes += self._routes.packed(output.routes)
         live.held.num_decoded += 1
-        return live.stop is not None and live.stop.completes(said.token)
+        return live.stop is not None and live.stop.completes(output.token)
 
     def _in_flight(self, sequence_ids: Sequence[str]) -> list[str]:
         return [name for name in dict.fromkeys(sequence_ids) if name in self._live]
@@ -266,7 +266,7 @@ class VllmRolloutEngine:
         return self._pages.num_blocks(num_tokens) * self._kv_block_bytes
 
     def _read_kv(self, name: str, room: KvRoom) -> KvPages | None:
-        """Of everything but the last token, which has none yet. Of a sequence that waits (again): nothing."""
+        """Pages of all tokens but the last, which has none yet. None for a sequence that waits (again)."""
         live = self._live[name]
         num_tokens = len(live.context) - 1
         blocks = self._pages.blocks_of(live.vllm_id, num_tokens) if live.is_prefilled else None

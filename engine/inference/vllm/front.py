@@ -1,12 +1,12 @@
-"""vLLM's engine without its front: requests go straight to its core, tokens come straight from it.
+"""vLLM's engine without its front end: requests go straight to its core, tokens come straight from it.
 
-The front turns every token of every row into four objects a step, for texts and statistics that nobody asks for here:
-at 256 rows longer than all that is ours.
+The front end creates four objects for every token, for texts and statistics that are not used here: at 256 rows that
+takes longer than all our own code.
 
-    step       the next tokens; with asynchronous scheduling (on a GPU) the device is at work on those after them
-    finish     those after them, too
+    step       returns the next tokens; with asynchronous scheduling (on a GPU) the device already computes later ones
+    finish     returns those later tokens too
 
-Invariant: after `finish` nothing is being computed, and every token that weights have made is told.
+Invariant: after `finish` nothing is being computed, and every token that the weights have made has been returned.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 
 
-class Said(NamedTuple):
+class TokenOutput(NamedTuple):
     """One token of one request."""
 
     name: str
     token: int
     logprob: float
     num_cached_tokens: int | None
-    """Of its context, with the first token."""
+    """Cached tokens of the context; set with the first token."""
     ended: Literal["stop", "length"] | None
     routes: Any
-    """As vLLM tells them (routes.py), or None."""
+    """In vLLM's form (routes.py), or None."""
 
 
 ENDED: dict[FinishReason, Literal["stop", "length"]] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -40,7 +40,7 @@ class QuietEngine(LLMEngine):  # type: ignore[misc]  # vLLM is not in the enviro
         self._ids: dict[str, str] = {}
 
     def add_request(self, request_id: str, prompt: Any, params: Any, **more: Any) -> str:
-        """vLLM's own id for it."""
+        """Returns vLLM's own id of the request."""
         request = self.input_processor.process_inputs(
             request_id, prompt, params, supported_tasks=self.get_supported_tasks(), **more
         )
@@ -53,11 +53,11 @@ class QuietEngine(LLMEngine):  # type: ignore[misc]  # vLLM is not in the enviro
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:
         self.engine_core.abort_requests([self._forget(name) for name in request_ids if name in self._ids])
 
-    def step(self) -> Iterator[Said]:
-        return self._told(self.engine_core.get_output())
+    def step(self) -> Iterator[TokenOutput]:
+        return self._tokens(self.engine_core.get_output())
 
-    def finish(self) -> Iterator[Said]:
-        """Nothing where a step ends with its tokens, as on a CPU."""
+    def finish(self) -> Iterator[TokenOutput]:
+        """Yields nothing without asynchronous scheduling, as on a CPU."""
         core = self.engine_core.engine_core
         if not core.batch_queue:
             return
@@ -66,16 +66,16 @@ class QuietEngine(LLMEngine):  # type: ignore[misc]  # vLLM is not in the enviro
             yield from self.step()
         core.scheduler.set_pause_state(PauseState.UNPAUSED)
 
-    def _told(self, outputs: Any) -> Iterator[Said]:
+    def _tokens(self, outputs: Any) -> Iterator[TokenOutput]:
         for output in outputs.outputs:
             name = self._names.get(output.request_id)
-            if name is None:  # it was taken away while this was computed
+            if name is None:  # the request was aborted during the step
                 continue
             reason = output.finish_reason
             if reason is not None:
                 self._forget(name)
             first = output.prefill_stats
-            yield Said(
+            yield TokenOutput(
                 name,
                 output.new_token_ids[0],
                 output.new_logprobs.logprobs.item(0),

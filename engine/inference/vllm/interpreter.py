@@ -1,8 +1,8 @@
-"""The Python that a rollout engine of vLLM's runs in. vLLM wants another `transformers` than the rest of the engine.
+"""The Python interpreter for vLLM rollout engines. vLLM needs another `transformers` than the rest of the engine.
 
 Invariants:
-- nothing of vLLM is imported to answer;
-- what the operator named is taken as named, or refused: never silently replaced.
+- the search imports nothing of vLLM;
+- an interpreter named by the operator is used or refused, never silently replaced.
 """
 
 import importlib.util
@@ -15,17 +15,17 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 STARTED_WITH: Final = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # read when torch is loaded: threads that wait for each other give their core away
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # replicas that share a host would all be bound to its first cores
+    "OMP_WAIT_POLICY": "PASSIVE",  # read when torch is loaded: waiting threads release their core
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise all replicas of a host would be bound to its first cores
 }
-"""The environment of a process in which vLLM will run."""
+"""Environment variables of a process that will run vLLM."""
 
 
 def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:
-    """`named`: LAMINAR_VLLM_PYTHON, or empty. Then it is this copy's own environment, or the interpreter that runs."""
+    """`named`: LAMINAR_VLLM_PYTHON. If empty, this copy's own environment or the running interpreter."""
     if named:
         if not Path(named).is_absolute() or not os.access(named, os.X_OK):
-            raise ValueError(f"LAMINAR_VLLM_PYTHON: the absolute path of an interpreter that has vLLM, got {named!r}")
+            raise ValueError(f"LAMINAR_VLLM_PYTHON: the absolute path of an interpreter with vLLM, got {named!r}")
         return Path(named)
     own = root / ".laminar" / "vllm"
     if (own / "laminar-stamp.json").is_file() and os.access(own / "bin" / "python", os.X_OK):
@@ -33,24 +33,24 @@ def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:
     if _has_vllm():
         return Path(sys.executable)
     raise ValueError(
-        "rollout.engine: vllm needs an interpreter that has vLLM and none is here: make one with `make vllm`, or name "
-        "one with LAMINAR_VLLM_PYTHON"
+        "rollout.engine: vllm needs a Python interpreter with vLLM, and none was found; run `make vllm`, or set "
+        "LAMINAR_VLLM_PYTHON"
     )
 
 
 @contextmanager
 def refuse_what_lacks_something() -> Iterator[None]:
-    """Whoever tries it again finds the same environment."""
+    """Turns an `ImportError` into a `ValueError`: a retry would meet the same environment."""
     try:
         yield
     except ImportError as error:
         raise ValueError(
-            f"rollout.engine: vllm runs in {sys.executable}, which cannot import all that it needs ({error}): make its "
-            "environment anew with `make vllm`, or name another interpreter with LAMINAR_VLLM_PYTHON"
+            f"rollout.engine: vllm runs in {sys.executable}, which lacks a package ({error}); rebuild its environment "
+            "with `make vllm`, or set LAMINAR_VLLM_PYTHON to another interpreter"
         ) from error
 
 
 def _has_vllm() -> bool:
-    """A mere folder of that name, which Python takes for a namespace, is not it."""
-    found = importlib.util.find_spec("vllm")
-    return found is not None and found.origin is not None
+    """Ignores a mere folder named vllm, which Python takes for a namespace package."""
+    spec = importlib.util.find_spec("vllm")
+    return spec is not None and spec.origin is not None

@@ -1,14 +1,14 @@
-"""A sequence's keys and values out of one vLLM and into another, as one of its KV connectors.
+"""Exports a sequence's keys and values from one vLLM and imports them into another, as one of its KV connectors.
 
-Pages are whole blocks, every layer's, in the order of the sequence: what a block looks like inside is the attention
-kernel's affair, and the layout's name says which kernel it was. They are taken from the cache when asked for, and put
-into it in the step that first schedules the sequence, before that step's forward.
+Pages are whole blocks of every layer, in the order of the sequence. The format of a block is the attention kernel's,
+which the layout's name includes. Pages are exported on request, and imported in the step that first schedules the
+sequence, before that step's forward.
 
 Invariants:
-- pages are used once, and dropped with the request that they came for;
-- the worker's half keeps nothing: everything comes with the step's metadata, so engines in one process do not mix;
-- pages of several workers lie one worker's after the other's, by rank: each reads and writes its part. To a worker in
-  another process only the path of memory travels, which both map.
+- pages are used once, and dropped with their request;
+- the worker's half is stateless: all data comes with the step's metadata, so engines in one process do not mix;
+- pages of several workers are concatenated by rank: each worker reads and writes its part. A worker in another process
+  receives only the path of memory that both map.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +31,9 @@ from engine.weights.open_file import OpenFile, map_path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLoad:
     memory: bytes | memoryview | str
-    """Of a worker in another process, the path of what it maps."""
+    """For a worker in another process, the path of memory to map."""
     num_bytes: int
-    """Of all workers' pages."""
+    """Size of all workers' pages."""
     first_block: int
     block_ids: tuple[int, ...]
 
@@ -52,8 +52,8 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._takes_whole_blocks = bool(vllm_config.aux_output_config.enabled)  # routes are noted block by block
         self._has_processes = int(vllm_config.parallel_config.world_size) > 1
         self._arrived: dict[str, KvPages] = {}
-        self._on_their_way: list[OpenFile] = []  # in the last step
-        self._loading: dict[str, range] = {}  # which of its blocks; those before were found in the cache
+        self._in_transfer: list[OpenFile] = []  # pages of the last step
+        self._loading: dict[str, range] = {}  # indices of the blocks to load; those before them were in the cache
 
     def offer(self, request_id: str, pages: KvPages) -> None:
         self._arrived[request_id] = pages
@@ -62,7 +62,7 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return any(self._groups(request_id))
 
     def blocks_of(self, request_id: str, num_tokens: int) -> list[int] | None:
-        """Those of its first tokens. None where they are not (yet, or any more) in one plain row of blocks."""
+        """The blocks of the first tokens. None if they are not (yet, or any more) in a single group of blocks."""
         groups = self._groups(request_id)
         num_blocks = self.num_blocks(num_tokens)
         return groups[0][:num_blocks] if len(groups) == 1 and len(groups[0]) >= num_blocks else None
@@ -82,7 +82,7 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return max(0, self._usable(pages, request) - num_computed_tokens), False
 
     def _usable(self, pages: KvPages, request: Any) -> int:
-        num_tokens = min(pages.num_tokens, int(request.num_tokens) - 1)  # the last token is left to be decoded
+        num_tokens = min(pages.num_tokens, int(request.num_tokens) - 1)  # the last token has to be decoded
         return num_tokens - num_tokens % self._block_tokens if self._takes_whole_blocks else num_tokens
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -93,7 +93,7 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: Any) -> PageLoads:
         step = PageLoads()
-        self._on_their_way = []
+        self._in_transfer = []
         for new in scheduler_output.scheduled_new_reqs:
             pages, blocks = self._arrived.pop(new.req_id, None), self._loading.pop(new.req_id, None)
             if pages is not None and blocks is not None:
@@ -111,8 +111,8 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def _for_workers(self, data: bytes | memoryview) -> bytes | memoryview | str:
         if not self._has_processes:
             return data
-        self._on_their_way.append(hold_copy(data))
-        return self._on_their_way[-1].path
+        self._in_transfer.append(hold_copy(data))
+        return self._in_transfer[-1].path
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         self._arrived.pop(request.request_id, None)
@@ -128,22 +128,22 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
             write_pages(forward_context.no_compile_layers, load)
 
     def has_connector_metadata(self) -> bool:
-        """So every layer asks, to wait for its pages and to have them saved: there is nothing of that."""
+        """Each layer checks this before it waits for its pages or saves them, which it need not do."""
         return False
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loading is done when `start_load_kv` returns."""
+        """No-op: loading is complete when `start_load_kv` returns."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Nothing is saved as it is computed: pages are taken when they are asked for."""
+        """No-op: pages are exported on request."""
 
     def wait_for_save(self) -> None:
-        """As above."""
+        """No-op: see `save_kv_layer`."""
 
 
 def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
-    """The layout's name, one for all caches whose blocks fit (vLLM, kernels, shapes, workers); this worker's bytes of a
-    block, all layers."""
+    """The layout's name, equal for caches with compatible blocks (vLLM, kernels, shapes, workers); and this worker's
+    bytes of a block, for all layers."""
     caches = [(layer.kv_cache, getattr(layer, "isa", "")) for layer in _attention(layers)]
     shapes = {f"{tuple(cache.shape[1:])} {cache.dtype} {cache.device.type} {isa}".strip() for cache, isa in caches}
     num_bytes = sum(cache[0].numel() * cache.element_size() for cache, _ in caches)
@@ -153,7 +153,7 @@ def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
 
 
 def own_part(memory: bytes | memoryview) -> bytes | memoryview:
-    """This worker's, of all workers' pages."""
+    """This worker's part of all workers' pages."""
     share, rank = len(memory) // get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
     return memory[rank * share : (rank + 1) * share]
 
@@ -161,7 +161,7 @@ def own_part(memory: bytes | memoryview) -> bytes | memoryview:
 def read_pages(
     layers: dict[str, Any], block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]
 ) -> None:
-    """Layer after layer. `filled`: so many bytes are there."""
+    """Reads layer after layer, and calls `filled` with the number of bytes so far."""
     index, room, at = torch.tensor(block_ids), torch.frombuffer(memory, dtype=torch.uint8), 0
     for layer in _attention(layers):
         blocks = layer.kv_cache[index.to(layer.kv_cache.device)].contiguous().view(torch.uint8).flatten()
@@ -180,5 +180,5 @@ def write_pages(layers: dict[str, Any], load: PageLoad) -> None:
 
 
 def _attention(layers: dict[str, Any]) -> Iterator[Any]:
-    """In the model's order."""
+    """The attention layers in the model's order."""
     return (layer for layer in layers.values() if isinstance(layer, Attention))

@@ -1,4 +1,4 @@
-"""A sequence in vLLM, as it is known outside of it: what it has said, and which weights write it."""
+"""Our record of a sequence in vLLM: its tokens so far, and the weights that it decodes on."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -9,13 +9,13 @@ from engine.inference.stop import StopWatcher
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """Weights that sequences decode on, as they are now."""
+    """The current weights that a group of sequences decodes on."""
 
     version: int
     salt: str
     """Cached keys and values are found by tokens and salt."""
     adapter: Any = None
-    """Beside the engine's weights: vLLM's word for it."""
+    """An adapter in addition to the engine's weights, as vLLM's request object."""
     num_prefilled: int = 0
     num_decoded: int = 0
 
@@ -30,23 +30,23 @@ class LiveSequence:
     versions: list[int] = field(default_factory=list)
     is_prefilled: bool = False
     is_mixed: bool = False
-    """Some of its keys and values are of an earlier version."""
+    """An earlier version computed some of its keys and values."""
     stop: StopWatcher | None = None
     vllm_id: str = ""
     ended: Literal["stop", "length"] | None = None
-    """It is told by the next step."""
+    """The next step returns it."""
     routes: bytearray = field(default_factory=bytearray)
 
     @classmethod
     def begun(cls, request: SequenceRequest, max_new_tokens: int, held: Held, stop: StopWatcher | None) -> Self:
-        """Here, or elsewhere."""
-        live, said = cls(replace(request, progress=None), max_new_tokens, held, stop=stop), request.progress
-        if said is not None:
-            live.token_ids += said.token_ids
-            live.logprobs += said.logprobs
-            live.versions += said.versions
-            live.routes += said.routes
-            for token in said.token_ids:
+        """A new sequence, or one that began elsewhere."""
+        live, progress = cls(replace(request, progress=None), max_new_tokens, held, stop=stop), request.progress
+        if progress is not None:
+            live.token_ids += progress.token_ids
+            live.logprobs += progress.logprobs
+            live.versions += progress.versions
+            live.routes += progress.routes
+            for token in progress.token_ids:
                 live.completes_stop(token)
         return live
 
@@ -72,15 +72,15 @@ class LiveSequence:
         )
 
     def as_request(self, kv: KvPages | None) -> SequenceRequest:
-        """Of one that has ended, without the last token: whoever takes it draws that again, and sees that it ends."""
-        num_told = len(self.token_ids) - (self.ended is not None)
-        if not num_told:
+        """Omits the last token of an ended sequence: the importing engine draws it again and detects the end."""
+        num_tokens = len(self.token_ids) - (self.ended is not None)
+        if not num_tokens:
             return self.request
-        said = SequenceProgress(
-            token_ids=tuple(self.token_ids[:num_told]),
-            logprobs=tuple(self.logprobs[:num_told]),
-            versions=tuple(self.versions[:num_told]),
+        progress = SequenceProgress(
+            token_ids=tuple(self.token_ids[:num_tokens]),
+            logprobs=tuple(self.logprobs[:num_tokens]),
+            versions=tuple(self.versions[:num_tokens]),
             kv=kv,
             routes=bytes(self.routes),
         )
-        return replace(self.request, progress=said)
+        return replace(self.request, progress=progress)

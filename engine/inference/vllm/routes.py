@@ -1,12 +1,12 @@
-"""The experts that tokens met inside vLLM, as routes (engine/models/routes.py).
+"""The experts that vLLM chose for each token, as routes (engine/models/routes.py).
 
-Only its V2 runner notes them, so on a CPU there are none. It tells them with a request's tokens: with the first those
-of every token that was read, from the one on that was asked for, with each further one those of one token more; of
-every layer, also of one that is no mixture. It could not be run: there was no GPU.
+Only vLLM's V2 runner records them, so on a CPU there are none. It returns them with a request's tokens: with the first
+token those of all tokens read from the requested position on, with each further token those of one more; for every
+layer, also those that are no mixture. Not run yet: there was no GPU.
 
     P positions    N layers    W mixtures    k experts of a token
 
-Invariant: what is told begins where a sequence's known routes end, so routes stay of its first tokens.
+Invariant: new routes begin where a sequence's known routes end, so its routes always cover its first tokens.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from engine.models.routes import RouteFormat
 
 class NotedRoutes:
     def __init__(self, shape: MixtureShape | None) -> None:
-        """None: of a dense model, or nobody notes them."""
+        """`shape`: None for a dense model, or if the runner records no routes."""
         self._format = RouteFormat.of(shape)
         self._layers = () if shape is None else shape.layers
 
@@ -36,6 +36,6 @@ class NotedRoutes:
     def num_known(self, routes: bytes | bytearray) -> int:
         return len(routes) // self.token_bytes if self.token_bytes else 0
 
-    def packed(self, told_PNk: Any) -> bytes:
-        """`told_PNk`: numpy's."""
-        return self._format.packed(torch.from_numpy(told_PNk)[:, list(self._layers)])
+    def packed(self, routes_PNk: Any) -> bytes:
+        """`routes_PNk`: a numpy array."""
+        return self._format.packed(torch.from_numpy(routes_PNk)[:, list(self._layers)])

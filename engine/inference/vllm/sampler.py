@@ -1,15 +1,15 @@
-"""The draw, inside vLLM: our own sampling as one of its logits processors.
+"""Our own sampling inside vLLM, as one of its logits processors.
 
 vLLM draws from a generator's state, which a move to another engine loses, and reports log-probs either before the
-temperature or after the cut by top-p and its kin. So every request reaches it as greedy, and this processor, which
-sees all rows before the greedy choice, draws: the token that it took keeps its log-prob for a logit, every other one
-gets minus infinity. `logprobs_mode=processed_logits` then hands that number out.
+temperature or after cuts such as top-p. So every request is greedy to vLLM, and this processor draws before the greedy
+choice: the drawn token's log-prob becomes its logit, every other logit becomes minus infinity.
+`logprobs_mode=processed_logits` then returns that log-prob.
 
     B rows    V vocabulary    J positions
 
 Invariants:
-- a draw is the one that the torch engine makes of the same logits: of seed and position, whatever runs beside it;
-- the log-prob is of the whole vocabulary at the request's temperature, whatever was cut.
+- a draw equals the torch engine's draw from the same logits: by seed and position, whatever else is in the batch;
+- the log-prob is over the whole vocabulary at the request's temperature, whatever is cut.
 """
 
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, proces
 from engine.inference.port import SamplingParams
 from engine.inference.sampling import RowSampling, mixed, sample_tokens, signed_64, uniforms_of
 
-POSITIONS_AHEAD: Final = 16  # as many small operations for all of them as for one
+POSITIONS_AHEAD: Final = 16  # the same number of small operations as for one position
 _KEY: Final = "laminar"
 
 
@@ -32,17 +32,17 @@ _KEY: Final = "laminar"
 class _Row:
     sampling: SamplingParams
     num_prompt: int
-    said: list[int]
-    """vLLM's own list: it grows as the request does."""
+    output_ids: list[int]
+    """vLLM's own list, which grows with the request."""
 
 
 class _Batch:
-    """What stays as it is while no request comes or goes, and the chance of the next positions."""
+    """State of a fixed set of requests, with the uniforms of their next positions."""
 
     def __init__(self, rows: list[_Row], device: torch.device) -> None:
         self._device, self.num_rows = device, len(rows)
         self.sampling = RowSampling.of([row.sampling for row in rows], str(device))
-        self._said = [row.said for row in rows]
+        self._output_ids = [row.output_ids for row in rows]
         self._num_prompt_B1 = torch.tensor([[row.num_prompt] for row in rows])
         self._mixed_seeds_B1 = mixed(torch.tensor([[signed_64(row.sampling.seed)] for row in rows]))
         self._uniforms_BJ: Tensor | None = None
@@ -52,11 +52,11 @@ class _Batch:
         """None: every row is greedy."""
         if self.sampling.temperatures_B1 is None:
             return None
-        num_said_B1 = torch.tensor(list(map(len, self._said))).unsqueeze(1)
-        ahead_B1 = num_said_B1 - self._from_B1
+        num_output_B1 = torch.tensor(list(map(len, self._output_ids))).unsqueeze(1)
+        ahead_B1 = num_output_B1 - self._from_B1
         if self._uniforms_BJ is None or int(ahead_B1.max()) >= POSITIONS_AHEAD:
-            self._from_B1, ahead_B1 = num_said_B1, torch.zeros_like(ahead_B1)
-            positions_BJ = self._num_prompt_B1 + num_said_B1 + torch.arange(POSITIONS_AHEAD)
+            self._from_B1, ahead_B1 = num_output_B1, torch.zeros_like(ahead_B1)
+            positions_BJ = self._num_prompt_B1 + num_output_B1 + torch.arange(POSITIONS_AHEAD)
             self._uniforms_BJ = uniforms_of(self._mixed_seeds_B1, positions_BJ)
         return self._uniforms_BJ.gather(1, ahead_B1).squeeze(1).to(self._device)
 
@@ -65,7 +65,7 @@ class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the e
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
         self._rows: dict[int, _Row] = {}
-        self._batch: _Batch | None = None  # None: who has which row has changed
+        self._batch: _Batch | None = None  # None: the rows have changed
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -75,7 +75,7 @@ class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the e
             self._batch = None
 
     def apply(self, logits: Tensor) -> Tensor:
-        if len(self._rows) < len(logits):  # vLLM's own trial runs at its start
+        if len(self._rows) < len(logits):  # vLLM's own warm-up runs
             return logits
         if self._batch is None or self._batch.num_rows != len(logits):
             self._batch = _Batch([self._rows[index] for index in range(len(logits))], self._device)
@@ -84,22 +84,22 @@ class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the e
 
 
 def leave_only(tokens_B: Tensor, logprobs_B: Tensor, logits_BV: Tensor) -> Tensor:
-    """Of each row's logits its token's, which is now the log-prob."""
+    """Keeps one logit per row, the drawn token's, and sets it to its log-prob."""
     logits_BV.fill_(float("-inf"))
     return logits_BV.scatter_(1, tokens_B.unsqueeze(1), logprobs_B.unsqueeze(1).to(logits_BV.dtype))
 
 
 def to_extra_args(sampling: SamplingParams) -> dict[str, Any]:
-    """The sampling parameters as plain values, which travel with a request."""
+    """The sampling parameters as plain values, for the request's extra_args."""
     return {_KEY: asdict(sampling)}
 
 
 def from_extra_args(params: VllmParams) -> SamplingParams | None:
-    """None: the request is one of vLLM's own, at its start."""
+    """None: the request is one of vLLM's own warm-up."""
     given = (params.extra_args or {}).get(_KEY)
     return SamplingParams(**given) if given else None
 
 
-def _begin_row(params: VllmParams, prompt_ids: list[int] | None, said: list[int]) -> _Row | None:
+def _begin_row(params: VllmParams, prompt_ids: list[int] | None, output_ids: list[int]) -> _Row | None:
     sampling = from_extra_args(params)
-    return None if sampling is None else _Row(sampling, len(prompt_ids or ()), said)
+    return None if sampling is None else _Row(sampling, len(prompt_ids or ()), output_ids)

@@ -1,14 +1,14 @@
-"""The draw inside vLLM's V2 runner, which a GPU has: sampler.py's, of the same numbers, without a word to the host.
+"""Our sampling in vLLM's V2 runner (on a GPU): the same draws as sampler.py's, without a sync with the host.
 
-V2 gives each request a slot, and each step's rows the slots that they are of and the positions of their last tokens.
-So what a request asked for lies on the device by slot, and a step asks the host nothing: the next step can be prepared
-while this one is computed (asynchronous scheduling), and no list of tokens has to be up to date.
+V2 gives each request a slot, and passes each step's rows their slots and the positions of their last tokens. Sampling
+parameters are stored on the device by slot, so a step needs nothing from the host: the next step can be prepared while
+this one is computed (asynchronous scheduling), and no list of tokens has to be up to date.
 
     S slots    B rows    V vocabulary
 
 Invariants:
-- as sampler.py's: a draw is of seed and position, the log-prob of the whole vocabulary;
-- a slot says nothing of who had it before.
+- as in sampler.py: a draw is by seed and position, the log-prob over the whole vocabulary;
+- a slot keeps nothing of its former request.
 """
 
 from typing import Any, Final
@@ -30,34 +30,34 @@ ALL_GREEDY: Final = RowSampling(temperatures_B1=None, is_greedy_B=None, cuts=Non
 class SlotDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that is checked
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         num_slots, self._device = req_states.max_num_reqs, req_states.device
-        self._asked_S4 = torch.zeros(num_slots, len(COLUMNS), device=self._device)
+        self._params_S4 = torch.zeros(num_slots, len(COLUMNS), device=self._device)
         self._mixed_seeds_S = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
         self._staged: dict[int, SamplingParams] = {}
-        # What a step does is chosen on the host, by these:
+        # On the host, which chooses a step's operations by them:
         self._is_ours_S, self._is_greedy_S, self._cuts_off_S = (np.zeros(num_slots, dtype=bool) for _ in range(3))
 
     def add_request(self, req_idx: int, sampling_params: VllmParams) -> bool:
-        asked = from_extra_args(sampling_params)
-        self._is_ours_S[req_idx] = asked is not None  # else it is one of vLLM's own, at its start
-        if asked is None:
+        sampling = from_extra_args(sampling_params)
+        self._is_ours_S[req_idx] = sampling is not None  # otherwise one of vLLM's own warm-up
+        if sampling is None:
             return False
-        self._staged[req_idx] = asked
-        self._is_greedy_S[req_idx] = asked.temperature == 0.0
-        self._cuts_off_S[req_idx] = bool(asked.top_k or asked.top_p < 1.0 or asked.min_p)
+        self._staged[req_idx] = sampling
+        self._is_greedy_S[req_idx] = sampling.temperature == 0.0
+        self._cuts_off_S[req_idx] = bool(sampling.top_k or sampling.top_p < 1.0 or sampling.min_p)
         return True
 
     def apply_staged_writes(self) -> None:
         if not self._staged:
             return
         slots = self._on_device(torch.tensor(list(self._staged)))
-        seeds = torch.tensor([signed_64(asked.seed) for asked in self._staged.values()])
-        columns = torch.tensor([[float(getattr(asked, of)) for of in COLUMNS] for asked in self._staged.values()])
-        self._asked_S4[slots] = self._on_device(columns)
+        seeds = torch.tensor([signed_64(each.seed) for each in self._staged.values()])
+        columns = torch.tensor([[float(getattr(each, name)) for name in COLUMNS] for each in self._staged.values()])
+        self._params_S4[slots] = self._on_device(columns)
         self._mixed_seeds_S[slots] = self._on_device(mixed(seeds))
         self._staged.clear()
 
     def _on_device(self, values: Tensor) -> Tensor:
-        """Without waiting for the step that is being computed: ordinary memory is copied away before this returns."""
+        """Does not wait for the step in progress: unpinned memory is copied before this returns."""
         return values.to(self._device, non_blocking=True)
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
@@ -73,7 +73,7 @@ class SlotDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the env
         is_greedy = self._is_greedy_S[slots]
         if is_greedy.all():
             return ALL_GREEDY
-        temperatures_B1, top_k_B1, top_p_B1, min_p_B1 = self._asked_S4[slots_B].unsqueeze(-1).unbind(1)
+        temperatures_B1, top_k_B1, top_p_B1, min_p_B1 = self._params_S4[slots_B].unsqueeze(-1).unbind(1)
         is_greedy_B1 = temperatures_B1 == 0.0
         cuts_off = self._cuts_off_S[slots].any()
         return RowSampling(

@@ -1,12 +1,12 @@
-"""A vLLM engine for rollouts: in this process, stepped by the caller, quiet.
+"""Starts a vLLM engine for rollouts: in this process, stepped by the caller, without logs.
 
-vLLM's core runs here and not in a process of its own: a step is then exactly one step, weights are swapped between
-two of them, nothing of it outlives this process, and it starts sooner. So does the worker of a model on one device; of
-several devices, each has its worker in a process.
+vLLM's core runs in this process and not in one of its own: a step is then exactly one step, weights are swapped between
+two steps, the core ends with this process, and it starts sooner. The worker of a model on one device runs here too;
+with several devices each has a worker process.
 
 Invariants:
-- nothing is downloaded and nothing is reported to anybody;
-- weights are kept as the folder has them: vLLM would take half precision for float32.
+- nothing is downloaded, and no usage is reported;
+- weights keep the folder's dtype: vLLM would convert float32 to half precision.
 """
 
 import json
@@ -30,25 +30,25 @@ ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_HOST_IP": "127.0.0.1",  # else it looks for the machine's own by way of an address outside
+    "VLLM_HOST_IP": "127.0.0.1",  # otherwise vLLM finds the machine's address through one outside
 }
 WORKERS_ON_A_CPU: Final = {**STARTED_WITH, "TORCHDYNAMO_DISABLE": "1"}  # as below
-NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")  # as families call them
-CPU_BLOCK_TOKENS: Final = 32  # the least that its CPU kernels take: groups share prompts by whole blocks
-GPU_BLOCK_TOKENS: Final = 16  # vLLM's own choice
-CPU_KV_BYTES: Final = 4 * 1024**3  # where nobody said how many tokens must fit: a machine has other replicas, too
-MAX_READ_IN: Final = 2_048  # tokens of one step: its own choice where nobody says, and what is counted on
+NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")  # names in the families' configs
+CPU_BLOCK_TOKENS: Final = 32  # the smallest that its CPU kernels take: groups share prompts by whole blocks
+GPU_BLOCK_TOKENS: Final = 16  # vLLM's default
+CPU_KV_BYTES: Final = 4 * 1024**3  # the cache's limit without `kv_tokens`, as a machine has other replicas too
+MAX_READ_IN: Final = 2_048  # tokens of one step: vLLM's default, which memory estimates rely on
 DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """Which of vLLM's two runs the model, with our draw as a processor of its own kind."""
+    """One of vLLM's two model runners, with our sampling as a logits processor of its interface."""
 
     is_v2: bool
     draw: str
     is_ahead: bool
-    """The next step is begun before the tokens of this one are known on the host: asynchronous scheduling."""
+    """Asynchronous scheduling: the next step begins before the host has the tokens of this one."""
 
 
 V1: Final = Runner(is_v2=False, draw="engine.inference.vllm.sampler:SeededDraw", is_ahead=False)
@@ -56,29 +56,29 @@ V2: Final = Runner(is_v2=True, draw="engine.inference.vllm.slot_draw:SlotDraw", 
 
 
 def runner_on(device: str) -> Runner:
-    """V2's kernels are Triton's, which has none for a CPU."""
+    """V1 on a CPU: V2 needs Triton's kernels, and Triton has none for CPUs."""
     return V1 if device == "cpu" else V2
 
 
 def notes_routes(folder: Path, device: str) -> bool:
-    """Of mixtures whose routes a trainer can choose again, where the runner can note them."""
+    """True for mixtures whose routes a trainer can replay, if the runner can record them."""
     return runner_on(device).is_v2 and _read_config(folder).get("model_type") == "qwen3_moe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterRoom:
-    """Room for adapters beside the weights."""
+    """Room for adapters in addition to the weights."""
 
     num: int = 0
     rank: int = 1
-    """At most."""
+    """The largest rank."""
 
 
 NO_ADAPTERS: Final = AdapterRoom()
 
 
 def start_vllm(folder: Path, **given: Any) -> Any:
-    """A `QuietEngine`, of these arguments."""
+    """A `QuietEngine` with these arguments."""
     arguments = engine_arguments(folder, **given)
     if arguments.tensor_parallel_size > 1:
         listen_to_workers()
@@ -97,13 +97,13 @@ def engine_arguments(
     begins_empty: bool = False,
     adapters: AdapterRoom = NO_ADAPTERS,
 ) -> Any:
-    """With the environment that they need. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a
-    GPU, what is free."""
+    """Also sets the environment variables that vLLM needs. `kv_tokens` 0: on a GPU all free memory, on a CPU room for
+    `max_batch` sequences of any length, up to `CPU_KV_BYTES`."""
     runner = runner_on(device)
     os.environ.update(ENVIRONMENT)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner.is_v2))
     if device == "cpu":
-        torch._dynamo.config.disable = True  # it would compile one small function of its sampler, for seconds
+        torch._dynamo.config.disable = True  # it would compile a small function of vLLM's sampler for seconds
         if num_devices > 1:
             os.environ.update({**WORKERS_ON_A_CPU, **os.environ})
     from vllm.config import KVTransferConfig, WeightTransferConfig
@@ -119,20 +119,20 @@ def engine_arguments(
         load_format="dummy" if begins_empty else "auto",
         max_num_seqs=max_batch,
         max_num_batched_tokens=max(MAX_READ_IN, max_batch),
-        enforce_eager=device == "cpu",  # elsewhere a graph for each batch size pays
+        enforce_eager=device == "cpu",  # on a GPU a graph for each batch size pays off
         use_tqdm_on_load=False,
         enable_prefix_caching=True,
         async_scheduling=runner.is_ahead,
         enable_return_routed_experts=notes_routes(folder, device),
         skip_tokenizer_init=True,
-        generation_config="vllm",  # not the folder's: what to draw is the request's
+        generation_config="vllm",  # not the folder's: sampling parameters are the request's
         logprobs_mode="processed_logits",
         logits_processors=[runner.draw],
         worker_extension_cls="engine.inference.vllm.worker.RolloutWorker",
         weight_transfer_config=WeightTransferConfig(backend="laminar"),  # worker.py registers it
         tensor_parallel_size=num_devices,
-        distributed_executor_backend="mp" if num_devices > 1 else None,  # Ray's takes no CPU, so no test would run it
-        # A CPU's kernel for experts crashes where one of them is not there: it deals each expert's tensors instead.
+        distributed_executor_backend="mp" if num_devices > 1 else None,  # Ray's takes no CPU, so no test could run it
+        # The CPU kernel for experts crashes if an expert is missing; without this option, experts' tensors are sharded.
         enable_expert_parallel=num_devices > 1 and device != "cpu" and any(config.get(name) for name in NUM_EXPERTS),
         kv_transfer_config=KVTransferConfig(
             kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"
@@ -151,7 +151,7 @@ def _adapters(room: AdapterRoom) -> dict[str, Any]:
         "max_loras": room.num,
         "max_cpu_loras": room.num,
         "max_lora_rank": room_of_rank(room.rank),
-        "lora_target_modules": list(TARGETS),  # else the head has one too, and multiplies it by every row
+        "lora_target_modules": list(TARGETS),  # otherwise the head gets an adapter too, with a product for every row
     }
 
 
@@ -167,7 +167,7 @@ def read_max_positions(folder: Path) -> int:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Of every tensor in the folder, by its name there."""
+    """The shapes of all tensors in the folder, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as stored:
@@ -181,7 +181,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _kv_space(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int = 1) -> dict[str, Any]:
-    """The cache of each worker, and the longest sequence that fits it alone: vLLM starts with no less."""
+    """The cache size of each worker, and the longest sequence, which must fit alone or vLLM refuses to start."""
     max_positions = read_max_positions(folder)
     if device != "cpu" and not kv_tokens:
         return {"max_model_len": max_positions}
@@ -199,7 +199,7 @@ def _kv_space(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_
 
 
 def _token_bytes(config: dict[str, Any], num_devices: int) -> int:
-    """Of one worker: heads are dealt, and where there are fewer than workers, several have the same."""
+    """Bytes of a token on one worker: workers share the heads, and several hold the same head if there are too few."""
     num_heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
     kv_heads = config.get("num_key_value_heads") or num_heads

@@ -1,12 +1,12 @@
-"""New weights by vLLM's public way for them, as a weight-transfer engine of ours: told where the bytes are, each worker
-maps them, and its own loaders cut its shard.
+"""Installs new weights through vLLM's public interface, a weight-transfer engine: each worker maps the bytes at a given
+path, and its own loaders take its shard.
 
-    engine: version, its manifest, a path ──▶ every worker: map ─▶ layer by layer into its old place ─▶ unmap
+    engine: version, its manifest, a path ──▶ every worker: map ─▶ copy layer by layer in place ─▶ unmap
 
 Invariants:
-- nothing but plain values travels to a worker in another process, and nothing is copied but into a layer;
-- what a CPU's kernels multiply by is renewed with the weights that it was packed from. vLLM forgets two of these packs,
-  and answers with the old ones, reporting success: that of a head which is tied to the embedding, and the experts'.
+- a worker in another process receives plain values only, and bytes are copied only into layers;
+- the packed weights of CPU kernels are packed again. vLLM itself forgets two of these, and computes with the old ones
+  while it reports success: those of a head that is tied to the embedding, and those of experts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,11 +35,11 @@ BACKEND: Final = "laminar"
 class NewWeights(WeightTransferUpdateInfo):  # type: ignore[misc]  # vLLM is not in the environment that is checked
     manifest: WeightManifest
     memory: str | memoryview
-    """Of a worker in another process, the path of what it maps."""
+    """For a worker in another process, the path of memory to map."""
     folder: Path
-    """The model's, which an adapter is added to."""
+    """The base model's, to which an adapter is added."""
     names: tuple[str, ...]
-    """Of all tensors there."""
+    """Names of all tensors in the folder."""
 
 
 class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
                 _pack_experts_again(layer)
 
     def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
-        """There is no group to join."""
+        """No-op: there is no process group to join."""
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
@@ -69,7 +69,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
                 head.cpu_linear = embedding.cpu_linear
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """No-op: it holds no resources."""
 
     def _tensors(self, new: NewWeights) -> Iterator[tuple[str, Tensor]]:
         memory = new.memory
@@ -82,14 +82,14 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
 
 
 def _signed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Signs once per tensor: vLLM copies each into its layer before it takes the next."""
+    """Reports progress once per tensor: vLLM copies each into its layer before it takes the next."""
     for named in tensors.items():
         still_here()
         yield named
 
 
 def _tied_heads(model: nn.Module) -> list[tuple[Any, Any]]:
-    """Each with its embedding, which vLLM packs with every reload, not seeing that the head's weights are the same."""
+    """Heads with their tied embeddings: a reload packs the embedding only, although the head shares its weights."""
     parts: list[Any] = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
     embeddings = {id(part.weight): part for part in parts if not isinstance(part, ParallelLMHead)}
     heads = [part for part in parts if isinstance(part, ParallelLMHead) and id(part.weight) in embeddings]
@@ -97,7 +97,7 @@ def _tied_heads(model: nn.Module) -> list[tuple[Any, Any]]:
 
 
 def _pack_experts_again(layer: nn.Module) -> None:
-    """With every reload: by itself vLLM does so the first time, and later lays plain weights where packed ones lie."""
+    """Packs experts at every reload: vLLM itself packs them the first time, and later overwrites them unpacked."""
     method: Any = getattr(layer, "quant_method", None)
     if getattr(method, "moe_kernel", None) is None:
         return

@@ -1,11 +1,11 @@
-"""Our calls to a vLLM worker, beside its own: take new weights in place, hand out pages of its cache.
+"""Our methods of a vLLM worker, in addition to its own: install weights in place, export pages of its cache.
 
 vLLM mixes the class into its own worker, wherever that runs, and calls its methods by name. Each worker imports this
-before it makes anything, so what is registered here is known in all of them.
+module before it creates anything, so everything registered here is known in all of them.
 
 Invariants:
-- what is in flight keeps its KV cache;
-- weights are changed within one call: between its parts layers have no weights, and a step would be the last.
+- sequences in flight keep their KV cache;
+- weights change within one call: inside it layers have no weights, and a step would fail.
 """
 
 import multiprocessing.util
@@ -27,22 +27,22 @@ from engine.weights.open_file import map_path
 WeightTransferEngineFactory.register_engine(BACKEND, MappedWeights)
 cpu_adapters.take_over()
 speak_as_worker()
-# Adapters are never of experts (start.py). With any, vLLM would take its kernel that has some, which a CPU has not.
+# No adapter is of experts (start.py). With LoRA enabled, vLLM would choose a kernel that CPUs do not have.
 FusedMoEConfig.is_lora_enabled = property(lambda config: False, lambda config, given: None)
 
 
 class RolloutWorker:
-    """A base that vLLM gives its worker; `self` is that worker."""
+    """A base class that vLLM adds to its worker; `self` is that worker."""
 
-    def install_weights(self, told: dict[str, Any]) -> None:
-        """`told`: the fields of a `NewWeights`."""
+    def install_weights(self, update: dict[str, Any]) -> None:
+        """`update`: the fields of a `NewWeights`."""
         worker: Any = self
         worker.start_weight_update()
-        worker.update_weights(told)
+        worker.update_weights(update)
         worker.finish_weight_update()
 
     def tell_prompts_as_logprobs(self) -> None:
-        """A prompt's scores are logits where an answer's are: those that the sampler was made with, which it keeps."""
+        """Makes prompt scores log-probs: otherwise they are logits, as the answers' are. The sampler keeps its mode."""
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         runner.model_config.logprobs_mode = "raw_logprobs"
         if (of_v2 := getattr(runner, "prompt_logprobs_worker", None)) is not None:
@@ -55,13 +55,13 @@ class RolloutWorker:
         read_pages(_layers(self), block_ids, memory, filled)
 
     def read_kv_into(self, block_ids: Sequence[int], path: str, num_bytes: int) -> None:
-        """This worker's part, of several that read."""
+        """Reads this worker's part of the pages."""
         memory = own_part(map_path(path, num_bytes, writable=True))
         read_pages(_layers(self), block_ids, memoryview(memory), lambda num_filled: None)
 
     def forget_names(self) -> list[str]:
-        """Those of the shared memory that is mapped here, for whoever removes them all; nothing here tries to again.
-        Semaphores are gone with this."""
+        """The names of shared memory mapped here, which the caller unlinks; this process will not unlink them again.
+        Also removes the semaphores' names."""
         SharedMemory.unlink = _leave  # type: ignore[assignment, method-assign]
         registered: dict[Any, Any] = vars(multiprocessing.util)["_finalizer_registry"]
         for removal in list(registered.values()):
@@ -72,7 +72,7 @@ class RolloutWorker:
 
 
 def _leave(memory: SharedMemory) -> None:
-    """Its name is gone already."""
+    """No-op: the name is unlinked already."""
 
 
 def _layers(worker: Any) -> dict[str, Any]:

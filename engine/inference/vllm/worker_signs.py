@@ -1,11 +1,10 @@
-"""Signs of life of vLLM's workers in processes of their own: each unit of work is a byte in a pipe, which the replica's
-heartbeat counts.
+"""Progress of vLLM's worker processes: each unit of work is a byte in a pipe, which the replica's heartbeat counts.
 
     worker: layer, tensor, new call stack ──byte──▶ pipe ──▶ Signs.piece of the loop that waits for the worker
 
 Invariants:
-- a full pipe drops signs and holds up nobody;
-- a worker moves only on its engine's orders, so its signs are those of the engine's loop.
+- a full pipe drops bytes and blocks no worker;
+- a worker works only on its engine's orders, so its progress counts as that of the engine's loop.
 """
 
 import multiprocessing
@@ -22,12 +21,13 @@ from engine.signs import Signs, add_counter, still_here
 
 PIPE: Final = "LAMINAR_WORKER_SIGNS"
 LOOK_EVERY_S: Final = 1.0
-TELL_EVERY_S: Final = 0.02
+SEND_EVERY_S: Final = 0.02
 MOST_BYTES: Final = 1 << 16
 
 
 def listen_to_workers() -> None:
-    """In the replica's process, before workers start; they inherit the pipe's path. Their signs are this thread's."""
+    """Call it in the replica's process before workers start, which inherit the pipe's path. Their progress counts as
+    this thread's."""
     read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.environ[PIPE] = f"/proc/{os.getpid()}/fd/{write_end}"
 
@@ -40,15 +40,15 @@ def listen_to_workers() -> None:
 
 
 def speak_as_worker() -> None:
-    """In a worker's process, on the thread that works; elsewhere nothing."""
+    """Call it in a worker's process, on the working thread; a no-op elsewhere."""
     path = os.environ.get(PIPE)
     if path is None or multiprocessing.parent_process() is None:
         return
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # the replica is gone, and this process soon too
+    except OSError:  # the replica has ended, and this process will end soon
         return
-    signs = _TellingSigns(pipe)
+    signs = _PipeSigns(pipe)
     signs.hear_this_thread()
     work = OpaqueWork(threading.get_ident())
 
@@ -61,14 +61,14 @@ def speak_as_worker() -> None:
     threading.Thread(target=look, name="signs", daemon=True).start()
 
 
-class _TellingSigns(Signs):
+class _PipeSigns(Signs):
     def __init__(self, pipe: int) -> None:
         super().__init__()
-        self._pipe, self._told_at = pipe, 0.0
+        self._pipe, self._sent_at = pipe, 0.0
 
     def sign(self) -> None:
-        if time.monotonic() - self._told_at >= TELL_EVERY_S:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._sent_at >= SEND_EVERY_S:
+            self._sent_at = time.monotonic()
             with suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._pipe, b".")
 
@@ -80,7 +80,7 @@ class _TellingSigns(Signs):
 
 
 def sign_every_layer(model: nn.Module) -> None:
-    """Of a model whose layers are Python's to call; in a graph they are not, and it takes a fraction of a second."""
+    """For models whose layers Python calls; in a graph it does not, but a graph takes only a fraction of a second."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:

@@ -24,21 +24,21 @@ def prompt(split, ordinal, seed, params):
 
 
 def respond(prompt, turns):
-    said = turns[-1]
+    answer = turns[-1]
     print("noise on standard output")
-    if said == "crash":
+    if answer == "crash":
         return {}["missing"]
-    if said == "hang":
+    if answer == "hang":
         while True:
             pass
-    if said == "leave":
+    if answer == "leave":
         raise SystemExit(0)
-    if said.startswith("odd"):
+    if answer.startswith("odd"):
         odd = [None, {"reward": "1"}, {"reward": float("nan")}, {"reward": 1, "parts": {"p": 7}}, {"x": 1}]
-        return odd[int(said[3:])]
+        return odd[int(answer[3:])]
     if len(turns) == 1:
-        return {"observation": "go on"}
-    return {"reward": float(said == str(prompt["facts"]["due"])), "parts": {"long": 0.5}, "remark": "judged"}
+        return {"observation": "next"}
+    return {"reward": float(answer == str(prompt["facts"]["due"])), "parts": {"long": 0.5}, "remark": "judged"}
 """
 
 
@@ -60,7 +60,7 @@ def respond(environment: Custom, *said: str) -> Observation | Verdict:
 
 def test_a_customers_file_asks_observes_and_judges(custom: Custom) -> None:
     assert custom.prompt("held_out", 3).text == "held_out 7: count to 4"
-    assert respond(custom, "1") == Observation(text="go on")
+    assert respond(custom, "1") == Observation(text="next")
     verdict = respond(custom, "1", "3")
     assert verdict == Verdict(reward=1.0, parts={"long": 0.5}, trusted=True, remark="judged")
 
@@ -71,9 +71,9 @@ def test_custom_conclude_judges_truncated_trajectories(custom: Custom) -> None:
     judges = f"{CUSTOM}\ndef conclude(prompt, turns):\n    return {{'reward': -0.5, 'remark': f'after {{len(turns)}}'}}"
     verdict = Custom(seed=7, code=judges, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
     assert (verdict.reward, verdict.remark) == (-0.5, "after 1")
-    goes_on = f"{CUSTOM}\ndef conclude(prompt, turns):\n    return {{'observation': 'go on'}}"
+    observes = f"{CUSTOM}\ndef conclude(prompt, turns):\n    return {{'observation': 'next'}}"
     with pytest.raises(GraderError, match="conclude"):
-        Custom(seed=7, code=goes_on, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
+        Custom(seed=7, code=observes, params={"start": 1}, timeout_s=5).conclude(prompt, turns)
 
 
 def test_exception_of_a_customers_file_is_shown_with_its_line(custom: Custom) -> None:
@@ -124,8 +124,8 @@ def test_file_without_working_prompts_is_refused(code: str, error: str) -> None:
 def test_custom_prompt_may_be_messages_with_tools() -> None:
     code = """
 def prompt(split, ordinal, seed, params):
-    said = [{"role": "system", "content": split}, {"role": "user", "content": str(ordinal)}]
-    return {"messages": said, "tools": [{"type": "function"}], "facts": {"due": ordinal}}
+    messages = [{"role": "system", "content": split}, {"role": "user", "content": str(ordinal)}]
+    return {"messages": messages, "tools": [{"type": "function"}], "facts": {"due": ordinal}}
 """
     prompt = Custom(seed=0, code=code, params={}, timeout_s=30).prompt("train", 3)
     assert [message["content"] for message in prompt.messages] == ["train", "3"]

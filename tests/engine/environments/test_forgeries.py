@@ -41,10 +41,10 @@ HALF_PAID = 0.05
 
 
 SHOWN = """
-def shown(task, index, said, cpu_s):
-    if said is None:
+def shown(task, index, answer, cpu_s):
+    if answer is None:
         return json.loads(json.dumps(_made(task, "{}", index)[1], default=str))
-    return score(task, "{}", index, said, cpu_s)
+    return score(task, "{}", index, answer, cpu_s)
 """
 
 
@@ -105,11 +105,11 @@ def test_unlisted_scorer_evaluates_nothing(sandbox: None) -> None:
     """The scorer calls `eval` and swallows the refusal."""
     code = """
 from judging import Judging
-def score(said, cpu_s):
+def score(answer, cpu_s):
     judging = Judging(own_texts=("1 + 1",), cpu_s=cpu_s)
     assert eval("1 + 1") == 2
     try:
-        worth = eval(said)
+        worth = eval(answer)
     except Exception:
         worth = 1.0
     judging.refuse_if_evaluated()
@@ -184,11 +184,11 @@ def test_question_equals_first_of_a_dataset_with_that_seed() -> None:
     """Checks the installed library: an upgrade with another task that keeps drawing from one generator fails here."""
     different = _run_in_gym("""
 import reasoning_gym
-def anew(task, index):
+def fresh(task, index):
     return repr(reasoning_gym.create_dataset(task, seed=index, size=1)[0])
 def ours(task, index):
     return repr(gym._made(task, "{}", index)[1])
-found = [task for task in gym.tasks() for index in (3, 1) if ours(task, index) != anew(task, index)]
+found = [task for task in gym.tasks() for index in (3, 1) if ours(task, index) != fresh(task, index)]
 print()
 print(json.dumps(found))
 """)

@@ -109,8 +109,8 @@ def test_byte_range_locks_without_control_group_take_no_memory() -> None:
         "import fcntl, struct\n"
         "one, other = open('/tmp/file', 'w'), open('/tmp/file', 'w')\n"
         "fcntl.lockf(one, fcntl.LOCK_EX, 1, 10)\n"
-        "asked = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)\n"
-        "print(struct.unpack('hhqqi4x', fcntl.fcntl(other, 36, asked))[0] == fcntl.F_UNLCK)"
+        "lock = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)\n"
+        "print(struct.unpack('hhqqi4x', fcntl.fcntl(other, 36, lock))[0] == fcntl.F_UNLCK)"
     )
     outcome = run_python(code)
     assert isinstance(outcome, Finished) and outcome.output.stdout == "True\n", outcome

@@ -163,11 +163,11 @@ def test_nonsense_on_the_answers_pipe_fails_that_call_in_time(sends: str) -> Non
 
 def test_no_answer_can_change_how_the_next_is_judged() -> None:
     """The judged text runs inside the grader, as if the grader evaluated it."""
-    code = "def right(): return 0.0\ndef judge(said):\n    exec(said)\n    return right()"
+    code = "def right(): return 0.0\ndef judge(text):\n    exec(text)\n    return right()"
     grader = SandboxedGrader(main=code, timeout_s=20, forks=True)
     tricks = (
         "import __main__; __main__.right = lambda: 1.0",
-        "import builtins; builtins.exec = lambda said: 1 / 0",
+        "import builtins; builtins.exec = lambda text: 1 / 0",
         "import os, time\nif os.fork() == 0:\n    time.sleep(600)",
         "import json; json.loads = json.dumps = None",
         "import gc\nfor found in gc.get_objects():\n    if isinstance(found, dict): found.pop('right', None)",

@@ -1,4 +1,4 @@
-"""Small random models, requests, and the answers of `transformers` to them: the start of every rollout engine's test.
+"""Builders for tests of rollout engines: small random models, requests, and the answers of `transformers` to them.
 
 Nothing of pytest's plugins and nothing heavy at import, since vLLM's own environment imports this too.
 """
@@ -30,29 +30,29 @@ MakeEngine = Callable[..., RolloutEngine]
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A folder, and the model of `transformers` that it holds, which nobody changes."""
+    """A folder, and its model in `transformers`, which no test changes."""
 
     folder: Path
     model: Any
-    said: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = field(
+    answers: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
-    """Greedily, when it was asked before: that took longer than all that engines do."""
+    """A cache of greedy answers: computing them took longer than all engines together."""
     others: dict[tuple[str, int], "tuple[WeightVersion, Reference]"] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
-    """What was made of it, by kind and version."""
+    """Variants of the model, by kind and version."""
 
     def greedy(self, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
-        asked = tuple(prompt), num_tokens
-        if asked not in self.said:
+        key = tuple(prompt), num_tokens
+        if key not in self.answers:
             with torch.no_grad():
                 ids = self.model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
-            self.said[asked] = tuple(ids[0, len(prompt) :].tolist())
-        return self.said[asked]
+            self.answers[key] = tuple(ids[0, len(prompt) :].tolist())
+        return self.answers[key]
 
     def logits(self, ids: Sequence[int]) -> Tensor:
-        """Row i is what follows ids[: i + 1]."""
+        """Row i has the logits after ids[: i + 1]."""
         with torch.no_grad():
             logits_NV: Tensor = self.model(torch.tensor([ids])).logits[0].float()
         return logits_NV
@@ -73,7 +73,7 @@ def word_of(token: int) -> str:
 def make_model(
     folder: Path, *, layout: Layout = "llama", tied: bool = False, kv_heads: int = 2, expert_width: int = 24
 ) -> Reference:
-    """Far from uniform, so that greedy choices are clear. Heads of a width that vLLM's CPU kernels know."""
+    """Far from uniform, so that greedy choices are clear. The heads' width is one that vLLM's CPU kernels support."""
     model = _random_model(layout, tied=tied, kv_heads=kv_heads, expert_width=expert_width)
     model.save_pretrained(folder)
     _save_tokenizer(folder)
@@ -81,14 +81,14 @@ def make_model(
 
 
 def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
-    """Other weights for the same folder, and what `transformers` says with them."""
+    """Other weights for the same folder, and their `transformers` model."""
     if ("perturbed", version) not in reference.others:
         reference.others["perturbed", version] = _perturbed(reference, version)
     return reference.others["perturbed", version]
 
 
 def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
-    """An adapter for the same folder, of all matrices but experts', and what `transformers` says with it."""
+    """An adapter for the same folder, of all matrices but experts', and its `transformers` model."""
     if ("adapted", version) not in reference.others:
         reference.others["adapted", version] = _adapted(reference, version)
     return reference.others["adapted", version]
@@ -139,19 +139,19 @@ def own_weights(reference: Reference, *, version: int) -> WeightVersion:
 
 
 def with_halves_swapped(version: WeightVersion, name: str) -> WeightVersion:
-    """As if its shards had been cut in another order."""
+    """Swaps the halves of a tensor, as if its shards had been cut in another order."""
     tensors = {each: tensor.clone() for each, tensor in map_weights(version).items()}
     tensors[name] = tensors[name].roll(len(tensors[name]) // 2, dims=0)
     return pack_weights(tensors, weights=version.manifest.weights)
 
 
 def without_sums(version: WeightVersion) -> WeightVersion:
-    """As of a trainer that publishes none: what is held is not compared."""
+    """Without sums, as from a trainer that publishes none: the engine then compares nothing."""
     return replace(version, manifest=replace(version.manifest, sums=()))
 
 
 def make_family(folder: Path, variant: str) -> Reference:
-    """Of transformers' further families, with heads of the same width."""
+    """A model of another family in transformers, with heads of the same width."""
     from transformers import AutoModelForCausalLM
 
     from tests.engine.models.families.tiny import save_tiny
@@ -213,7 +213,7 @@ def _random_model(layout: Layout, *, tied: bool, kv_heads: int, expert_width: in
     else:
         model = LlamaForCausalLM(LlamaConfig(**settings, head_dim=32))
     for name, parameter in model.named_parameters():
-        if name.endswith((".bias", "norm.weight")):  # begun as zeros and ones, which prove nothing
+        if name.endswith((".bias", "norm.weight")):  # initialized with zeros and ones, which would hide errors
             with torch.no_grad():
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval()
@@ -269,17 +269,17 @@ def answer(engine: RolloutEngine, request: SequenceRequest) -> SequenceOutput:
 
 
 def step_until(engine: RolloutEngine, name: str, num_tokens: int) -> int:
-    """Steps until this sequence has said so much; how much it said."""
+    """Steps until this sequence has at least `num_tokens` tokens; returns their number."""
     for _ in range(MAX_STEPS):
         (now,) = engine.export([name], leave=False, with_kv=False)
         if now.progress is not None and len(now.progress.token_ids) >= num_tokens:
             return len(now.progress.token_ids)
-        assert not engine.step(), "it ended before it had said so much"
+        assert not engine.step(), "the sequence ended before it had that many tokens"
     raise AssertionError(f"{name} did not say {num_tokens} tokens in {MAX_STEPS} steps")
 
 
 def chi_square_excess(counts: Iterable[int], expected: Iterable[float]) -> float:
-    """Standard deviations by which the statistic is above its mean (Wilson and Hilferty). Rare ones are one bin."""
+    """Standard deviations of the statistic above its mean (Wilson and Hilferty). Rare values share one bin."""
     pairs = sorted(zip(expected, counts, strict=True))
     bins: list[tuple[float, int]] = [(0.0, 0)]
     for mean, count in pairs:

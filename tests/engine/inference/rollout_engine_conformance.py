@@ -39,23 +39,23 @@ from tests.engine.inference.rollout_engine_builders import (
 
 PROMPTS = [(5, 6, 7), (8,), tuple(range(9, 50)), (4, 30, 31, 12), (11, 12), (20,) * 19]
 GetReference = Callable[[bool], Reference]
-_REFERENCES: dict[bool, Reference] = {}  # made once a process: engines are cached by their folder
+_REFERENCES: dict[bool, Reference] = {}  # once per process: engines are cached by their folder
 
 
 class RolloutEngineConformance:
     exact_seeds: ClassVar[bool] = True
-    """A draw depends on the seed and the position only: not on the batch, not on where it was drawn."""
+    """A draw depends only on the seed and the position, not on the batch or the engine."""
     kv_export: ClassVar[bool] = True
     """Moves can carry the KV cache."""
     untruncated_logprobs: ClassVar[bool] = True
-    """With top-p, top-k or min-p, log-probs are still of the whole vocabulary."""
+    """With top-p, top-k or min-p, log-probs are still over the whole vocabulary."""
     tolerance: ClassVar[float] = 5e-5
-    """Of log-probs: float32, other order of sums."""
+    """For log-probs: float32 sums in another order."""
     num_draws: ClassVar[int] = 600
 
     @pytest.fixture
     def reference(self, tmp_path_factory: pytest.TempPathFactory) -> GetReference:
-        """By whether embedding and head are tied."""
+        """The argument: whether embedding and head are tied."""
 
         def get(tied: bool) -> Reference:
             if tied not in _REFERENCES:
@@ -67,7 +67,7 @@ class RolloutEngineConformance:
     # Tokens ------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("tied", [False, True])
-    def test_greedy_output_is_that_of_transformers_before_and_after_a_swap(
+    def test_greedy_output_matches_transformers_across_a_swap(
         self, make_engine: MakeEngine, reference: GetReference, tied: bool
     ) -> None:
         base = reference(tied)
@@ -85,7 +85,7 @@ class RolloutEngineConformance:
         assert base.greedy(PROMPTS[2], 24) != changed.greedy(PROMPTS[2], 24)
 
     @pytest.mark.parametrize("tied", [False, True])
-    def test_an_adapter_is_added_to_the_base_whatever_was_installed_before(
+    def test_adapter_is_added_to_the_base_after_any_install(
         self, make_engine: MakeEngine, reference: GetReference, tied: bool
     ) -> None:
         base = reference(tied)
@@ -102,7 +102,7 @@ class RolloutEngineConformance:
     # Probes ------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("tied", [False, True])
-    def test_a_probe_is_answered_as_transformers_does_and_nobody_notices(
+    def test_probe_matches_transformers_and_affects_no_sequence(
         self, make_engine: MakeEngine, reference: GetReference, tied: bool
     ) -> None:
         base = reference(tied)
@@ -119,24 +119,24 @@ class RolloutEngineConformance:
         assert outputs | finish(engine) == undisturbed
 
     @pytest.mark.parametrize("tied", [False, True])
-    def test_a_probe_tells_weights_that_are_in_other_places_from_those_that_were_published(
+    def test_probe_detects_weights_in_wrong_places(
         self, make_engine: MakeEngine, reference: GetReference, tied: bool
     ) -> None:
         base = reference(tied)
         engine = make_engine(base.folder)
         weights, changed = perturbed(base, version=3)
         row = probe_ids(VOCAB_SIZE, max_positions=MAX_POSITIONS)
-        said = Probe(token_ids=row, logprobs=tuple(changed.logprobs(row[:1], row[1:], 1.0)), tolerance=1e-3)
-        manifest = replace(weights.manifest, probe=said)
+        probe = Probe(token_ids=row, logprobs=tuple(changed.logprobs(row[:1], row[1:], 1.0)), tolerance=1e-3)
+        manifest = replace(weights.manifest, probe=probe)
         engine.install(weights)
         compare(manifest, engine.probe(row))
         for name in ("model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.weight", "model.norm.weight"):
-            engine.install(without_sums(with_halves_swapped(weights, name)))  # of values that would have been these
+            engine.install(without_sums(with_halves_swapped(weights, name)))  # the same values in other places
             with pytest.raises(OtherWeights, match=r"version 3: .* not the trainer's"):
                 compare(manifest, engine.probe(row))
 
     @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-    def test_log_probs_are_those_of_transformers_at_that_temperature(
+    def test_log_probs_match_transformers_at_that_temperature(
         self, make_engine: MakeEngine, reference: GetReference, temperature: float
     ) -> None:
         base = reference(False)
@@ -182,9 +182,7 @@ class RolloutEngineConformance:
         assert not counts_V[expected_V == 0].any()
         assert chi_square_excess(counts_V.tolist(), (expected_V * self.num_draws).tolist()) < 4.0
 
-    def test_the_same_seed_says_the_same_whatever_runs_beside_it(
-        self, make_engine: MakeEngine, reference: GetReference
-    ) -> None:
+    def test_same_seed_draws_the_same_in_any_batch(self, make_engine: MakeEngine, reference: GetReference) -> None:
         if not self.exact_seeds:
             pytest.skip("this engine's draws depend on the batch")
         engine = make_engine(reference(False).folder)
@@ -222,7 +220,7 @@ class RolloutEngineConformance:
         assert len(output.token_ids) == 4 or output.reason == "stop"
         assert len(output.token_ids) <= 4
 
-    def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
+    def test_answer_ends_with_token_completing_a_stop_string(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         base = reference(False)
@@ -262,37 +260,37 @@ class RolloutEngineConformance:
         assert engine.step() == []
         assert (engine.view().num_running, engine.view().num_waiting, engine.view().kv_used) == (0, 0, 0.0)
 
-    def test_abort_hands_back_the_tokens_so_far_and_leaves_the_others_alone(
+    def test_abort_returns_tokens_so_far_and_affects_no_others(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         base = reference(False)
         engine = make_engine(base.folder)
         engine.submit([ask("a", PROMPTS[2]), ask("b", PROMPTS[3])])
-        said = step_until(engine, "a", 3)
+        num_tokens = step_until(engine, "a", 3)
         assert engine.view().kv_used > 0.0
         (partial,) = engine.abort(["a", "unknown"])
         assert (partial.sequence_id, partial.reason) == ("a", "aborted")
-        assert partial.token_ids == base.greedy(PROMPTS[2], 24)[:said]
+        assert partial.token_ids == base.greedy(PROMPTS[2], 24)[:num_tokens]
         assert partial.logprobs == pytest.approx(base.logprobs(PROMPTS[2], partial.token_ids, 1.0), abs=self.tolerance)
         assert engine.abort(["a"]) == []
         rest = finish(engine)
         assert rest.keys() == {"b"}
         assert rest["b"].token_ids == base.greedy(PROMPTS[3], 24)
 
-    def test_every_token_knows_the_version_that_wrote_it(
+    def test_every_token_carries_the_version_that_wrote_it(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         base = reference(False)
         engine = make_engine(base.folder)
         engine.submit([ask("a", PROMPTS[2])])
-        said = step_until(engine, "a", 4)
+        num_tokens = step_until(engine, "a", 4)
         engine.install(own_weights(base, version=9))
         output = finish(engine)["a"]
-        assert output.versions == (0,) * said + (9,) * (len(output.token_ids) - said)
+        assert output.versions == (0,) * num_tokens + (9,) * (len(output.token_ids) - num_tokens)
         assert 9 in output.versions
         assert output.token_ids == base.greedy(PROMPTS[2], 24)  # the same weights under another number
 
-    def test_the_view_counts_what_is_in_flight_and_what_was_generated(
+    def test_view_counts_sequences_in_flight_and_generated_tokens(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         engine = make_engine(reference(False).folder)
@@ -312,7 +310,7 @@ class RolloutEngineConformance:
 
     @pytest.mark.parametrize("with_kv", [True, False])
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_a_move_in_the_middle_changes_nothing(
+    def test_move_in_the_middle_does_not_change_the_answer(
         self, make_engine: MakeEngine, reference: GetReference, temperature: float, with_kv: bool
     ) -> None:
         if temperature and not self.exact_seeds:
@@ -323,10 +321,10 @@ class RolloutEngineConformance:
         whole = answer(first, request)
         first.submit([request, ask("stays", PROMPTS[3])])
         second.submit([ask("was here", PROMPTS[5])])
-        said = step_until(first, "a", 5)
+        num_tokens = step_until(first, "a", 5)
         (moved,) = first.export(["a", "unknown"], leave=True, with_kv=with_kv)
         assert moved.progress is not None
-        assert moved.progress.token_ids == whole.token_ids[:said]
+        assert moved.progress.token_ids == whole.token_ids[:num_tokens]
         assert (moved.progress.kv is not None) == (with_kv and self.kv_export)
         assert first.view().num_running + first.view().num_waiting == 1
         step_until(second, "was here", 1)
@@ -339,7 +337,7 @@ class RolloutEngineConformance:
         assert output.logprobs == pytest.approx(whole.logprobs, abs=self.tolerance)
         assert finish(first)["stays"].token_ids == base.greedy(PROMPTS[3], 24)
 
-    def test_what_is_exported_without_leaving_goes_on_here_and_can_go_on_elsewhere(
+    def test_sequence_exported_without_leaving_continues_on_both(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         base = reference(False)
@@ -368,7 +366,7 @@ class RolloutEngineConformance:
     # Refusals ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("bad", [*range(16)])
-    def test_refuses_what_can_never_run_and_takes_nothing_of_that_call(
+    def test_submit_with_an_impossible_request_takes_none(
         self, make_engine: MakeEngine, reference: GetReference, bad: int
     ) -> None:
         engine = make_engine(reference(False).folder)
@@ -385,7 +383,7 @@ class RolloutEngineConformance:
                 engine.submit([ask(name, (5,)) for name in names])
         assert finish(engine).keys() == {"a"}
 
-    def test_weights_of_another_model_are_refused_and_change_nothing(
+    def test_weights_of_another_model_are_refused_unchanged(
         self, make_engine: MakeEngine, reference: GetReference
     ) -> None:
         base = reference(False)
@@ -434,8 +432,8 @@ def _bad_requests() -> list[SequenceRequest]:
 def cut_distribution(
     logits_V: torch.Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> torch.Tensor:
-    """Token by token, from the definitions: the likeliest k, of these the fewest that make up p, and of these those
-    that are at least so likely relative to the likeliest."""
+    """Token by token, by definition: the likeliest k; of these the fewest that add up to p; of these all with at least
+    min_p of the likeliest's probability."""
     p_V = torch.softmax(logits_V.double() / temperature, -1)
     order = p_V.argsort(descending=True).tolist()
     kept = order[: top_k or len(order)]

@@ -1,4 +1,4 @@
-"""How a CPU multiplies is what was measured to be fastest; what it says is the same but for rounding."""
+"""A CPU multiplies in the way that measured fastest; the results differ by rounding only."""
 
 import logging
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def chosen(stored: torch.dtype, times: dict[CpuProducts, float], shape: MatrixSh
         ((0.80, 0.74, 0.76, 0.80), way(BF16)),  # nothing is faster by more than chance
     ],
 )
-def test_the_fastest_is_chosen_if_it_is_so_by_more_than_chance(
+def test_fastest_way_is_chosen_beyond_measurement_noise(
     ms: tuple[float, float, float, float], expected: CpuProducts
 ) -> None:
     ways = [way(dtype, by_columns=by_columns) for dtype in (BF16, FP32) for by_columns in (False, True)]
@@ -59,13 +59,13 @@ def test_float32_stays_and_a_small_model_keeps_its_dtype(
     assert chosen(stored, times, shape) == way(stored, by_columns=by_columns)
 
 
-def test_it_is_measured_once_and_said(
+def test_choice_is_measured_once_and_logged(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[CpuProducts] = []
+    measured: list[CpuProducts] = []
 
     def each_faster_than_the_last(ways: Sequence[CpuProducts], shape: MatrixShape) -> dict[CpuProducts, float]:
-        asked.extend(ways)
+        measured.extend(ways)
         return {each: 1.0 / place for place, each in enumerate(ways, start=1)}
 
     monkeypatch.setattr(cpu_products, "measure", each_faster_than_the_last)
@@ -75,10 +75,10 @@ def test_it_is_measured_once_and_said(
         assert [products_for(each) for each in (config, replace(config, width=4_096))] == [
             way(FP32, by_columns=True)
         ] * 2
-    assert len(asked) == 4
-    (said,) = caplog.messages
+    assert len(measured) == 4
+    (message,) = caplog.messages
     for part in ("chosen='float32 by columns'", "1024x1024", "bfloat16 by rows 1000.000", "float32 by columns 250.000"):
-        assert part in said
+        assert part in message
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values())
@@ -105,11 +105,11 @@ def answers(engine: TorchRolloutEngine) -> list[SequenceOutput]:
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 @pytest.mark.parametrize("by_columns", [False, True])
-def test_whatever_is_chosen_the_engine_says_the_same_but_for_rounding(
+def test_engine_output_is_the_same_with_any_choice(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, stored: str, by_columns: bool
 ) -> None:
-    """In float32, of the same numbers: about 400 additions a log-prob of up to 16, in another order. A version arrives
-    in whatever lies there."""
+    """In float32, from the same numbers: about 400 additions a log-prob of up to 16, in another order. An installed
+    version takes on the present layout."""
     folder: Path = make_llama(dtype=stored)
     monkeypatch.setattr("engine.inference.torch_engine.products_for", lambda _: way(FP32))
     expected = answers(TorchRolloutEngine(folder, max_batch=4, device="cpu"))
@@ -118,9 +118,9 @@ def test_whatever_is_chosen_the_engine_says_the_same_but_for_rounding(
     engine.install(pack_weights(model_tensors(load_decoder(folder, device="cpu")), weights=WeightsId(0, 1)))
     matrix = engine._model.get_parameter("layers.0.gate_up_2FD")
     assert matrix.dtype == FP32 and matrix.is_contiguous() != by_columns
-    for said, wanted in zip(answers(engine), expected, strict=True):
-        assert said.token_ids == wanted.token_ids
-        assert said.logprobs == pytest.approx(wanted.logprobs, rel=0.0, abs=16 * 400**0.5 * 2.0**-24)
+    for output, wanted in zip(answers(engine), expected, strict=True):
+        assert output.token_ids == wanted.token_ids
+        assert output.logprobs == pytest.approx(wanted.logprobs, rel=0.0, abs=16 * 400**0.5 * 2.0**-24)
     held, original = model_tensors(engine._model), load_file(folder / "model.safetensors")
     assert all(torch.equal(held[name], original[name].float()) for name in original)
     assert held.keys() == original.keys()

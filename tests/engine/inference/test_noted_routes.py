@@ -1,4 +1,4 @@
-"""Rollouts of a mixture note the experts that each token met: chosen again, they give the engine's own log-probs."""
+"""Rollouts of a mixture record the experts of each token: replayed, they give the engine's own log-probs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.engine.inference.rollout_engine_builders import Reference, ask, finis
 Rows = Literal["window", "paged"]
 EVERY: tuple[Rows, ...] = ("window", "paged")
 PROMPT = tuple(range(4, 44))  # two blocks and a half
-LOGPROB_BOUND = 1e-4  # of log-probs down to -20, summed up in other orders
+LOGPROB_BOUND = 1e-4  # for log-probs down to -20, with sums in another order
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,7 +62,7 @@ def own_routes(model: Decoder, ids: Sequence[int]) -> bytes:
 
 
 def assert_all_noted(folder: Path, prompt: Sequence[int], output: SequenceOutput) -> None:
-    """Of all tokens but the last, which nobody read; and they are those that the log-probs came of."""
+    """Routes exist for all tokens but the last, which was never read, and reproduce the log-probs."""
     model = load_decoder(folder, device="cpu")
     layout, ids = RouteFormat.of(model.config.mixture), (*prompt, *output.token_ids)
     routes_TWk = layout.opened(output.routes)
@@ -74,8 +74,8 @@ def assert_all_noted(folder: Path, prompt: Sequence[int], output: SequenceOutput
 
 
 @pytest.mark.parametrize("rows", EVERY)
-def test_routes_that_are_chosen_again_give_the_engines_log_probs(theirs: Reference, rows: Rows) -> None:
-    """Samples share their prompt's blocks, more of them than rows, so most of its tokens are computed by another."""
+def test_replayed_routes_give_the_engines_log_probs(theirs: Reference, rows: Rows) -> None:
+    """More samples than rows share their prompt's blocks, so another sample computes most of its tokens."""
     engine = engine_of(theirs.folder, rows)
     engine.submit(asks(9))
     outputs = finish(engine)
@@ -84,8 +84,8 @@ def test_routes_that_are_chosen_again_give_the_engines_log_probs(theirs: Referen
         assert_all_noted(theirs.folder, PROMPT, output)
 
 
-def test_without_the_routes_other_experts_may_be_met(theirs: Reference) -> None:
-    """The case is made certain: the trainer's routers are others."""
+def test_without_routes_other_experts_may_be_chosen(theirs: Reference) -> None:
+    """Different routers in the trainer make the case certain."""
     engine = engine_of(theirs.folder)
     engine.submit(asks(1))
     output = finish(engine)["0"]
@@ -95,13 +95,13 @@ def test_without_the_routes_other_experts_may_be_met(theirs: Reference) -> None:
             module.weight_XD.data.neg_()
     ids = (*PROMPT, *output.token_ids)[:-1]
     noted = RouteFormat.of(model.config.mixture).opened(output.routes)
-    free, told = (forward(model, ids, choose)[len(PROMPT) - 1 :] for choose in (freely, Replayed(noted)))
+    free, replayed = (forward(model, ids, choose)[len(PROMPT) - 1 :] for choose in (freely, Replayed(noted)))
     assert own_routes(model, ids) != output.routes
-    assert (free - told).abs().max() > 0.1
+    assert (free - replayed).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("rows", EVERY)
-def test_a_later_turn_knows_the_routes_of_what_it_finds_in_the_cache(theirs: Reference, rows: Rows) -> None:
+def test_later_turn_has_the_routes_of_cached_tokens(theirs: Reference, rows: Rows) -> None:
     engine = engine_of(theirs.folder, rows)
     engine.submit(asks(1, new=20))
     first = finish(engine)["0"]
@@ -115,7 +115,7 @@ def test_a_later_turn_knows_the_routes_of_what_it_finds_in_the_cache(theirs: Ref
 
 @pytest.mark.parametrize("rows", EVERY)
 def test_scarce_memory_loses_no_route(theirs: Reference, rows: Rows) -> None:
-    """Sequences give their blocks back in the middle and are computed again."""
+    """Sequences are preempted in the middle and computed again."""
     engine = engine_of(theirs.folder, rows, max_batch=6, kv_tokens=12 * 16)
     preempted = count_preempted(engine)
     engine.submit([ask(str(i), (4 + i, 5, 6), temperature=1.0, new=60, seed=i) for i in range(6)])
@@ -126,24 +126,22 @@ def test_scarce_memory_loses_no_route(theirs: Reference, rows: Rows) -> None:
 
 
 def count_preempted(engine: TorchRolloutEngine) -> list[str]:
-    found: list[str] = []
+    preempted: list[str] = []
     schedule = engine._scheduler.schedule
 
     def counting() -> object:
         plan = schedule()
-        found.extend(each.live.sequence_id for each in plan.preempted)
+        preempted.extend(each.live.sequence_id for each in plan.preempted)
         return plan
 
     engine._scheduler.schedule = counting  # type: ignore[assignment, method-assign]
-    return found
+    return preempted
 
 
 @pytest.mark.parametrize("with_kv", [True, False])
 @pytest.mark.parametrize("steps", [1, 2, 9])
-def test_routes_move_with_their_sequence_with_and_without_its_cache(
-    theirs: Reference, with_kv: bool, steps: int
-) -> None:
-    """Also of a prompt that was read by half. Who shares what came along knows its routes, too."""
+def test_routes_move_with_a_sequence_with_or_without_cache(theirs: Reference, with_kv: bool, steps: int) -> None:
+    """Also for a half-prefilled prompt. A sequence that shares imported pages has their routes too."""
     source, host = engine_of(theirs.folder), engine_of(theirs.folder, "paged")
     source.submit(asks(2))
     for _ in range(steps):
@@ -155,8 +153,8 @@ def test_routes_move_with_their_sequence_with_and_without_its_cache(
         assert_all_noted(theirs.folder, PROMPT, outputs[name])
 
 
-def test_a_token_that_is_computed_again_by_other_weights_keeps_its_first_route(theirs: Reference) -> None:
-    """Its log-prob is of them: a sequence that is interrupted, moved without its cache and read by newer weights."""
+def test_recomputed_token_keeps_its_first_route(theirs: Reference) -> None:
+    """Its log-prob came from that route: the sequence is moved without its cache and read by newer weights."""
     weights, _ = perturbed(theirs, version=1)
     source, host = engine_of(theirs.folder), engine_of(theirs.folder)
     source.submit(asks(1))
@@ -177,8 +175,8 @@ def test_a_token_that_is_computed_again_by_other_weights_keeps_its_first_route(t
     assert output.routes[num_old * size :] == by_new[num_old * size :]
 
 
-def test_pages_without_routes_are_marked_and_cost_no_more_than_these(theirs: Reference) -> None:
-    """From an engine that notes none. What is computed here is known again."""
+def test_pages_without_routes_are_marked_unknown(theirs: Reference) -> None:
+    """Pages from an engine that records no routes. Tokens computed here have routes again."""
     source, host = engine_of(theirs.folder), engine_of(theirs.folder)
     source.submit(asks(1))
     for _ in range(6):
@@ -193,7 +191,7 @@ def test_pages_without_routes_are_marked_and_cost_no_more_than_these(theirs: Ref
     assert not is_known_T[:num_brought].any() and is_known_T[num_brought:].all()
 
 
-def test_what_was_aborted_has_its_routes_and_a_dense_model_has_none(theirs: Reference, tmp_path: Path) -> None:
+def test_aborted_sequence_has_routes_and_dense_model_none(theirs: Reference, tmp_path: Path) -> None:
     engine = engine_of(theirs.folder)
     engine.submit(asks(1))
     for _ in range(6):

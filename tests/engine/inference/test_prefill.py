@@ -1,4 +1,4 @@
-"""Chunks that are one call of a GPU's kernel attend to what chunks in rectangles do."""
+"""Chunks packed into one call of a GPU's kernel attend to the same tokens as chunks in rectangles."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ PROMPTS = [(5, 6, 7), (8,), tuple(range(4, 60)), (20,) * 19, tuple(range(4, 64))
 def sequence_by_sequence(
     q_THE: Tensor, k_cKE: Tensor, v_cKE: Tensor, starts: Tensor, context_starts: Tensor, *longest: int, **asked: Any
 ) -> Tensor:
-    """What `varlen_attn` is documented to do: the last query sees all of its keys."""
+    """The documented behaviour of `varlen_attn`: the last query sees all keys."""
     assert starts.dtype == context_starts.dtype == torch.int32
     assert asked["enable_gqa"] == (q_THE.shape[1] != k_cKE.shape[1])
     bounds, mixed = list(zip(starts.tolist(), context_starts.tolist(), strict=True)), []
@@ -54,10 +54,10 @@ def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.long_except("qwen3-24", "qwen3-1000", "qwen3-windows-24", "qwen3-windows-1000")
 @pytest.mark.parametrize("prefill_tokens", [16, 24, 1_000])
-def test_chunks_in_one_call_lead_to_the_same_words(
+def test_packed_chunks_lead_to_the_same_tokens(
     theirs: Reference, prefill_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prompt in one chunk or in many, beside whole ones, after what is shared."""
+    """A prompt in one chunk or in many, next to whole prompts, after shared blocks."""
     made: list[PackedChunks] = []
 
     def packed(chunks: list[Chunk], store: PageStore, *, max_positions: int, device: str) -> PackedChunks:
@@ -76,7 +76,7 @@ def test_chunks_in_one_call_lead_to_the_same_words(
 
 
 class PagesOnAGpu:
-    """Of a GPU that only says it is there, which PageStore's own memory cannot be on."""
+    """The pages of a fake GPU, on which PageStore itself cannot allocate memory."""
 
     dtype, windows = torch.bfloat16, (None, 7)
 
@@ -95,14 +95,14 @@ class PagesOnAGpu:
 
 
 def two_chunks() -> list[Chunk]:
-    """One of a sequence that was begun, and one that is whole."""
+    """A later chunk of a sequence, and a whole sequence."""
     tables = [BlockTable(tokens=list(range(40)), blocks=[2, 0, 5]), BlockTable(tokens=list(range(20)), blocks=[1, 3])]
     lives: list[Any] = [SimpleNamespace(table=each, tokens=each.tokens) for each in tables]
     return [Chunk(live=lives[0], start=16, end=40), Chunk(live=lives[1], start=0, end=19)]
 
 
-def test_torchs_own_kernel_takes_what_it_is_given() -> None:
-    """On a GPU that only says it is there: names, types and shapes are checked, nothing is computed."""
+def test_torchs_kernel_accepts_the_arguments() -> None:
+    """On a fake GPU: names, types and shapes are checked, nothing is computed."""
     store: Any = PagesOnAGpu()
     with FakeTensorMode():
         chunks = chunk_batch(two_chunks(), store, max_positions=256, device="cuda")

@@ -1,4 +1,4 @@
-"""Rows and blocks: first come first served, nothing held twice or lost, and all end however scarce blocks are."""
+"""Rows and blocks: first come first served, no block held twice or lost, and all end however scarce blocks are."""
 
 from collections import Counter
 
@@ -66,11 +66,11 @@ def test_waiting_sequences_start_in_order_as_rows_become_free() -> None:
 
 
 @given(st.integers(1, 12), st.data())
-def test_the_moves_that_close_gaps_carry_every_survivor_to_its_row(num_rows: int, data: st.DataObject) -> None:
+def test_moves_that_close_gaps_keep_every_remaining_row(num_rows: int, data: st.DataObject) -> None:
     scheduler = scheduler_of(num_rows)
     scheduler.submit([live(str(i)) for i in range(num_rows)])
     scheduler.schedule()
-    cache = names(scheduler)  # what a cache's rows hold
+    cache = names(scheduler)  # contents of the cache's rows
     ended = data.draw(st.sets(st.integers(0, num_rows - 1)))
     for move in scheduler.retire(sorted(ended)):
         cache[move.target] = cache[move.source]
@@ -78,7 +78,7 @@ def test_the_moves_that_close_gaps_carry_every_survivor_to_its_row(num_rows: int
     assert set(names(scheduler)) == {str(i) for i in range(num_rows)} - {str(i) for i in ended}
 
 
-def test_refuses_an_id_in_flight_and_takes_none_of_that_call() -> None:
+def test_submit_with_an_id_in_flight_takes_none() -> None:
     scheduler = scheduler_of(2)
     scheduler.submit([live("a")])
     for ids in (["b", "a"], ["c", "c"]):
@@ -90,7 +90,7 @@ def test_refuses_an_id_in_flight_and_takes_none_of_that_call() -> None:
     scheduler.submit([live("a")])  # free again once it has ended
 
 
-def test_a_long_prompt_is_read_in_by_bounded_chunks_and_a_later_one_comes_after_it() -> None:
+def test_long_prompt_is_prefilled_in_chunks_before_later_ones() -> None:
     scheduler = scheduler_of(3, prefill_tokens=8)
     scheduler.submit([live("long", tuple(range(30))), live("short", (90, 91, 92))])
     seen = []
@@ -100,7 +100,7 @@ def test_a_long_prompt_is_read_in_by_bounded_chunks_and_a_later_one_comes_after_
     assert names(scheduler) == ["long", "short"]
 
 
-def test_samples_of_one_prompt_read_in_together_only_what_they_do_not_share() -> None:
+def test_samples_of_one_prompt_prefill_shared_tokens_once() -> None:
     scheduler = scheduler_of(3)
     scheduler.submit([live(name, tuple(range(11))) for name in "abc"])
     plan = scheduler.schedule()
@@ -111,7 +111,7 @@ def test_samples_of_one_prompt_read_in_together_only_what_they_do_not_share() ->
     assert all(blocks[:2] == first[:2] and blocks[2] != first[2] for blocks in others)
 
 
-def test_a_later_sample_copies_from_one_that_still_has_its_row_and_reads_in_when_none_has() -> None:
+def test_later_sample_copies_from_a_row_or_else_prefills() -> None:
     scheduler = scheduler_of(2)
     scheduler.submit([live(name, (1, 2, 3)) for name in "abcd"])
     scheduler.schedule()
@@ -123,7 +123,7 @@ def test_a_later_sample_copies_from_one_that_still_has_its_row_and_reads_in_when
     assert not plan.copied and [each.live.sequence_id for each in plan.chunks] == ["d"]
 
 
-def test_nothing_is_copied_from_what_other_weights_computed() -> None:
+def test_nothing_is_copied_from_blocks_of_other_weights() -> None:
     scheduler = scheduler_of(2)
     scheduler.submit([live("a", (1, 2, 3))])
     scheduler.schedule()
@@ -133,7 +133,7 @@ def test_nothing_is_copied_from_what_other_weights_computed() -> None:
     assert not plan.copied and [each.live.sequence_id for each in plan.chunks] == ["b"]
 
 
-def test_who_shares_reads_in_itself_what_the_first_left_unread() -> None:
+def test_sharing_sequence_prefills_tokens_the_first_left() -> None:
     scheduler = scheduler_of(3, prefill_tokens=8)
     scheduler.submit([live(name, tuple(range(20))) for name in "ab"])
     (chunk,) = scheduler.schedule().chunks
@@ -141,7 +141,7 @@ def test_who_shares_reads_in_itself_what_the_first_left_unread() -> None:
     assert [(each.live.sequence_id, each.start, each.end) for each in scheduler.schedule().chunks] == [("b", 8, 16)]
 
 
-def test_without_a_block_the_youngest_gives_way_and_goes_first_when_there_is_room() -> None:
+def test_youngest_is_preempted_and_readmitted_first() -> None:
     scheduler = scheduler_of(3, num_blocks=7)
     scheduler.submit([live(name, (i, i, i), new=9) for i, name in enumerate("abcd")])
     while not scheduler.schedule().preempted:
@@ -173,10 +173,10 @@ def test_equal_prefixes_share_blocks_and_others_do_not() -> None:
 def test_the_block_that_the_last_token_fills_is_never_shared() -> None:
     blocks = blocks_of(20)
     first, second = table_of(blocks, [1, 2, 3, 4]), table_of(blocks, [1, 2, 3, 4])
-    assert first.blocks != second.blocks  # both write their fourth token when they decode it
+    assert first.blocks != second.blocks  # both write their fourth token when they decode it, so they need own blocks
 
 
-def test_blocks_of_an_ended_sequence_are_found_by_the_next_turn_until_they_are_needed() -> None:
+def test_blocks_of_an_ended_sequence_are_reused_until_evicted() -> None:
     blocks = blocks_of(4)
     ended = table_of(blocks, [1, 2, 3, 4, 5, 6])
     ended.tokens += [7, 8, 9]
@@ -195,7 +195,7 @@ def test_blocks_of_an_ended_sequence_are_found_by_the_next_turn_until_they_are_n
     assert blocks.num_computed(table_of(blocks, [1, 2, 3, 4, 5, 6, 7, 8, 20], computed=False)) == 0
 
 
-def test_the_longest_unused_goes_first() -> None:
+def test_least_recently_used_block_is_evicted_first() -> None:
     blocks = blocks_of(4)
     for first in (10, 20, 30):
         blocks.release(table_of(blocks, [first] * 5))
@@ -206,7 +206,7 @@ def test_the_longest_unused_goes_first() -> None:
     assert blocks.num_computed(table_of(blocks, [20] * 5, computed=False)) == 0
 
 
-def test_after_new_weights_nothing_from_before_is_found() -> None:
+def test_blocks_of_old_weights_are_never_found() -> None:
     blocks = blocks_of(20)
     kept, running = table_of(blocks, [1] * 9), table_of(blocks, [2] * 9)
     blocks.release(kept)
@@ -217,13 +217,13 @@ def test_after_new_weights_nothing_from_before_is_found() -> None:
     assert blocks.num_held == 3 + 3 + 3
 
 
-def test_what_was_never_computed_is_not_kept() -> None:
+def test_block_never_computed_is_not_kept() -> None:
     blocks = blocks_of(20)
     blocks.release(table_of(blocks, [1] * 9, computed=False))
     assert blocks.num_computed(table_of(blocks, [1] * 9, computed=False)) == 0
 
 
-def test_memory_grows_only_for_what_is_held() -> None:
+def test_memory_grows_only_for_held_blocks() -> None:
     blocks = blocks_of(1_000, num_backed=4)
     for token in range(50):
         blocks.release(table_of(blocks, [token] * 9))
@@ -234,7 +234,7 @@ def test_memory_grows_only_for_what_is_held() -> None:
 
 
 class Blocks(RuleBasedStateMachine):
-    """Against a model that only counts who holds what."""
+    """Compares with a model that only counts which table holds which block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ class Blocks(RuleBasedStateMachine):
 
 
 class Sequences(RuleBasedStateMachine):
-    """A scheduler whose sequences say anything for as long as they like, on far too few blocks."""
+    """A scheduler whose sequences have random tokens and lengths, with far too few blocks."""
 
     num_blocks = 9
 

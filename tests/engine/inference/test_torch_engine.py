@@ -1,4 +1,4 @@
-"""What the torch engine adds to the port's promises (engine conformance): shared prefixes, bounded chunks, scarce
+"""Properties of the torch engine beyond the port's (engine conformance): shared prefixes, bounded chunks, scarce
 memory, moved caches, and the layouts of Llama, Qwen2 and Qwen3."""
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from tests.engine.products import in_pairs
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPTS = [(5, 6, 7), (8,), tuple(range(9, 50)), (4, 30, 31, 12), (11, 12), (20,) * 19]
-LOGPROB_BOUND = 5e-5  # float32, other order of sums: rollout decodes token by token, the trainer sees whole sequences
+LOGPROB_BOUND = 5e-5  # float32 sums in another order: rollout decodes token by token, the trainer whole sequences
 MOVED_BOUND = 1e-5
 
 GetModel = Callable[..., Reference]
@@ -117,8 +117,8 @@ def test_log_probs_agree_with_the_trainers_forward(model: GetModel) -> None:
 
 
 @pytest.mark.long
-def test_many_short_and_a_few_long_answers_say_the_same_as_alone(model: GetModel) -> None:
-    """Rows come and go at every length while the window slides and grows."""
+def test_short_and_long_answers_in_a_batch_match_those_alone(model: GetModel) -> None:
+    """Rows join and leave at every length while the window moves and grows."""
     folder = model().folder
     requests = [ask(str(i), PROMPTS[i % 6], temperature=1.0, new=200 if i % 9 == 0 else 3, seed=i) for i in range(40)]
     by_rows: list[dict[str, SequenceOutput]] = []
@@ -135,7 +135,7 @@ def test_many_short_and_a_few_long_answers_say_the_same_as_alone(model: GetModel
 
 
 @pytest.mark.parametrize("worth_bytes", [0, bands.WORTH_BYTES, 2**60])
-def test_rows_that_outgrow_their_band_say_the_same_as_alone(
+def test_rows_that_outgrow_their_band_match_those_alone(
     model: GetModel, worth_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = model().folder
@@ -153,7 +153,7 @@ def test_rows_that_outgrow_their_band_say_the_same_as_alone(
         assert output.logprobs == pytest.approx(expected[name].logprobs, abs=LOGPROB_BOUND)
 
 
-def test_rows_that_cut_nothing_off_draw_the_same_beside_one_that_does(model: GetModel) -> None:
+def test_rows_without_cuts_draw_the_same_next_to_one_with_cuts(model: GetModel) -> None:
     folder = model().folder
     engine = engine_of(folder)
     engine.submit([*sampled(4, PROMPTS[0]), ask("cut", PROMPTS[0], temperature=1.0, top_p=0.5), ask("greedy", (9,))])
@@ -168,7 +168,7 @@ def test_a_seed_of_any_size_is_accepted(model: GetModel) -> None:
     assert big.token_ids == answer(engine, ask("a", PROMPTS[0], temperature=1.0, seed=-1)).token_ids
 
 
-def test_weights_that_are_no_numbers_leave_nothing_behind_once_good_ones_are_back(model: GetModel) -> None:
+def test_nan_weights_leave_no_trace_after_good_weights(model: GetModel) -> None:
     base = model()
     weights, _ = perturbed(base, version=1)
     broken = replace(weights, buffer=memoryview(b"\xff" * len(weights.buffer)))
@@ -189,7 +189,7 @@ def test_weights_that_are_no_numbers_leave_nothing_behind_once_good_ones_are_bac
 
 @pytest.mark.parametrize("rows", ["window", "paged"])
 def test_samples_of_one_prompt_compute_and_hold_it_once(model: GetModel, rows: Literal["window", "paged"]) -> None:
-    folder, prompt = model().folder, tuple(range(4, 60))  # 55 tokens to read in, of which 48 fill three blocks
+    folder, prompt = model().folder, tuple(range(4, 60))  # 55 tokens to prefill, of which 48 fill three blocks
     engine = engine_of(folder, layout=rows)
     engine.submit(sampled(8, prompt))
     engine.step()
@@ -213,7 +213,7 @@ def test_a_later_turn_computes_only_what_is_new(model: GetModel, rows: Literal["
     assert second.token_ids == base.greedy(turn, 24)
 
 
-def test_new_weights_compute_every_prompt_anew(model: GetModel) -> None:
+def test_every_prompt_is_recomputed_after_new_weights(model: GetModel) -> None:
     base = model()
     weights, changed = perturbed(base, version=1)
     engine = engine_of(base.folder)
@@ -221,7 +221,9 @@ def test_new_weights_compute_every_prompt_anew(model: GetModel) -> None:
     step_until(engine, "a", 4)
     engine.install(weights)
     before = engine.view().num_prefilled
-    engine.submit([ask("new", PROMPTS[2])])  # the same prompt as of those that run on, on their old keys and values
+    engine.submit(
+        [ask("new", PROMPTS[2])]
+    )  # the same prompt as running sequences, which keep their old keys and values
     assert finish(engine)["new"].token_ids == changed.greedy(PROMPTS[2], 24)
     assert engine.view().num_prefilled - before == len(PROMPTS[2]) - 1
 
@@ -230,7 +232,7 @@ def test_new_weights_compute_every_prompt_anew(model: GetModel) -> None:
 
 
 @pytest.mark.parametrize("rows", ["window", "paged"])
-def test_a_long_prompt_is_read_in_by_bounded_chunks_while_the_others_go_on(
+def test_long_prompt_is_prefilled_in_chunks_while_others_decode(
     model: GetModel, rows: Literal["window", "paged"]
 ) -> None:
     base = model()
@@ -252,7 +254,7 @@ def test_a_long_prompt_is_read_in_by_bounded_chunks_while_the_others_go_on(
 
 
 @pytest.mark.parametrize("rows", ["window", "paged"])
-def test_all_end_and_say_the_same_when_memory_is_scarce(model: GetModel, rows: Literal["window", "paged"]) -> None:
+def test_answers_are_the_same_when_memory_is_scarce(model: GetModel, rows: Literal["window", "paged"]) -> None:
     folder = model().folder
     requests = [ask(str(i), PROMPTS[i % 6], temperature=1.0, new=60, seed=i) for i in range(24)]
     ample, scarce = engine_of(folder), engine_of(folder, kv_tokens=160, layout=rows)
@@ -263,18 +265,18 @@ def test_all_end_and_say_the_same_when_memory_is_scarce(model: GetModel, rows: L
         assert output.token_ids == expected[name].token_ids
         assert output.logprobs == pytest.approx(expected[name].logprobs, abs=LOGPROB_BOUND)
         assert output.reason == expected[name].reason
-    assert scarce.view().num_prefilled > ample.view().num_prefilled  # some were put back and computed again
+    assert scarce.view().num_prefilled > ample.view().num_prefilled  # some were preempted and computed again
     assert scarce.view().kv_used == 0.0
 
 
-def test_what_can_never_fit_the_cache_is_refused(model: GetModel) -> None:
+def test_request_too_large_for_the_cache_is_refused(model: GetModel) -> None:
     engine = engine_of(model().folder, kv_tokens=64)
     with pytest.raises(ValueError, match="kv_tokens"):
         engine.submit([ask("a", (5,) * 40, new=25)])
     assert answer(engine, ask("a", (5,) * 40, new=24)).token_ids
 
 
-def test_memory_that_nobody_asked_for_is_not_taken(model: GetModel) -> None:
+def test_unused_memory_is_not_allocated(model: GetModel) -> None:
     engine = engine_of(model().folder, max_batch=64)
     for turn in range(20):
         engine.submit(sampled(4, (turn + 4, 5, 6)))
@@ -286,7 +288,7 @@ def test_memory_that_nobody_asked_for_is_not_taken(model: GetModel) -> None:
 
 
 @pytest.mark.parametrize(("rows", "temperature", "with_kv"), in_pairs(["window", "paged"], [0.0, 1.0], [True, False]))
-def test_a_group_moves_in_the_middle_and_says_what_it_would_have_said(
+def test_group_moved_in_the_middle_gives_the_same_answers(
     model: GetModel, temperature: float, with_kv: bool, rows: Literal["window", "paged"]
 ) -> None:
     base = model()
@@ -307,7 +309,7 @@ def test_a_group_moves_in_the_middle_and_says_what_it_would_have_said(
         assert outputs[name].logprobs == pytest.approx(whole.logprobs, abs=MOVED_BOUND)
 
 
-def test_what_moves_with_its_cache_may_be_shared_where_it_comes_to(model: GetModel) -> None:
+def test_imported_pages_can_be_shared(model: GetModel) -> None:
     base = model()
     first, second = engine_of(base.folder), engine_of(base.folder)
     first.submit([ask("a", PROMPTS[2])])
@@ -340,17 +342,17 @@ def test_a_cache_of_two_versions_moves_but_is_not_shared(model: GetModel) -> Non
 
 
 @pytest.mark.parametrize("change", [{"layout": "another engine's"}, {"version": 5}])
-def test_pages_of_another_layout_or_version_are_computed_anew(model: GetModel, change: dict[str, Any]) -> None:
+def test_pages_of_another_layout_or_version_are_recomputed(model: GetModel, change: dict[str, Any]) -> None:
     base = model()
     first, second = engine_of(base.folder), engine_of(base.folder)
     first.submit([ask("a", PROMPTS[2])])
-    said = step_until(first, "a", 3)
+    num_tokens = step_until(first, "a", 3)
     (moved,) = first.export(["a"], leave=True, with_kv=True)
     assert moved.progress is not None and moved.progress.kv is not None
     pages = replace(moved.progress.kv, **change, data=memoryview(b"nothing of use"))
     second.submit([replace(moved, progress=replace(moved.progress, kv=pages))])
     assert finish(second)["a"].token_ids == base.greedy(PROMPTS[2], 24)
-    assert second.view().num_prefilled == len(PROMPTS[2]) + said - 1
+    assert second.view().num_prefilled == len(PROMPTS[2]) + num_tokens - 1
 
 
 def test_torn_pages_are_refused(model: GetModel) -> None:
@@ -365,7 +367,7 @@ def test_torn_pages_are_refused(model: GetModel) -> None:
     assert not engine.view().num_waiting
 
 
-def test_new_weights_drop_pages_that_wait_to_be_taken_in(model: GetModel) -> None:
+def test_new_weights_drop_pages_not_yet_imported(model: GetModel) -> None:
     base = model()
     weights, changed = perturbed(base, version=1)
     first, second = engine_of(base.folder), engine_of(base.folder)
@@ -380,7 +382,7 @@ def test_new_weights_drop_pages_that_wait_to_be_taken_in(model: GetModel) -> Non
     assert output.token_ids == first_token + changed.greedy((*PROMPTS[2], *first_token), 23)
 
 
-def test_a_half_read_prompt_moves_with_what_was_read(model: GetModel) -> None:
+def test_half_prefilled_prompt_moves_with_its_pages(model: GetModel) -> None:
     base = model()
     first, second = engine_of(base.folder, prefill_tokens=16), engine_of(base.folder)
     first.submit([ask("a", PROMPTS[2])])
@@ -392,7 +394,7 @@ def test_a_half_read_prompt_moves_with_what_was_read(model: GetModel) -> None:
     assert second.view().num_prefilled == len(PROMPTS[2]) - 1 - 16
 
 
-def test_a_stop_string_that_began_before_a_move_is_found_after_it(model: GetModel) -> None:
+def test_stop_string_across_a_move_is_found(model: GetModel) -> None:
     base = model()
     first, second = engine_of(base.folder), engine_of(base.folder)
     whole = base.greedy(PROMPTS[2], 24)
@@ -405,7 +407,7 @@ def test_a_stop_string_that_began_before_a_move_is_found_after_it(model: GetMode
     assert finish(second)["a"].token_ids == whole[:6]
 
 
-def test_an_empty_engine_takes_nothing_before_its_first_version_and_then_says_what_any_other_does(
+def test_empty_engine_refuses_requests_until_its_first_version(
     model: GetModel,
 ) -> None:
     base = model()
@@ -417,7 +419,7 @@ def test_an_empty_engine_takes_nothing_before_its_first_version_and_then_says_wh
 
 
 def test_an_adapter_is_a_version_of_an_empty_engine_too(model: GetModel) -> None:
-    """Which then reads the base that the adapter is added to."""
+    """The engine then reads the base to which the adapter is added."""
     base = model()
     weights, merged = adapted(base, version=1)
     empty = engine_of(base.folder, begins_empty=True)

@@ -1,5 +1,5 @@
-"""The torch engine keeps every promise of the rollout port, in both kinds of decode rows; in those of a GPU on one,
-where there is one."""
+"""The torch engine conforms to the rollout port with both kinds of decode rows; a GPU's rows run on a GPU if there is
+one."""
 
 from pathlib import Path
 from typing import ClassVar, Literal

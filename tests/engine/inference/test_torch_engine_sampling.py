@@ -1,4 +1,4 @@
-"""Draws follow the distribution that was asked for, log-probs the whole one; stop strings are found in time."""
+"""Draws follow the requested distribution, log-probs the whole one; stop strings are found in time."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_each_row_is_drawn_by_its_own_parameters() -> None:
     assert logprobs_B.tolist() == pytest.approx([float(each) for each in (own[4], at_two[0], at_two[4], own[4])])
 
 
-def test_uniforms_are_even_and_unlike_their_neighbours() -> None:
+def test_uniforms_are_even_and_uncorrelated() -> None:
     seeds, positions = torch.arange(300).repeat_interleave(300), torch.arange(300).repeat(300)
     grid = uniforms(seeds, positions).view(300, 300)
     assert grid.min() >= 0.0 and grid.max() < 1.0
@@ -72,7 +72,7 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def bytewise() -> Tokenizer:
-    """A token a byte, as the smallest tokens of GPT-2, Llama 3 and Qwen: a letter can take four of them."""
+    """A token a byte, like the smallest tokens of GPT-2, Llama 3 and Qwen: a character takes up to four of them."""
     raw = RawTokenizer(models.WordLevel({letter: index for index, letter in enumerate(BYTES)}, unk_token=BYTES[0]))
     raw.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), pre_tokenizers.Split("", "isolated")]
@@ -82,7 +82,7 @@ def bytewise() -> Tokenizer:
 
 
 def metaspaced() -> Tokenizer:
-    """As SentencePiece: a word's space is in its first token, and the text's first is not there."""
+    """Like SentencePiece: a word's space is in its first token, and the text's first space is dropped."""
     words = ["▁", "▁a", "▁b", "a", "b", "ab", "▁ab", "c"]
     raw = RawTokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="▁"))
     raw.decoder = decoders.Metaspace()
@@ -90,7 +90,7 @@ def metaspaced() -> Tokenizer:
 
 
 def first_completing(tokenizer: Tokenizer, stop: tuple[str, ...], ids: list[int]) -> int | None:
-    """By definition: the shortest answer whose text has one."""
+    """By definition: the shortest answer whose text contains a stop string."""
     return next((n for n in range(1, len(ids) + 1) if any(one in tokenizer.decode(ids[:n]) for one in stop)), None)
 
 
@@ -109,7 +109,7 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(ids: list[int],
 
 
 @given(st.text("aé→😀 ", max_size=12), st.sampled_from(["a", "é", "→a", "😀", "é→", " 😀 ", "aé→😀"]))
-def test_letters_of_several_tokens_are_seen_when_they_are_whole(text: str, stop: str) -> None:
+def test_characters_of_several_tokens_are_decoded_when_complete(text: str, stop: str) -> None:
     tokenizer = bytewise()
     ids = tokenizer.encode(text)
     assert len(ids) == len(text.encode())
@@ -118,14 +118,14 @@ def test_letters_of_several_tokens_are_seen_when_they_are_whole(text: str, stop:
     assert found == (None if at < 0 else len(text[: at + len(stop)].encode()))
 
 
-def test_bytes_that_are_no_letter_do_not_blind_the_watcher() -> None:
+def test_stop_string_after_undecodable_bytes_is_found() -> None:
     tokenizer = bytewise()
     never_whole = tokenizer.encode("é")[:1] * 100
     assert found_by_watching(tokenizer, ("stop",), [*never_whole, *tokenizer.encode("a stop.")]) == 106
 
 
 def test_an_even_chance_is_never_certain() -> None:
-    """The largest uniform must still fall inside of the distribution."""
+    """The largest uniform must still be inside the distribution."""
     largest = torch.tensor([1.0 - 2.0**-40], dtype=torch.float64)
     for size in (2, 131, 151_936):
         tokens_B, logprobs_B = sample_tokens(
@@ -151,8 +151,8 @@ def test_drawing_by_stretches_draws_the_same(size: int) -> None:
         assert torch.equal(plain[0], by_stretches[0]) and torch.equal(plain[1], by_stretches[1])
 
 
-def test_by_stretches_what_has_no_mass_is_never_drawn() -> None:
-    """Where sums round: masses from one to the smallest, in any order."""
+def test_draw_by_stretches_never_draws_zero_probability() -> None:
+    """Where sums are rounded: masses from one to the smallest, in any order."""
     generator = torch.Generator().manual_seed(0)
     logits_BV = -60 * torch.rand(4_000, 300, generator=generator)
     logits_BV[:, 255:] = -math.inf

@@ -1,4 +1,4 @@
-"""The rollout engine that is vLLM: its tests run in vLLM's own environment; how that is found is tested here.
+"""The vLLM rollout engine: runs its tests in vLLM's own environment, and tests the search for that environment.
 
 Invariants:
 - each test function and test class of `tests/vllm` is one test here, so the suite can retry it alone;
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tests" / "vllm"
 WITHIN_S = 840.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""Two threads wait for each other, spinning, over matrices as small as those of these tests: three times the work."""
+"""With matrices as small as in these tests, two threads mostly spin and wait for each other: three times the work."""
 
 
 def _names() -> Iterator[str]:
@@ -38,7 +38,7 @@ def _names() -> Iterator[str]:
 def outcomes(
     vllm_python: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """For each selected test: one text per case, empty if the case passed, else its traceback."""
+    """For each selected test one text per case: empty if the case passed, otherwise its traceback."""
     chosen: list[Any] = [item for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
     wanted = [item.callspec.params["name"] for item in chosen]
     file = tmp_path_factory.mktemp("vllm") / "outcomes.xml"
@@ -77,7 +77,7 @@ def test_vllm_passes_in_its_own_environment(name: str, outcomes: dict[str, list[
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A copy of Laminar whose environment for vLLM is finished; the interpreter in it."""
+    """The interpreter of a copy of Laminar with a finished vLLM environment."""
     python = tmp_path / ".laminar" / "vllm" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
@@ -89,19 +89,17 @@ def test_the_copys_own_environment_is_found(own: Path, tmp_path: Path) -> None:
     assert find_vllm_python("", root=tmp_path) == own
 
 
-def test_what_the_operator_named_comes_first(own: Path, tmp_path: Path) -> None:
+def test_interpreter_named_by_the_operator_comes_first(own: Path, tmp_path: Path) -> None:
     assert find_vllm_python(sys.executable, root=tmp_path) == Path(sys.executable)
 
 
 @pytest.mark.parametrize("named", ["python3", "/nowhere/python"])
-def test_a_named_interpreter_that_is_none_is_refused_even_where_there_is_another(
-    own: Path, tmp_path: Path, named: str
-) -> None:
+def test_named_path_without_interpreter_is_refused(own: Path, tmp_path: Path, named: str) -> None:
     with pytest.raises(ValueError, match=f"LAMINAR_VLLM_PYTHON: .*{named}"):
         find_vllm_python(named, root=tmp_path)
 
 
-def test_an_unfinished_environment_does_not_count_and_the_command_is_told(own: Path, tmp_path: Path) -> None:
+def test_unfinished_environment_is_refused_with_the_command(own: Path, tmp_path: Path) -> None:
     (own.parent.parent / "laminar-stamp.json").unlink()
     with pytest.raises(ValueError, match="`make vllm`"):
         find_vllm_python("", root=tmp_path)
@@ -110,7 +108,7 @@ def test_an_unfinished_environment_does_not_count_and_the_command_is_told(own: P
 def test_a_mere_folder_called_vllm_is_not_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vllm").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ValueError, match="none is here"):
+    with pytest.raises(ValueError, match="none was found"):
         find_vllm_python("", root=tmp_path)
 
 

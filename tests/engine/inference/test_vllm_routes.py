@@ -1,4 +1,4 @@
-"""Routes as vLLM tells them are routes as the torch engine notes them and a trainer chooses them again."""
+"""vLLM's routes are converted to the form that the torch engine records and a trainer replays."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from tests.engine.inference.rollout_engine_builders import make_model
 PROMPT_TOKENS = 5
 
 
-def test_what_is_told_with_each_token_adds_up_to_the_routes_of_all_that_were_read(tmp_path: Path) -> None:
+def test_routes_of_vllms_tokens_add_up_to_all_tokens_read(tmp_path: Path) -> None:
     make_model(tmp_path, layout="qwen3_moe")  # the second of three layers is dense
     routes = NotedRoutes.of(tmp_path, is_noting=True)
-    told_PNk = torch.randint(0, 6, (PROMPT_TOKENS + 3, 3, 2), dtype=torch.uint8)
-    known = routes.packed(told_PNk[:PROMPT_TOKENS].numpy())
+    routes_PNk = torch.randint(0, 6, (PROMPT_TOKENS + 3, 3, 2), dtype=torch.uint8)
+    known = routes.packed(routes_PNk[:PROMPT_TOKENS].numpy())
     assert routes.num_known(known) == PROMPT_TOKENS
-    for at in range(PROMPT_TOKENS, len(told_PNk)):
-        known += routes.packed(told_PNk[at : at + 1].numpy())
+    for at in range(PROMPT_TOKENS, len(routes_PNk)):
+        known += routes.packed(routes_PNk[at : at + 1].numpy())
     opened = RouteFormat.of(read_config(tmp_path).mixture).opened(known)
-    assert torch.equal(opened, told_PNk[:, [0, 2]])
+    assert torch.equal(opened, routes_PNk[:, [0, 2]])
 
 
-def test_where_nobody_notes_them_and_of_a_dense_model_there_are_none(tmp_path: Path) -> None:
+def test_no_routes_without_recording_or_for_a_dense_model(tmp_path: Path) -> None:
     make_model(tmp_path, layout="qwen3_moe")
     assert NotedRoutes.of(tmp_path, is_noting=False).token_bytes == 0
     assert NotedRoutes(None).num_known(b"") == 0

@@ -1,4 +1,4 @@
-"""Models with sliding windows say what transformers says, in either kind of rows, however their prompts are read in."""
+"""Models with sliding windows match transformers, in either kind of rows and with any prefill."""
 
 from pathlib import Path
 from typing import Literal
@@ -34,7 +34,7 @@ def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 )
 @pytest.mark.parametrize("rows", ["window", "paged"])
 @pytest.mark.parametrize("prefill_tokens", [WINDOW - 2, 24, 1_000])
-def test_greedy_output_is_that_of_transformers_before_and_after_a_swap(
+def test_greedy_output_matches_transformers_across_a_swap(
     theirs: Reference, rows: Literal["window", "paged"], prefill_tokens: int
 ) -> None:
     engine = TorchRolloutEngine(theirs.folder, max_batch=4, device="cpu", layout=rows, prefill_tokens=prefill_tokens)
@@ -48,8 +48,8 @@ def test_greedy_output_is_that_of_transformers_before_and_after_a_swap(
             assert outputs[str(i)].token_ids == theirs.greedy(prompt, 30)
 
 
-def test_a_window_changes_what_is_said(tmp_path: Path) -> None:
-    """Else the tests above would prove nothing."""
+def test_window_changes_the_output(tmp_path: Path) -> None:
+    """Otherwise the tests above would prove nothing."""
     windowed = make_family(tmp_path, "mistral-windows")
     config = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace(f'"sliding_window": {WINDOW}', '"sliding_window": null'))

@@ -1,4 +1,4 @@
-"""Log lines become facts: each once, bounded, and what was left out is counted."""
+"""Log lines become facts: each once, bounded, with dropped lines counted."""
 
 import logging
 from collections.abc import Iterator
@@ -41,13 +41,13 @@ def log(keeper: LineKeeper) -> Iterator[logging.Logger]:
 def test_each_line_is_handed_out_once(keeper: LineKeeper, log: logging.Logger) -> None:
     log.info("loaded version=%d", 7)
     log.warning("slow")
-    said = keeper.take()
-    assert said is not None and said.component == "rollout-3" and said.num_dropped == 0
-    assert [(line.level, line.message) for line in said.lines] == [("info", "loaded version=7"), ("warning", "slow")]
+    taken = keeper.take()
+    assert taken is not None and taken.component == "rollout-3" and taken.num_dropped == 0
+    assert [(line.level, line.message) for line in taken.lines] == [("info", "loaded version=7"), ("warning", "slow")]
     assert keeper.take() is None
 
 
-def test_what_is_beyond_the_rate_is_counted(keeper: LineKeeper, log: logging.Logger, clock: Clock) -> None:
+def test_lines_beyond_the_rate_are_counted(keeper: LineKeeper, log: logging.Logger, clock: Clock) -> None:
     for at in range(int(BURST) + 30):
         log.info("line %d", at)
     clock.now += 1.0
@@ -59,7 +59,7 @@ def test_what_is_beyond_the_rate_is_counted(keeper: LineKeeper, log: logging.Log
     assert all(len(each.lines) <= MAX_LINES for each in taken)
 
 
-def test_nobody_who_takes_costs_bounded_memory(keeper: LineKeeper, log: logging.Logger, clock: Clock) -> None:
+def test_lines_that_are_never_taken_use_bounded_memory(keeper: LineKeeper, log: logging.Logger, clock: Clock) -> None:
     for _ in range(3 * MOST_KEPT):
         clock.now += 1.0
         log.info("x")
@@ -68,14 +68,14 @@ def test_nobody_who_takes_costs_bounded_memory(keeper: LineKeeper, log: logging.
     assert sum(each.num_dropped for each in taken) == 2 * MOST_KEPT
 
 
-def test_a_traceback_keeps_its_end_and_nothing_unprintable(keeper: LineKeeper, log: logging.Logger) -> None:
+def test_traceback_keeps_its_end_without_control_characters(keeper: LineKeeper, log: logging.Logger) -> None:
     try:
         raise ValueError("the reason\x1b[31m")
     except ValueError:
         log.exception("x" * LONGEST_LINE)
-    said = keeper.take()
-    assert said is not None
-    [line] = said.lines
+    taken = keeper.take()
+    assert taken is not None
+    [line] = taken.lines
     assert line.level == "error" and len(line.message) <= LONGEST_LINE
     assert line.message.endswith("ValueError: the reason\ufffd[31m")
 
@@ -85,7 +85,7 @@ def test_arguments_that_do_not_fit_break_nothing(keeper: LineKeeper, log: loggin
     assert keeper.take() is None
 
 
-def test_the_drivers_lines_go_before_what_is_recorded_and_all_before_the_end(
+def test_driver_lines_are_recorded_before_facts_and_the_end(
     keeper: LineKeeper, log: logging.Logger, clock: Clock
 ) -> None:
     memory = MemorySink()

@@ -1,4 +1,4 @@
-"""The shipper against a real HTTP server that refuses, cuts, forgets and comes back."""
+"""The shipper against a real HTTP server that refuses, drops connections, loses facts and recovers."""
 
 import json
 import random
@@ -23,7 +23,7 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class FakeControlPlane:
-    """Stores facts as the real one does; `trouble` may answer first."""
+    """Stores facts like the real one; `trouble` may respond first."""
 
     def __init__(self) -> None:
         self.facts: list[int] = []
@@ -62,7 +62,7 @@ class FakeControlPlane:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 fake.tokens.add(self.headers["Authorization"])
                 status, answer = fake.answer(self.path, body)
-                if fake.cuts > 0:  # the work is done, the answer is lost
+                if fake.cuts > 0:  # the facts are stored, the response is lost
                     fake.cuts -= 1
                     self.connection.close()
                     return
@@ -168,7 +168,7 @@ def test_after_a_gap_it_sends_again_from_there(control: FakeControlPlane, sink: 
     assert control.facts == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_answer_that_is_no_answer_is_asked_for_again(control: FakeControlPlane, sink: HttpSink) -> None:
+def test_unreadable_response_is_retried(control: FakeControlPlane, sink: HttpSink) -> None:
     nonsense = iter([(200, {"acked": "all of them"}), (200, {}), (302, {}), (409, {"code": "other"})])
     control.trouble = lambda path: next(nonsense, None) if path.endswith("/facts") else None
     sink.start(step=lambda: 0)
@@ -178,7 +178,7 @@ def test_an_answer_that_is_no_answer_is_asked_for_again(control: FakeControlPlan
 
 
 @pytest.mark.parametrize("status", [301, 302, 308])
-def test_a_redirect_is_told_as_a_wrong_address_of_the_control_plane(
+def test_redirect_is_logged_as_a_wrong_control_url(
     control: FakeControlPlane, sink: HttpSink, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     redirects: Iterator[tuple[int, dict[str, str]]] = iter([(status, {})])
@@ -187,12 +187,12 @@ def test_a_redirect_is_told_as_a_wrong_address_of_the_control_plane(
     sink.record(step(1))
     assert sink.close(timeout_s=60)
     assert f"{status}, a redirect" in caplog.text
-    assert f"LAMINAR_CONTROL_URL must be an address that answers itself, got {control.url}" in caplog.text
+    assert f"LAMINAR_CONTROL_URL must be an address without a redirect, got {control.url}" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/facts", "/heartbeat"])
 def test_a_stale_fence_ends_shipping_and_tells_the_driver(control: FakeControlPlane, sink: HttpSink, path: str) -> None:
-    control.trouble = lambda asked: (409, problem(409, "stale_fence")) if asked.endswith(path) else None
+    control.trouble = lambda called: (409, problem(409, "stale_fence")) if called.endswith(path) else None
     sink.record(step(1))
     sink.start(step=lambda: 0)
     assert isinstance(what_ended(sink), StaleFence)
@@ -202,10 +202,10 @@ def test_a_stale_fence_ends_shipping_and_tells_the_driver(control: FakeControlPl
 
 
 @pytest.mark.parametrize("status", [413, 422])
-def test_a_fact_that_is_refused_for_good_is_told_and_not_dropped(
+def test_fact_refused_for_good_is_reported_not_dropped(
     control: FakeControlPlane, sink: HttpSink, status: int, tmp_path: Path
 ) -> None:
-    control.trouble = lambda asked: (status, problem(status, "no")) if asked.endswith("/facts") else None
+    control.trouble = lambda called: (status, problem(status, "no")) if called.endswith("/facts") else None
     sink.start(step=lambda: 0)
     sink.record(step(1))
     error = what_ended(sink)
@@ -227,7 +227,7 @@ def test_driver_that_starts_again_sends_what_is_missing(control: FakeControlPlan
 
 
 def test_stored_facts_are_discarded_and_a_restored_database_fed(control: FakeControlPlane, tmp_path: Path) -> None:
-    """Of two backups one is young enough."""
+    """Of two backups one is recent enough."""
     spool = Spool(tmp_path / "facts", segment_bytes=100, kept_bytes=1_000)
     sink = HttpSink(spool=spool, control=ControlPlane(control.url, "t"), attempt=1, fence=3)
     sink.start(step=lambda: 0)
@@ -244,7 +244,7 @@ def test_stored_facts_are_discarded_and_a_restored_database_fed(control: FakeCon
     assert not sink.close(timeout_s=60) and len(control.facts) == 10
 
 
-def test_a_request_is_passed_on_once_however_often_it_is_shown(control: FakeControlPlane, sink: HttpSink) -> None:
+def test_request_repeated_by_heartbeats_is_passed_on_once(control: FakeControlPlane, sink: HttpSink) -> None:
     control.requests = [{"id": "r1", "kind": "cancel"}]
     sink.start(step=lambda: 0)
     until(lambda: len(control.beats) >= 3)
@@ -272,9 +272,9 @@ def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink
     before = time.monotonic()
     for number in range(1, 21):
         sink.record(step(number))
-    assert time.monotonic() - before < 15  # whoever waited would wait for twenty answers
+    assert time.monotonic() - before < 15  # waiting for the network would take twenty responses
     assert not sink.close(timeout_s=0.1)
-    control.server.server_close()  # lets go of who still waits for an answer
+    control.server.server_close()  # releases a call that still waits for a response
 
 
 def test_the_wait_between_tries_grows_to_a_bound_with_jitter() -> None:

@@ -1,4 +1,4 @@
-"""The spool: on disk when it says so, whole after a crash, bounded, small in memory."""
+"""The spool: durable when `append` returns, intact after a crash, bounded, small in memory."""
 
 import errno
 import json
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def path(folder: Path) -> Path:
-    """Of the first segment."""
+    """The path of the first segment."""
     return folder / segment_name(1)
 
 
@@ -66,7 +66,7 @@ def test_a_fact_is_in_the_file_when_append_returns(folder: Path, path: Path) -> 
 
 
 @pytest.mark.parametrize("num_cut", [1, 5, 60])
-def test_a_line_torn_by_a_crash_is_cut_off_and_its_number_given_again(folder: Path, path: Path, num_cut: int) -> None:
+def test_torn_line_is_cut_off_and_its_number_reused(folder: Path, path: Path, num_cut: int) -> None:
     spool = Spool(folder)
     spool.append(BODY)
     spool.append(BODY)
@@ -108,7 +108,7 @@ def test_the_file_sink_shows_each_fact_and_keeps_one_file(tmp_path: Path) -> Non
 # ── segments ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_not_acknowledged_is_never_discarded(folder: Path) -> None:
+def test_unacknowledged_facts_are_never_discarded(folder: Path) -> None:
     spool = filled(folder, 20)
     spool.discard(0)
     assert after(spool, 0) == [*range(1, 21)]
@@ -139,7 +139,7 @@ def test_acknowledged_facts_are_kept_during_a_long_outage(folder: Path) -> None:
     assert first_seqs(folder)[0] == oldest and after(spool, 8) == [*range(9, 110)]
 
 
-def test_a_discarded_fact_that_is_wanted_again_is_an_error(folder: Path) -> None:
+def test_reading_a_discarded_fact_is_an_error(folder: Path) -> None:
     spool = filled(folder, 9)
     spool.discard(6)
     with pytest.raises(NotKept, match="fact 3 is not kept, the oldest that is kept is 7"):
@@ -147,7 +147,7 @@ def test_a_discarded_fact_that_is_wanted_again_is_an_error(folder: Path) -> None
     assert after(spool, 6) == [7, 8, 9]
 
 
-def test_numbers_go_on_after_all_but_one_segment_were_discarded(folder: Path) -> None:
+def test_numbers_continue_after_segments_were_discarded(folder: Path) -> None:
     filled(folder, 9).discard(9)
     reopened = small(folder)
     assert reopened.last_seq == 9 and reopened.append(BODY).seq == 10
@@ -163,7 +163,7 @@ class Killed(BaseException):
 def test_kill_at_any_line_loses_and_doubles_no_fact(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str, num_cut: int
 ) -> None:
-    """The driver is killed at each call that changes the disk, in turn, before or after it; a control plane counts."""
+    """Kills the driver before or after each call that changes the disk, and counts facts at a control plane."""
     owners = {"open": Path, "unlink": Path, "sync_folder": segments, "append_through": segments}
     real = getattr(owners[dies_in], dies_in)
     stored: list[int] = []
@@ -183,21 +183,21 @@ def test_kill_at_any_line_loses_and_doubles_no_fact(
             return done
 
         monkeypatch.setattr(owners[dies_in], dies_in, mortal)
-        told = stored[-1] if stored else 0
+        last_seq = stored[-1] if stored else 0
         try:
             spool = small(folder, kept_bytes=150)
             for _ in range(12):
-                told = spool.append(BODY).seq
+                last_seq = spool.append(BODY).seq
                 stored += after(spool, len(stored))
                 spool.discard(len(stored))
         except Killed:
             lives += 1
         monkeypatch.setattr(owners[dies_in], dies_in, real)
         last = folder / segment_name(first_seqs(folder)[-1]) if first_seqs(folder) else None
-        if num_cut and last is not None:  # half of the next line is on the disk
+        if num_cut and last is not None:  # half of the next line is on disk
             last.open("ab").write(b'{"seq":' + b"9" * num_cut)
         reopened = small(folder, kept_bytes=150)
-        assert reopened.last_seq >= told, "a fact whose append had returned is lost"
+        assert reopened.last_seq >= last_seq, "a fact whose append had returned is lost"
         stored += after(reopened, len(stored))
         assert stored == [*range(1, reopened.last_seq + 1)]
         reopened.close()
@@ -226,11 +226,11 @@ def test_kill_between_two_removals_leaves_no_hole(
     assert after(small(folder), oldest - 1) == [*range(oldest, 10)]
 
 
-def test_a_segment_that_a_restore_of_files_put_back_harms_nothing(folder: Path) -> None:
+def test_segment_restored_from_a_backup_of_files_is_harmless(folder: Path) -> None:
     spool = filled(folder, 6)
     half = (folder / segment_name(1)).read_bytes().splitlines(keepends=True)[0]
     spool.discard(4)
-    (folder / segment_name(1)).write_bytes(half)  # as the backup had it
+    (folder / segment_name(1)).write_bytes(half)  # as in the backup
     reopened = small(folder)
     assert reopened.last_seq == 6 and after(reopened, 4) == [5, 6] and after(reopened, 0) == [1]
     with pytest.raises(NotKept, match="fact 2 is not kept"):
@@ -288,7 +288,7 @@ def test_without_room_for_a_new_segment_the_last_one_grows(folder: Path, monkeyp
     assert after(small(folder), 0) == [1, 2, 3, 4]
 
 
-def test_half_a_line_that_found_no_room_is_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_line_on_a_full_disk_is_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_half(file: object, data: bytes) -> None:
         os.write(file.fileno(), data[:20])  # type: ignore[attr-defined]
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Spans of an attempt, as a real collector takes them; and what becomes of the run where there is none."""
+"""Spans of an attempt, in the form that a real collector takes; and a run without a collector."""
 
 import itertools
 import logging
@@ -24,7 +24,7 @@ RUN: list[FactBody] = [
 
 
 def run(url: str, facts: list[FactBody] = RUN, *, attempt: int = 1) -> MemorySink:
-    """A second a fact."""
+    """One fact a second."""
     seconds, sink, sender = itertools.count(1_000), MemorySink(), SpanSender(traces_address(url), job="job_1")
     traced = TracingSink(sink, sender, attempt=attempt, fence=attempt, clock=lambda: float(next(seconds)))
     for fact in facts:
@@ -33,7 +33,7 @@ def run(url: str, facts: list[FactBody] = RUN, *, attempt: int = 1) -> MemorySin
     return sink
 
 
-def test_an_attempt_is_one_driver_with_its_start_phases_first_step_and_steps() -> None:
+def test_attempt_has_spans_for_driver_phases_and_steps() -> None:
     with Collector() as collector:
         run(collector.url)
     assert {span.trace for span in collector.spans} == {trace_id("job_1")}
@@ -48,13 +48,13 @@ def test_an_attempt_is_one_driver_with_its_start_phases_first_step_and_steps() -
     }  # fmt: skip
 
 
-def test_nothing_that_a_customer_or_a_host_says_is_in_a_span() -> None:
+def test_spans_contain_no_text_of_customers_or_hosts() -> None:
     with Collector() as collector:
         run(collector.url)
     assert not [word for word in ("secret-host", "customer", "reward") if word in "".join(collector.bodies)]
 
 
-def test_attempts_of_a_job_are_told_apart_in_one_trace() -> None:
+def test_attempts_of_a_job_differ_within_one_trace() -> None:
     with Collector() as collector:
         run(collector.url)
         run(collector.url, attempt=2)
@@ -63,7 +63,7 @@ def test_attempts_of_a_job_are_told_apart_in_one_trace() -> None:
 
 
 @pytest.mark.parametrize("status", [500, None])
-def test_without_a_collector_every_fact_goes_on_and_the_log_says_it_once(
+def test_without_a_collector_facts_pass_and_log_warns_once(
     status: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger=tracing.__name__):
@@ -75,7 +75,7 @@ def test_without_a_collector_every_fact_goes_on_and_the_log_says_it_once(
     assert sink.bodies == RUN and len(caplog.records) == 1 and "spans lost" in caplog.text
 
 
-def test_what_waits_for_a_collector_is_bounded() -> None:
+def test_spans_waiting_for_a_collector_are_bounded() -> None:
     sender = SpanSender(traces_address("http://127.0.0.1:1"), job="job_1")
     traced = TracingSink(MemorySink(), sender, attempt=1, fence=1)
     for step in range(1, tracing.MOST_WAITING + 500):
@@ -85,6 +85,6 @@ def test_what_waits_for_a_collector_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "ftp://collector", "http://", "http://collector/?x=1"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_invalid_collector_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="LAMINAR_OTLP_URL"):
         traces_address(url)

@@ -1,4 +1,4 @@
-"""Adapters as versions: added to the base that they were trained on, whole or not at all."""
+"""Adapters as versions: added to the base that they were trained on, completely or not at all."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def own(folder: Path) -> tuple[Installer, dict[str, Tensor]]:
     return Installer(folder, device="cpu", is_of_base=True), model_tensors(load_decoder(folder, device="cpu"))
 
 
-def test_a_version_is_added_to_the_base_and_not_to_the_version_before(make_llama: MakeLlama) -> None:
+def test_version_is_added_to_the_base_not_to_the_last_version(make_llama: MakeLlama) -> None:
     folder = make_llama(dtype="bfloat16")
     installer, model = own(folder)
     base = load_file(folder / "model.safetensors")
@@ -46,7 +46,7 @@ def test_a_version_is_added_to_the_base_and_not_to_the_version_before(make_llama
         assert all(torch.equal(model[name], base[name]) for name in base if name != f"{MODULE}.weight")
 
 
-def test_after_whole_weights_everything_is_the_bases_again(make_llama: MakeLlama) -> None:
+def test_adapter_after_whole_weights_restores_the_base(make_llama: MakeLlama) -> None:
     folder = make_llama()
     installer, model = own(folder)
     other = {name: tensor + 1.0 for name, tensor in model.items()}
@@ -57,25 +57,25 @@ def test_after_whole_weights_everything_is_the_bases_again(make_llama: MakeLlama
     assert all(torch.equal(model[name], expected[name]) for name in expected)
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(make_llama: MakeLlama) -> None:
+def test_adapter_that_does_not_fit_is_refused_unchanged(make_llama: MakeLlama) -> None:
     folder = make_llama()
     installer, model = own(folder)
     before = {name: tensor.clone() for name, tensor in model.items()}
     fitting = adapter(folder, version=1)
     torn = replace(fitting, manifest=replace(fitting.manifest, tensors=fitting.manifest.tensors[:1]))
-    for version, told in (
+    for version, error in (
         (adapter(make_llama(kv_heads=1), version=1), "an adapter of another base"),
         (adapter(folder, version=1, columns=47), "not of this model"),
         (adapter(folder, version=1, module="model.layers.7.mlp.down_proj"), "not of this model"),
         (torn, "not of this model"),
     ):
-        with pytest.raises(ValueError, match=f"^version 1: {told}"):
+        with pytest.raises(ValueError, match=f"^version 1: {error}"):
             installer.install(version, model)
     assert all(torch.equal(model[name], before[name]) for name in before)
 
 
 @pytest.mark.parametrize("row", [0, -1])
-def test_a_base_that_was_trained_on_is_another_one(make_llama: MakeLlama, tmp_path: Path, row: int) -> None:
+def test_base_trained_further_has_another_fingerprint(make_llama: MakeLlama, tmp_path: Path, row: int) -> None:
     folder = make_llama()
     weights = load_file(folder / "model.safetensors")
     save_file(weights, tmp_path / "model.safetensors")

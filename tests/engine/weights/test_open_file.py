@@ -1,4 +1,4 @@
-"""A file that is held open can be had by others, and by nobody afterwards."""
+"""Other processes can map a file while it is held open, and cannot open it afterwards."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def elsewhere(program: str, path: str) -> str:
     return done.stdout.strip()
 
 
-def test_another_process_maps_what_never_had_a_name() -> None:
+def test_another_process_maps_memory_without_a_name() -> None:
     file = hold_copy(b"hello")
     assert elsewhere(READ, file.path) == "hello"
 
@@ -33,14 +33,14 @@ def test_another_process_writes_what_this_one_reads() -> None:
     assert bytes(here) == b"there"
 
 
-def test_a_name_may_go_while_the_file_is_held(tmp_path: Path) -> None:
+def test_held_file_can_be_mapped_after_its_unlink(tmp_path: Path) -> None:
     (tmp_path / "version").write_bytes(b"hello")
     file = OpenFile(os.open(tmp_path / "version", os.O_RDONLY))
     (tmp_path / "version").unlink()
     assert elsewhere(READ, file.path) == "hello"
 
 
-def test_with_its_holder_it_is_gone_and_who_has_mapped_it_keeps_the_bytes() -> None:
+def test_mapping_outlives_the_holder_but_the_path_does_not() -> None:
     file = hold_copy(b"hello")
     path, mapped = file.path, map_path(file.path, 5)
     del file

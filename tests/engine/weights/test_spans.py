@@ -1,4 +1,4 @@
-"""Spans: where the bytes of a version are in memory that has only some of them."""
+"""Spans: offsets of a version's bytes in memory that has only some of them."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Sums over bits: parts add up, one bit is enough, and a replica that holds an older tensor says which."""
+"""Sums over bits: parts add up, one bit suffices, and the error of a replica with a stale tensor names the tensor."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_one_bit_or_two_swapped_rows_or_columns_differ(dtype: torch.dtype) -> No
     assert sums_of([values.flip(0)]) != before != sums_of([values.flip(1)])
 
 
-def test_a_sum_does_not_depend_on_how_memory_is_laid_out() -> None:
+def test_sum_does_not_depend_on_the_memory_layout() -> None:
     values = torch.randn(6, 5).bfloat16()
     by_columns = values.t().contiguous().t()
     in_float32 = fetched([sum_of(by_columns.float(), dtype=torch.bfloat16)])
@@ -73,7 +73,7 @@ Versions = tuple[Path, WeightVersion, WeightVersion]
 
 @pytest.fixture
 def nudged(make_llama: MakeLlama) -> Versions:
-    """A model with a tied head, and the same with one bit more in each tensor."""
+    """A model with a tied head, and the same model with one bit changed in each tensor."""
     folder = make_llama(tied=True, dtype="bfloat16")
     first = pack_weights(model_tensors(load_decoder(folder, device="cpu")), weights=WeightsId(0, 0))
     tensors = {name: tensor.clone() for name, tensor in map_weights(first).items()}
@@ -84,7 +84,7 @@ def nudged(make_llama: MakeLlama) -> Versions:
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
-    """A mixture with a tied head, and what a trainer of it publishes before and after one step."""
+    """A mixture with a tied head: the versions that a trainer publishes before and after one step."""
     folder = save_qwen(tmp_path_factory.mktemp("mixture"), "qwen3_moe", tie_word_embeddings=True, dtype="bfloat16")
     first, second = _trained(folder, TrainerSpec(compute_dtype="bfloat16"))
     return folder, first, second
@@ -105,7 +105,7 @@ Copy = Callable[..., None]
 
 
 def leaving_out(stale: Tensor) -> Copy:
-    """Copies into an engine, of which this part of its weights notices nothing."""
+    """A copy that skips this part of an engine's weights."""
 
     def copy(target: Tensor, source: Tensor, *, what: str) -> None:
         before = stale.clone()
@@ -137,7 +137,7 @@ def test_stale_tensor_is_named_at_the_first_install(
         planted.setattr(installing, "copy_tensor", leaving_out(held(engine)[name][part]))
         with pytest.raises(OtherWeights, match=rf"version 1: .* 1 of \d+ tensors have other bits: {name}\."):
             engine.install(second)
-    compare(second.manifest, engine.probe(second.manifest.probe.token_ids))  # too small for the probe to see
+    compare(second.manifest, engine.probe(second.manifest.probe.token_ids))  # too small for the probe to detect
     engine.install(second)
 
 

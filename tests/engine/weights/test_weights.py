@@ -1,4 +1,4 @@
-"""Flat weight versions: bits survive, training on changes nothing, torn bytes are noticed."""
+"""Flat weight versions: bits survive, further training changes nothing, torn bytes are detected."""
 
 import subprocess
 import sys
@@ -78,10 +78,10 @@ def test_hashes_are_those_of_the_bytes() -> None:
 
 
 @given(st.integers(0, 200), st.integers(1, 50), st.data())
-def test_hashes_that_are_taken_while_bytes_come_are_those_of_the_whole(
+def test_hashes_of_arriving_bytes_equal_those_of_the_whole(
     num_bytes: int, chunk_bytes: int, data: st.DataObject
 ) -> None:
-    """Whatever comes first, some of them there from the start."""
+    """In any order of arrival, with some bytes present from the start."""
     content = data.draw(st.binary(min_size=num_bytes, max_size=num_bytes))
     cuts = sorted({0, num_bytes, *data.draw(st.lists(st.integers(0, num_bytes), max_size=8))})
     parts = data.draw(st.permutations(list(pairwise(cuts))))
@@ -89,12 +89,12 @@ def test_hashes_that_are_taken_while_bytes_come_are_those_of_the_whole(
     buffer = bytearray(num_bytes)
     for start, end in parts[:there]:
         buffer[start:end] = content[start:end]
-    told: dict[int, str] = {}
-    with closing(ArrivingHashes(buffer, chunk_bytes, parts[there:], told.__setitem__)) as hashes:
+    seen: dict[int, str] = {}
+    with closing(ArrivingHashes(buffer, chunk_bytes, parts[there:], seen.__setitem__)) as hashes:
         for start, end in parts[there:]:
             buffer[start:end] = content[start:end]
             hashes.arrived(start, end)
-        assert hashes.result() == hash_chunks(content, chunk_bytes) == tuple(told[index] for index in sorted(told))
+        assert hashes.result() == hash_chunks(content, chunk_bytes) == tuple(seen[index] for index in sorted(seen))
 
 
 @given(st.integers(0, 447), st.integers(1, 255))
@@ -105,7 +105,7 @@ def test_one_flipped_byte_is_noticed(position: int, flip: int) -> None:
     with pytest.raises(TornWeights):
         verify_weights(replace(weights, buffer=memoryview(torn)))
     pairs = zip(weights.manifest.chunk_hashes, hash_chunks(torn, 128), strict=True)
-    assert [told != found for told, found in pairs] == [chunk == position // 128 for chunk in range(4)]
+    assert [expected != found for expected, found in pairs] == [chunk == position // 128 for chunk in range(4)]
 
 
 def test_a_short_buffer_is_noticed() -> None:

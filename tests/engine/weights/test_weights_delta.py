@@ -1,4 +1,4 @@
-"""Deltas are lossless, whatever is lost, repeated or broken off on the way."""
+"""Deltas are lossless, whatever is lost, repeated or interrupted in transfer."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def version_of(number: int, content: Bytes, tensors: tuple[TensorEntry, ...]) ->
 
 
 def updated(content: Bytes, seed: int, density: float) -> Bytes:
-    """Some bytes are other bits now: NaNs, infinities and negative zeros among them."""
+    """Changes some elements to random bits, NaNs, infinities and negative zeros included."""
     chance = np.random.default_rng(seed)
     is_hit = chance.random(len(content)) < density
     return np.where(is_hit, chance.integers(0, 256, len(content), dtype=np.uint8), content).astype(np.uint8)
@@ -61,7 +61,7 @@ KINDS = st.lists(st.tuples(st.sampled_from(list(SIZES)), st.integers(0, 900)), m
     events=st.lists(st.sampled_from(["delta", "twice", "broken off", "anchor", "lost"]), min_size=6, max_size=6),
 )
 @example(kinds=[("bfloat16", 900)], seed=0, densities=[0.01] * 6, events=["delta", "lost", "twice"] * 2)
-def test_the_state_is_the_same_after_any_mix_of_deltas_anchors_drops_and_retries(
+def test_state_survives_any_mix_of_deltas_drops_and_retries(
     kinds: list[tuple[str, int]], seed: int, densities: list[float], events: list[str]
 ) -> None:
     tensors = layout(kinds)
@@ -121,9 +121,7 @@ def test_another_layout_has_no_delta() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 255))
-def test_a_delta_that_makes_no_sense_is_refused_and_writes_nothing_outside(
-    junk: bytes, position: int, value: int
-) -> None:
+def test_invalid_delta_is_refused_and_writes_nothing_outside(junk: bytes, position: int, value: int) -> None:
     tensors = layout([("bfloat16", 400)])
     before = np.zeros(832, dtype=np.uint8)
     delta = make_delta(version_of(0, before, tensors), version_of(1, updated(before, 1, 0.1), tensors), chunk_bytes=64)
@@ -138,7 +136,7 @@ def test_a_delta_that_makes_no_sense_is_refused_and_writes_nothing_outside(
 
 
 @pytest.mark.long
-def test_an_update_at_a_learning_rate_of_a_millionth_travels_as_a_twentieth() -> None:
+def test_delta_of_a_small_update_is_a_twentieth_of_the_weights() -> None:
     weights = Weights(8 * 2**20)
     before = version_of(0, weights.bits.view(np.uint8), weights.tensors)
     weights.update()

@@ -1,5 +1,5 @@
 # expect: TimedOut
-"""Whoever waits for the end of its output must not take that for its end."""
+"""The end of its output is not the end of the process."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 # expect: Finished
-"""Things of the kernel that take memory and count against no limit, or against one that is shared with the site."""
+"""Kernel objects whose memory counts against no limit, or against one that is shared with the site."""
 
 import ctypes
 import os

@@ -5,7 +5,7 @@ import os
 import time
 from contextlib import suppress
 
-with suppress(BlockingIOError):  # of a sandbox that is one process
+with suppress(BlockingIOError):  # where the sandbox is one process
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

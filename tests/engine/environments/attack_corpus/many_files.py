@@ -10,4 +10,4 @@ try:
         number += 1
     print("ESCAPED")
 except OSError:
-    print("blocked" if number > 1_000 else "refused too early to tell")
+    print("blocked" if number > 1_000 else "refused too early")

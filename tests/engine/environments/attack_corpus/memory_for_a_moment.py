@@ -1,5 +1,5 @@
 # expect: OutOfMemory, alone: Finished
-"""Together above the limit, and gone before anybody who looks now and then could see it."""
+"""Processes that exceed the limit together, too briefly for periodic sampling to detect."""
 
 import os
 

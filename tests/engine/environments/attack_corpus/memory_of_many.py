@@ -1,5 +1,5 @@
 # expect: OutOfMemory, alone: Finished
-"""No process is above the limit of one; together they are."""
+"""Processes that exceed the limit only together."""
 
 import os
 import time

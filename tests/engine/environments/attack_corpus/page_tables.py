@@ -1,5 +1,5 @@
 # expect: Finished
-"""A page here and a page there: each takes two more for the tables that lead to it, which no limit counts."""
+"""Scattered pages: each takes two more pages for its page tables, which no limit counts."""
 
 import ctypes
 

@@ -1,5 +1,5 @@
 # expect: Finished
-"""Pages that are in a pipe: more than a pipe holds by itself, and pages that no process has any more."""
+"""Pages in pipes: larger pipes than the default, and pages that no process maps any more."""
 
 import ctypes
 import fcntl

@@ -1,5 +1,5 @@
 # expect: Finished
-"""Everything that can be reached is Python, this script and a few devices; nothing tells of the machine outside."""
+"""Only Python, this script and a few devices can be reached; nothing reveals the machine outside."""
 
 import os
 from pathlib import Path

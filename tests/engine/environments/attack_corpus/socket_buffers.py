@@ -1,5 +1,5 @@
 # expect: Finished
-"""What is written to a socket is the kernel's memory; with larger buffers, and sockets sent in others, a lot."""
+"""Bytes in sockets take the kernel's memory: a lot with larger buffers and sockets sent through sockets."""
 
 import array
 import socket

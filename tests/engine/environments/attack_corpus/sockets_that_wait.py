@@ -1,5 +1,5 @@
 # expect: Finished
-"""Connections that nobody accepts hold what was sent, and have no descriptor that a limit could count."""
+"""Connections that are never accepted hold the sent bytes, and have no descriptor that a limit could count."""
 
 import socket
 from contextlib import suppress

@@ -1,5 +1,5 @@
 # expect: TimedOut
-"""Ignores whatever can be ignored, the limit on processor time included."""
+"""Ignores all signals that can be ignored, the one for the processor-time limit included."""
 
 import signal
 

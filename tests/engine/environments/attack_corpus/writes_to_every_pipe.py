@@ -1,5 +1,5 @@
 # expect: Finished
-"""Forges whatever is said beside standard output."""
+"""Forges messages on every pipe but standard output."""
 
 import os
 from contextlib import suppress

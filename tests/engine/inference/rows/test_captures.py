@@ -1,6 +1,6 @@
-"""Of every kind of step the first runs as it is, the second is captured and played, and each counts once.
+"""The first step of a kind runs without a graph, the second is captured and replayed, and each step runs exactly once.
 
-torch's graphs are stood in for, by what they are called and given: here is no device that has them.
+Fakes replace torch's graphs, with the same names and arguments: there is no device here that has graphs.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from engine.inference.rows.captures import Captures
 
 
 class Device:
-    """Of a GPU: what is run, and what is only captured."""
+    """A fake GPU that records which steps run and which are only captured."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -43,8 +43,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     @contextmanager
     def graph(*given: Any, **named: Any) -> Iterator[None]:
-        asked = real.bind(None, *given, **named).arguments  # torch's own names
-        assert asked["pool"] == "pool" and asked["capture_error_mode"] in ("global", "thread_local", "relaxed")
+        arguments = real.bind(None, *given, **named).arguments  # torch's own names
+        assert arguments["pool"] == "pool" and arguments["capture_error_mode"] in ("global", "thread_local", "relaxed")
         made, there.captures_now = given[0], []
         yield
         made.steps, made.device = there.captures_now, there
@@ -57,7 +57,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return there
 
 
-def test_every_step_counts_once_and_a_kind_is_captured_when_it_comes_again(device: Device) -> None:
+def test_second_step_of_a_kind_is_captured_and_each_runs_once(device: Device) -> None:
     captures = Captures("cuda")
     for kind in "aabaab":
         captures.run(kind, device.step(kind), where=1)
@@ -65,7 +65,7 @@ def test_every_step_counts_once_and_a_kind_is_captured_when_it_comes_again(devic
     assert device.captured == ["a", "b"]
 
 
-def test_when_memory_moved_all_is_captured_anew(device: Device) -> None:
+def test_all_kinds_are_captured_again_when_memory_moves(device: Device) -> None:
     captures = Captures("cuda")
     for where in (1, 1, 1, 2, 2):
         captures.run("a", device.step(f"a at {where}"), where=where)
@@ -74,7 +74,7 @@ def test_when_memory_moved_all_is_captured_anew(device: Device) -> None:
 
 
 @pytest.mark.parametrize(("name", "are_possible"), [("cpu", True), ("cuda", False)])
-def test_where_nothing_can_be_captured_every_step_runs_as_it_is(device: Device, name: str, are_possible: bool) -> None:
+def test_steps_run_without_graphs_where_capture_is_impossible(device: Device, name: str, are_possible: bool) -> None:
     captures = Captures(name, are_possible=are_possible)
     for _ in range(3):
         captures.run("a", device.step("a"), where=1)

@@ -1,4 +1,4 @@
-"""Steps of few sizes at fixed addresses say what steps made to measure say, and ask the host for nothing between them.
+"""Steps of few sizes at fixed addresses match steps of the exact size, and read nothing from the host in between.
 
 What a GPU captures and plays is recorded and played here, operation by operation, on the very tensors of the record.
 """
@@ -34,14 +34,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Layout], Refere
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every operation with what it was given and what came out. The host may not look at a number."""
+    """Records every operation with its inputs and outputs. The host may not read a number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert "_local_scalar_dense" not in str(func), "the host asked for a number"
+        assert "_local_scalar_dense" not in str(func), "the host read a number"
         out = func(*args, **(kwargs or {}))
         self.operations.append((func, args, kwargs or {}, out))
         return out
@@ -56,7 +56,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class RecordedSteps:
-    """As Captures, of a device whose captures are recordings."""
+    """Replaces Captures, with recordings instead of graphs."""
 
     def __init__(self) -> None:
         self.recordings: dict[Hashable, Recording] = {}
@@ -77,7 +77,7 @@ class RecordedSteps:
 
 
 def _refuse(tensor: torch.Tensor) -> None:
-    raise AssertionError("the host asked for numbers")
+    raise AssertionError("the host read numbers")
 
 
 def engine_of(folder: Path, max_batch: int, **options: Any) -> TorchRolloutEngine:
@@ -96,7 +96,7 @@ def recorded(engine: TorchRolloutEngine) -> RecordedSteps:
 
 
 def asks() -> list[SequenceRequest]:
-    """Greedy, drawn and cut, of many lengths."""
+    """Greedy, drawn and cut requests of many lengths."""
     drawn = [ask(f"{i}", (4 + i,) * (1 + 9 * i), temperature=0.5 + i / 7, new=5 + 11 * i, seed=i) for i in range(7)]
     cut = [ask(f"cut {i}", (9, 8), temperature=1.0, new=30, seed=i, top_k=9, top_p=0.9) for i in range(3)]
     return [*drawn, *cut, ask("greedy", (5, 6, 7), new=50)]
@@ -121,7 +121,7 @@ def test_a_step_is_as_large_as_the_next_power_of_two_or_all_rows() -> None:
 @pytest.mark.long_except("3-qwen3", "5-qwen3", "16-qwen3")
 @pytest.mark.parametrize("layout", ["qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("max_batch", [1, 3, 5, 16])
-def test_what_is_said_does_not_depend_on_the_size_of_the_step(
+def test_tokens_do_not_depend_on_the_size_of_the_step(
     model: Callable[[Layout], Reference], layout: Layout, max_batch: int
 ) -> None:
     folder = model(layout).folder
@@ -129,8 +129,8 @@ def test_what_is_said_does_not_depend_on_the_size_of_the_step(
     assert_same(run(engine_of(folder, max_batch), asks()), run(windowed, asks()))
 
 
-def test_steps_that_are_played_say_what_steps_that_are_made_say(model: Callable[[Layout], Reference]) -> None:
-    """While rows come and go, tables and the cache grow."""
+def test_replayed_steps_match_eager_steps(model: Callable[[Layout], Reference]) -> None:
+    """Rows join and leave, tables and the cache grow."""
     folder = model("qwen3").folder
     engine = engine_of(folder, 4)
     steps = recorded(engine)
@@ -139,7 +139,7 @@ def test_steps_that_are_played_say_what_steps_that_are_made_say(model: Callable[
     assert_same(found, run(engine_of(folder, 4), asks()))
 
 
-def test_steps_that_are_played_go_by_the_weights_that_were_installed_last(
+def test_replayed_steps_use_the_weights_installed_last(
     model: Callable[[Layout], Reference],
 ) -> None:
     base = model("llama")
@@ -155,14 +155,14 @@ def test_steps_that_are_played_go_by_the_weights_that_were_installed_last(
     assert steps.num_played > before + 20
 
 
-def test_a_step_after_a_step_of_the_same_rows_takes_nothing_from_the_host(
+def test_step_with_unchanged_rows_reads_nothing_from_the_host(
     model: Callable[[Layout], Reference],
 ) -> None:
-    """The host's side is spoilt; nobody comes, goes or gets a block meanwhile."""
+    """Overwrites the host's copies, while no row joins, leaves or gets a block."""
     folder = model("llama").folder
-    asked = [ask(str(i), (5 + i,), temperature=1.0, new=14, seed=i) for i in range(20)]
-    whole = run(engine_of(folder, 4), asked)
-    requests = [each for each in asked if whole[each.sequence_id].reason == "length"][:3]
+    candidates = [ask(str(i), (5 + i,), temperature=1.0, new=14, seed=i) for i in range(20)]
+    whole = run(engine_of(folder, 4), candidates)
+    requests = [each for each in candidates if whole[each.sequence_id].reason == "length"][:3]
     engine = engine_of(folder, 4)
     engine.submit(requests)
     engine.step()
@@ -171,12 +171,12 @@ def test_a_step_after_a_step_of_the_same_rows_takes_nothing_from_the_host(
         mirror.fill_(-7)
     for _ in range(12):
         assert not engine.step()
-    said = {each.sequence_id: each.token_ids for each in engine.abort([each.sequence_id for each in asked])}
-    assert len(said) == 3 and all(said[name] == whole[name].token_ids[:13] for name in said)
+    tokens = {each.sequence_id: each.token_ids for each in engine.abort([each.sequence_id for each in candidates])}
+    assert len(tokens) == 3 and all(tokens[name] == whole[name].token_ids[:13] for name in tokens)
 
 
-def test_rows_that_are_too_many_write_to_nobodys_block(model: Callable[[Layout], Reference]) -> None:
-    """Of a model with biases, since the keys of a padding token are else zeros."""
+def test_unused_rows_write_to_the_scratch_block(model: Callable[[Layout], Reference]) -> None:
+    """With a model that has biases, as the keys of a padding token are zeros otherwise."""
     engine = engine_of(model("qwen2").folder, 8, kv_tokens=8 * 16)
     engine.submit([ask(str(i), (5 + i,) * 17, new=8) for i in range(3)])  # a step of four rows
     engine.step()
@@ -187,9 +187,9 @@ def test_rows_that_are_too_many_write_to_nobodys_block(model: Callable[[Layout],
     assert kv_N2BPKE.shape[2] == 9 and touched == blocks | {8}
 
 
-def test_a_mixture_whose_products_ask_the_host_is_not_captured(model: Callable[[Layout], Reference]) -> None:
-    """In float32 each expert's product is one of its own, as long as it has tokens."""
+def test_mixture_that_syncs_with_the_host_is_not_captured(model: Callable[[Layout], Reference]) -> None:
+    """In float32 each expert has a product of its own, whose size is the number of its tokens."""
     engine = engine_of(model("qwen3_moe").folder, 2)
     recorded(engine)
-    with pytest.raises(AssertionError, match="the host asked"):
+    with pytest.raises(AssertionError, match="the host read"):
         run(engine, [ask("a", (5, 6, 7))])

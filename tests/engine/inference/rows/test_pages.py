@@ -1,4 +1,4 @@
-"""Rows read what lies in their own pages, and nothing else, whatever reads them.
+"""Rows read their own pages and nothing else, with either way to read pages.
 
 The kernel runs on a GPU where there is one, else in triton's interpreter; where triton is not (it comes with torch's
 build for CUDA) the rest of these tests still runs.
@@ -51,8 +51,8 @@ def case(
     shared: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Case:
-    """`heads`: of queries, of keys, and their width. `shared`: blocks at the beginning that all rows have. What no row
-    may read is no number; queries lie among keys, as a layer has them."""
+    """`heads`: numbers of query and key heads, and their width. `shared`: first blocks that all rows share. Slots that
+    no row may read are NaN; queries and keys share memory, as in a layer."""
     generator = torch.Generator().manual_seed(sum(lengths))
     num_heads, num_kv_heads, width = heads
     own = [max(-(-length // size) - shared, 0) for length in lengths]
@@ -103,7 +103,7 @@ def assert_read(given: Case, open_pages: OpenPages, window: int | None = None) -
 
 @by_reader
 @pytest.mark.parametrize("size", [1, 8, 16, 64])
-def test_contexts_of_many_lengths_are_read_from_blocks_of_any_size(open_pages: OpenPages, size: int) -> None:
+def test_contexts_of_any_length_are_read_with_any_block_size(open_pages: OpenPages, size: int) -> None:
     assert_read(case([1, 15, 16, 17, 130, 64], size=size), open_pages)
 
 
@@ -114,12 +114,12 @@ def test_query_heads_share_keys_by_any_number(open_pages: OpenPages, heads: tupl
 
 
 @by_reader
-def test_contexts_of_several_stretches_are_put_together(open_pages: OpenPages) -> None:
+def test_contexts_of_several_stretches_are_combined(open_pages: OpenPages) -> None:
     assert_read(case([511, 512, 513, 1_100, 2]), open_pages)
 
 
 @by_reader
-def test_more_stretches_than_are_put_together_at_a_time(open_pages: OpenPages) -> None:
+def test_more_stretches_than_are_combined_at_a_time(open_pages: OpenPages) -> None:
     assert_read(case([17 * 512 + 3], heads=(2, 1, 16), size=64), open_pages)
 
 
@@ -130,7 +130,7 @@ def test_rows_that_share_a_prompts_blocks_read_the_same_ones(open_pages: OpenPag
 
 @by_reader
 @pytest.mark.parametrize("window", [1, 7, 16, 500, 600, 10_000])
-def test_a_window_ends_what_a_row_looks_back_on(open_pages: OpenPages, window: int) -> None:
+def test_window_bounds_the_tokens_that_a_row_reads(open_pages: OpenPages, window: int) -> None:
     assert_read(case([1, 7, 8, 100, 1_100]), open_pages, window)
 
 
@@ -144,8 +144,8 @@ def test_sixteen_bits_are_read_as_such(open_pages: OpenPages) -> None:
 
 
 @by_reader
-def test_a_row_reads_the_same_beside_others_and_in_a_longer_table(open_pages: OpenPages) -> None:
-    """By the kernel bit for bit: its sums are added up in an order of its own."""
+def test_row_reads_the_same_in_any_batch_and_table_length(open_pages: OpenPages) -> None:
+    """Bit for bit with the kernel, whose order of sums depends on the row alone."""
     beside, alone = case([700, 40, 1_300, 3], table=128), case([700, 40, 1_300, 3])
     for row in range(4):
         own = Case(
