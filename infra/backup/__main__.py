@@ -24,7 +24,7 @@ def main() -> int:
     home = None if options.environment else Home(Path(options.home).absolute()) if options.home else default_home()
     told = options.backups or os.environ.get("LAMINAR_BACKUP_DIR")
     if not told and home is None:
-        print("error: --backups, or LAMINAR_BACKUP_DIR, must say where backups are kept", file=sys.stderr)
+        print("error: set --backups or LAMINAR_BACKUP_DIR to the folder for backups", file=sys.stderr)
         return 2
     repository = Repository(Path(told).absolute() if told else _of(home).folder / "backups")
     try:
@@ -88,7 +88,7 @@ def _source(home: Home | None) -> Source:
 
 def _of(home: Home | None) -> Home:
     if home is None:
-        raise BackupError("--data must say where Postgres keeps its data")
+        raise BackupError("set --data to the data folder of Postgres")
     return home
 
 

@@ -2,7 +2,7 @@
 
     pg_basebackup ── a socket in a folder that is ours alone ── this process ══ TLS ══ Postgres
 
-Invariant: what the address asks to be checked (sslmode, sslrootcert) is checked here as libpq checks it.
+Invariant: sslmode and sslrootcert of the address are enforced here as libpq enforces them.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OPENS_WITHIN_S: Final = 10.0
 
 @contextmanager
 def socket_before(host: str, port: int, options: Mapping[str, Any], *, name: str) -> Iterator[Mapping[str, str]]:
-    """Of the server at `host`, whose certificate is for `name`: what a tool is told in place of its address."""
+    """Connection settings for a tool: a local socket that leads to `host` over TLS, with a certificate for `name`."""
     context = _checking(options)
     with tempfile.TemporaryDirectory(prefix="laminar-") as folder:
         opened = SimpleQueue[Callable[[], object]]()

@@ -1,4 +1,4 @@
-"""What a person has to see to. The message says what to do."""
+"""An error that a person has to fix. The message names the fix."""
 
 
 class BackupError(RuntimeError):

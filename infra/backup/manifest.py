@@ -1,4 +1,4 @@
-"""What a backup says of itself. It is written last, so whatever has one is whole."""
+"""The manifest of a backup. It is written last, so a backup with a manifest is complete."""
 
 import hashlib
 import json
@@ -31,9 +31,9 @@ class Manifest:
     finished_at: str
     """From here on the base can be recovered."""
     era: str
-    """The folder of wal/ that goes on from this base: of one server and one of its timelines."""
+    """The folder of wal/ that continues from this base: one server, one timeline."""
     first_segment: str
-    """Of that folder, from which on this base needs it."""
+    """The first segment in that folder that this base needs."""
     base_sha256: str
     """Of base/backup_manifest, which has those of its files."""
     files_sha256: str

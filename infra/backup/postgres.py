@@ -53,7 +53,7 @@ class Server:
         return True
 
     def is_followed(self) -> bool:
-        """Somebody fetches what is written; the server notices within a minute that nobody does any more."""
+        """Whether a receiver streams the WAL. The server notices a lost receiver within a minute."""
         return self._slot() == "streamed by another"
 
     def copy_base(self, to: Path) -> None:
@@ -142,7 +142,7 @@ class Server:
 
 
 def _run_until_ended(words: list[str], environment: dict[str, str]) -> None:
-    """Whoever ends this by a signal ends that."""
+    """Runs the tool and passes SIGTERM and SIGINT on to it."""
     with subprocess.Popen(words, env=environment) as tool:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: tool.terminate())

@@ -19,7 +19,7 @@ STOPS_WITHIN_S: Final = 60.0
 
 
 def recover(home: Home, *, tell: Tell) -> str:
-    """The moment of the last transaction that it has. Nobody else connects, so any port will do."""
+    """Recovers the data and returns the time of its last transaction. Any port will do: there are no other clients."""
     postgres = Postgres(home=home, port=free_port())
     log = home.logs / "recovery.log"
     with log.open("wb") as out:

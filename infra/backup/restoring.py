@@ -98,7 +98,7 @@ def _refuse_or_put_aside(data: Path, *, replace: bool, tell: Tell) -> None:
             data.rmdir()
         return
     if not replace:
-        raise BackupError(f"{data} is not empty; --replace puts it aside, beside it, and restores in its place")
+        raise BackupError(f"{data} is not empty; --replace renames it and restores in its place")
     number = sum(1 for _ in data.parent.glob(f"{data.name}.replaced-*")) + 1
     aside = data.with_name(f"{data.name}.replaced-{number}")
     data.rename(aside)

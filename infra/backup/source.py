@@ -32,9 +32,9 @@ KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     database_url: str
-    """As somebody who may replicate, past a pooler."""
+    """Address of an account with the replication right, past a pooler."""
     tables_url: str
-    """As whose the tables are: there stands when the last backup was taken."""
+    """Address of the tables' owner, whose database records the last backup."""
     store: Path
     site: Path
     audit: Path | None
@@ -130,7 +130,7 @@ def restore_secrets(repository: Repository, id: str, home: Home, *, tell: Callab
 def restore_audit_key(
     repository: Repository, id: str, site: Path, *, owner: int | None, tell: Callable[[str], None]
 ) -> None:
-    """Where there is none, and nobody named a file of their own: anchors of before are judged by it."""
+    """Restores the signing key, unless there is one or LAMINAR_AUDIT_KEY_FILE is set: it verifies earlier anchors."""
     file, key = repository.secrets / f"{id}.json", site / "audit" / "signing_key.pem"
     if key.exists() or os.environ.get("LAMINAR_AUDIT_KEY_FILE"):
         return

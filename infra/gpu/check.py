@@ -5,7 +5,7 @@
     OUT/measured.md    the tables, in the form of engine/MEASURED.md
 
 Invariants:
-- a step that fails, hangs or does not fit the time left is a line that says so, and the next one is tried;
+- a step that fails, hangs or exceeds the time left is a line with its reason, and the next step runs;
 - a line is written when its step ends, so an interrupted check keeps what was measured;
 - every file stays below `LARGEST_FILE`.
 
@@ -146,7 +146,7 @@ def _end_of(log: Path) -> str:
 
 
 def _report_in(log: Path) -> dict[str, Any] | None:
-    """The last line of the log that is a report; libraries write theirs beside it."""
+    """The last report in the log, among the lines of libraries."""
     for line in reversed(_tail(log, LARGEST_FILE // 2).decode(errors="replace").splitlines()):
         if line.startswith('{"bench"'):
             report: dict[str, Any] = json.loads(line)

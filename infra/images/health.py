@@ -4,8 +4,8 @@ An engine of containers restarts what has ended, and only marks what hangs. So a
 `SILENT_LOOKS` looks is killed here, and comes back by the container's `restart`.
 
 Invariants:
-- only silence kills. Who answers that something else is away is unhealthy, and a restart would not help;
-- nothing is killed within `GRACE_S` of its start, nor for a time in which nobody looked: looks are counted;
+- only silence kills. A service that answers that a dependency is down is unhealthy, and a restart would not help;
+- nothing is killed within `GRACE_S` of its start, nor for a time without health checks: silent checks are counted;
 - what counts them dies with the container's processes: it lies in its memory.
 """
 
@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 SILENT_LOOKS: Final = 6
-GRACE_S: Final = 300.0  # a start beside much other work; nothing that starts is silent for longer
+GRACE_S: Final = 300.0  # a start on a busy machine; no service is silent for longer
 PATIENCE_S: Final = 10.0
 COUNT: Final = Path("/dev/shm/laminar-silent-looks")
 
@@ -61,7 +61,7 @@ def ray_head() -> None:
 
 
 def ray_node() -> None:
-    """By its own agent: the head's answer would say nothing of this node."""
+    """Checks this node's own agent: the head's answer does not cover this node."""
     _ask("http://127.0.0.1:52365/api/local_raylet_healthz", _ray_token())
 
 
@@ -89,7 +89,7 @@ def followed() -> None:
     except BackupError as error:
         raise Unwell(str(error)) from error
     if not is_followed:
-        raise Silent("nobody fetches what Postgres writes")
+        raise Silent("no receiver streams the WAL of Postgres")
 
 
 SIGNS: Final[dict[str, Callable[[], None]]] = {

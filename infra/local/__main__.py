@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=help_text)
     logs = commands.add_parser("logs", help="the newest lines of the logs")
     logs.add_argument("services", nargs="*", help="only these")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on as they grow")
+    logs.add_argument("-f", "--follow", action="store_true", help="keep printing new lines")
     demo = commands.add_parser("demo", help="start everything and watch a job learn")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--schedule", choices=["laminar", "sync"], default="laminar")

@@ -1,7 +1,7 @@
 """Names that one process of this machine has at a time.
 
-A claim is an abstract Unix socket of that name. The kernel grants a name once per network namespace, to whatever user
-asks first, and drops it when the claiming process ends, however it ends: no file, no stale lock.
+A claim is an abstract Unix socket of that name. The kernel grants a name once per network namespace, to the
+first user, and drops it when the claiming process ends, however it ends: no file, no stale lock.
 """
 
 import errno

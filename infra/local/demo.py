@@ -59,7 +59,7 @@ def run_demo(home: Home, *, seed: int, schedule: str, steps: int | None) -> int:
             _follow(client, watch, console, page, begun)
         except KeyboardInterrupt:
             console.print(
-                f"\nthe job goes on. Its page cancels it, and so does:\n  {_cancel_command(local, job['id'])}"
+                f"\nthe job keeps running. Cancel it on its page, or with:\n  {_cancel_command(local, job['id'])}"
             )
             return 130
     return _summary(watch, console, page, local, time.monotonic() - begun)
@@ -85,7 +85,7 @@ def _patiently(client: httpx.Client, method: str, path: str, **arguments: Any) -
             answer = client.request(method, path, **arguments)
         except httpx.TransportError:
             if time.monotonic() > deadline:
-                raise LocalError("the web server has not answered for two minutes; `make status` tells more") from None
+                raise LocalError("the web server has not answered for two minutes; see `make status`") from None
             time.sleep(POLL_S)
             continue
         if answer.status_code >= 500 and time.monotonic() < deadline:
@@ -159,7 +159,7 @@ def _summary(watch: Watch, console: Console, page: str, local: Mapping[str, Any]
     job, held_out = watch.job, watch.held_out()
     if job["state"] != "succeeded":
         console.print(f"\nthe job {job['state']} after {elapsed_s:.0f} s: {job['failure_class']} {job['message']}")
-        console.print(f"its events say more: {page}")
+        console.print(f"see its events: {page}")
         return 1
     console.print(f"\ndone in {elapsed_s:.0f} s: {job['step']} steps, attempt {job['attempt']}")
     if len(held_out) >= 2:

@@ -2,4 +2,4 @@
 
 
 class LocalError(RuntimeError):
-    """An error that says what went wrong and what to do about it, in one or two sentences."""
+    """An error whose message names the problem and the fix, in one or two sentences."""

@@ -90,7 +90,7 @@ class Home:
             folder.chmod(0o700)
 
     def prepare_alias(self) -> None:
-        """For Ray alone: whoever starts Ray forgets the alias when Ray has ended."""
+        """For Ray alone. The caller removes the alias after Ray has ended."""
         if self.alias.is_symlink() or (self.alias.exists() and self.alias.stat().st_uid != os.getuid()):
             raise LocalError(f"{self.alias} belongs to somebody else; remove it or set TMPDIR to another folder")
         self.alias.mkdir(mode=0o700, exist_ok=True)
@@ -112,7 +112,7 @@ class Home:
         return path.replace(str(PROJECT), str(self.project_alias), 1) if path.startswith(str(PROJECT)) else path
 
     def secret(self, name: str) -> str:
-        """A secret of this home, made when it is first asked for."""
+        """A secret of this home, created at its first use."""
         file = self.secrets_folder / name
         if not file.exists():
             write_private(file, secrets.token_urlsafe(32))
@@ -149,8 +149,8 @@ def taken_from_the_shell() -> dict[str, str]:
     """The part of its starter's environment that every process of the site has. A variable named after us or after Ray
     is set here or not at all.
 
-    Bytecode is kept, whatever the shell says: pip leaves it to the first start, and a site starts so many processes
-    that compiling torch and Django for each again takes longer than all else that they do.
+    Bytecode is always cached, even if the shell disables that: pip does not compile, and a site starts so many
+    processes that compiling torch and Django again for each takes longer than all their other work.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "RAY_"))}
     return inherited | {"PYTHONDONTWRITEBYTECODE": ""}

@@ -4,7 +4,7 @@ A claim (`claims.py`) has the scope of a port: one network namespace, all users.
 
 Invariants:
 - live claims differ, across homes and users;
-- a claim outlives restarts of the service: nobody else is given the port between two lives of a service;
+- a claim outlives restarts of the service: no other service gets the port between two starts;
 - a home keeps its ports over restarts unless another program listens there; `ports.json` is written before any service
   learns of a port.
 """

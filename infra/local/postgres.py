@@ -23,7 +23,7 @@ from infra.local.home import HOME_MARKER, Home, write_private
 
 ADMINISTRATOR = "postgres"
 USER = "laminar"
-"""Whom the control plane signs in as: owns its database, may make others for tests, and is no superuser."""
+"""The control plane's user: owns its database, may create databases for tests, and is no superuser."""
 DATABASE = "laminar"
 RunsAs = Literal["me", "nobody", "namespace"]
 
@@ -33,7 +33,7 @@ class Postgres:
     home: Home
     port: int
     is_durable: bool = True
-    """Off for throw-away servers: nobody will miss what a power cut takes."""
+    """Off for throw-away servers, which may lose data in a power cut."""
 
     @property
     def data(self) -> Path:
@@ -81,7 +81,7 @@ class Postgres:
             "fsync": "on" if self.is_durable else "off",
             "synchronous_commit": "on" if self.is_durable else "off",
             "log_min_messages": "warning",
-            "max_slot_wal_keep_size": "4GB",  # of backups that nobody takes any more
+            "max_slot_wal_keep_size": "4GB",  # a bound for slots of abandoned backups
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         server = [str(binaries() / "postgres"), "-D", str(self.data), "-p", str(self.port), *options]
@@ -121,7 +121,7 @@ class Postgres:
 
 
 def owner_of_data(home: Home) -> int | None:
-    """The user whom a data folder that is put into this home must belong to; None: whoever makes it."""
+    """The required owner of a data folder that is put into this home; None: its creator."""
     return _nobody().pw_uid if Postgres(home=home, port=0)._runs_as() == "nobody" else None
 
 

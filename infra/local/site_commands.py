@@ -85,7 +85,7 @@ def _wait_until_up(home: Home, child: subprocess.Popen[bytes] | None) -> None:
             raise LocalError(f"the supervisor ended at once; {home.logs / 'supervisor.log'} says why")
         if time.monotonic() - begun > UP_WITHIN_S:
             late = ", ".join(sorted(set(status["services"]) - shown)) if status else "the supervisor"
-            raise LocalError(f"not up after {UP_WITHIN_S:.0f} s: {late}; `make logs` shows what they say")
+            raise LocalError(f"not up after {UP_WITHIN_S:.0f} s: {late}; see `make logs`")
         time.sleep(0.2)
 
 
@@ -138,7 +138,7 @@ def print_status(home: Home) -> bool:
     for name, service in status["services"].items():
         print(f"{name:<10} {service['state']:<11} pid {service['pid'] or '-':<8} restarts {service['restarts']}")
     if status.get("shortage"):
-        print(f"\n  cannot write: {status['shortage']}. Free some space; it goes on by itself.")
+        print(f"\n  cannot write: {status['shortage']}. Free some space; it then continues by itself.")
     print_addresses(home)
     return all(service["state"] == "healthy" for service in status["services"].values())
 

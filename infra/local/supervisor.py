@@ -6,10 +6,10 @@ Invariants:
   ended; none is to blame for a time in which the supervisor was away itself, or what its sign comes through was;
 - a port on which another program listens is replaced before the service starts, and what was started with the old one
   starts again;
-- what it knows stands in `status.json`, written whole, so that others never have to ask it. It acts by what it
-  remembers: a disk that is full keeps it from writing, and from nothing else;
-- asked to stop, at whatever moment, it starts nothing more, stops the services in the reverse order of their start, and
-  leaves no process behind.
+- its state is in `status.json`, written atomically, so that other processes never query it. It acts on its own
+  memory: a full disk keeps it from writing, and from nothing else;
+- after a request to stop, at any time, it starts nothing more, stops the services in the reverse order of their
+  start, and leaves no process behind.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ class Supervisor:
                 shortage = f"{error.strerror or error}: {error.filename or self._home.folder}"
         if shortage and shortage != self._shortage:
             freed = make_room(self._home)
-            _say(f"cannot write ({shortage}); freed {freed / 1e6:.0f} MB of old logs, and goes on")
+            _say(f"cannot write ({shortage}); freed {freed / 1e6:.0f} MB of old logs, and continues")
         self._shortage = shortage
 
     def _rotate_logs(self) -> None:
@@ -209,7 +209,7 @@ class Supervisor:
         through = [other for other in self._watched if other.service.name in service.heard_through]
         return all(other.state == "healthy" and now - other.healthy_at < HEARD_WITHIN_S for other in through)
 
-    # ── telling and stopping ──────────────────────────────────────────────────────────────────────────────────────
+    # ── status and stopping ──────────────────────────────────────────────────────────────────────────────────────
 
     def _write_status(self) -> None:
         status = {

@@ -87,7 +87,7 @@ def remove_abandoned() -> None:
 def _is_alive(owner: Path) -> bool:
     try:
         if owner.stat().st_uid != os.getuid():
-            return True  # it is for that user to say
+            return True  # only that user may remove it
         known = json.loads(owner.read_text())
         return bool(psutil.Process(known["pid"]).create_time() == known["started"])
     except FileNotFoundError:

@@ -3,7 +3,7 @@
 Ray ends when its raylet has not registered within 30 s, which no setting changes. Four that start together on two cores
 all fail, are all started again, and so on for ever; one after the other each has the machine.
 
-Invariant: a turn ends with its process, and nobody waits longer for one than `WAITS_AT_MOST_S`: a turn is a courtesy.
+Invariant: a turn ends with its process, and no start waits longer than `WAITS_AT_MOST_S`: turns are a courtesy.
 """
 
 import socket
@@ -20,7 +20,7 @@ class Turn:
         self._asked_at: float | None = None
 
     def take(self, now: float) -> bool:
-        """Whether its service may start now; to be asked until it may."""
+        """Whether its service may start now; the caller retries until it may."""
         if self._asked_at is None:
             self._asked_at = now
         if self._holder is None:

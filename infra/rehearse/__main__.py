@@ -51,14 +51,14 @@ def _from_outside(work: Work, options: argparse.Namespace) -> int:
         code = subprocess.run([*enclosure.in_its_network(work), *same], cwd=PROJECT).returncode
     finally:
         if options.keep:
-            say(f"Kept: everything runs on; --work {work.folder} --only PART goes on with it, --only remove ends it.")
+            say(f"Kept: everything runs on; --work {work.folder} --only PART continues with it, --only remove ends it.")
         else:
             code = _remove(work) or code
     return code
 
 
 def _to_the_end(*_: object) -> NoReturn:
-    """Whoever ends this by a signal wants the machine back, too."""
+    """Turns a signal into an error, so that everything is removed."""
     raise Refusal("ended by a signal")
 
 

@@ -45,14 +45,14 @@ def manage(work: Work, *arguments: str) -> str:
 
 
 def containers(work: Work) -> dict[str, Mapping[str, Any]]:
-    """Every service's, by its name, as `docker inspect` tells of it."""
+    """Service name → its container, as `docker inspect` describes it."""
     names = compose(work, "ps", "--all", "--quiet").split()
     rows = json.loads(docker(work, "inspect", *names)) if names else []
     return {row["Config"]["Labels"]["com.docker.compose.service"]: row for row in rows}
 
 
 def not_ready(rows: Mapping[str, Mapping[str, Any]], wanted: set[str]) -> str:
-    """The services that are not healthy, or running where nobody asks how, or done with what was to be done once."""
+    """Services that are not healthy, not running (without a health check) or not finished (one-time services)."""
     missing = []
     for name in sorted(wanted):
         state: Mapping[str, Any] = rows[name]["State"] if name in rows else {"Status": "not there"}

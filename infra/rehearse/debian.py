@@ -34,7 +34,7 @@ def fetch_tools(work: Work) -> None:
 
 
 def fetch_debians(work: Work) -> None:
-    """The tree of the container engine, and what the stand-ins are made of."""
+    """Fetches the container engine's root folder and the base of the stand-in images."""
     work.shared.mkdir(exist_ok=True)
     _make(work, ENGINE_RELEASE, ENGINE, work.tree)
     _make(work, BASE_RELEASE, BASE, work.base)
@@ -52,6 +52,6 @@ def _make(work: Work, release: str, packages: tuple[str, ...], target: Path) -> 
 
 
 def tool(work: Work, name: str) -> list[str]:
-    """The command of an unpacked program, which finds its libraries beside it."""
+    """The command of an unpacked program, with the path of its libraries."""
     libraries = ":".join(str(folder) for folder in sorted((work.tools / "usr/lib").glob("*-linux-gnu")))
     return ["env", f"LD_LIBRARY_PATH={libraries}", str(work.tools / "usr/bin" / name)]

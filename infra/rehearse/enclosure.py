@@ -81,7 +81,7 @@ def number(work: Work) -> int | None:
 
 
 def end(work: Work) -> None:
-    """Kills the first process: the kernel ends everything within, and unmounts. Then nobody holds a control group."""
+    """Kills the first process: the kernel ends everything within, and unmounts. Then the control groups are free."""
     if found := number(work):
         os.kill(found, signal.SIGKILL)
     deadline = time.monotonic() + 60

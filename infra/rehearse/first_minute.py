@@ -1,4 +1,4 @@
-"""The first minute of an empty site: `bootstrap`, its link, a password, a session, a key; and what `doctor` says of it.
+"""The first minute of an empty site: `bootstrap`, its link, a password, a session, a key; then `doctor`.
 
 All of it by the public address, through the proxy, as a browser does it: that key is whose jobs are run from here on.
 """
@@ -30,7 +30,7 @@ def run(work: Work) -> None:
         with stage("its link, a password, a session, a key"):
             key = first_key(work, begun["link"])
         write_private(work.customer, json.dumps({"key": key, "project": begun["project"]}))
-    with stage("what answers inside only answers nobody outside"):
+    with stage("internal addresses refuse requests from outside"):
         check_closed(work)
     with stage("manage.py doctor"):
         told = manage(work, "doctor")

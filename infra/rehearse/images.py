@@ -1,7 +1,7 @@
-"""The project's images from their Dockerfiles as they are, on stand-ins for the images that a registry would give.
+"""The project's images from their unchanged Dockerfiles, on stand-ins for the base images of a registry.
 
-Invariant: nothing of the project is changed for it. What a registry's image would bring, its stand-in brings: from
-Debian, and from wheels that the project's own locks name.
+Invariant: no file of the project is changed. A stand-in has the contents of its registry image, from Debian and from
+wheels in the project's own locks.
 """
 
 import shutil
@@ -78,4 +78,4 @@ def _page_of_torch(work: Work) -> Iterator[None]:
 
 class _Silent(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """The log of the builds says which files pip took."""
+        """Logs nothing: the log of the builds lists the files that pip took."""

@@ -1,9 +1,9 @@
-"""Backups by the containers' form, and the site put back to one while Ray and its jobs go on.
+"""Backups in containers, and restores of the site while Ray and its jobs keep running.
 
-two jobs run ─▶ backup ─▶ one ends, a third is submitted ─▶ put back ─▶ the first is over as it was, the second
-                                                                        goes on, of the third nobody knows
-a job ends ─▶ a moment ─▶ another begins ─▶ put back to the moment ─▶ of the first all is known, of the other nothing
-backup ─▶ every container and volume removed ─▶ restored ─▶ all that ended is as it was, and a new job runs
+two jobs run ─▶ backup ─▶ one ends, a third is submitted ─▶ restored ─▶ the first has ended as before, the second
+                                                                       keeps running, the third is unknown
+a job ends ─▶ a moment ─▶ another begins ─▶ restored to the moment ─▶ the first is complete, the other unknown
+backup ─▶ every container and volume removed ─▶ restored ─▶ ended jobs are as before, and a new job runs
 """
 
 from datetime import datetime
@@ -48,7 +48,7 @@ def run(work: Work) -> None:
             _is_as_before(short, again := ended(person, short))
             if (apart_s := abs(_ended_at(again) - _ended_at(short))) > APART_S:
                 raise Refusal(f"{short['id']} ended {apart_s:.0f} s apart from what it did")
-        with stage("what was running goes on, what is lost is unknown"):
+        with stage("running jobs continue, lost jobs are unknown"):
             _is_as_before(long, ended(person, long))
             _is_unknown(person, lost)
         to_a_moment(work, person)

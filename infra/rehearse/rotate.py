@@ -1,7 +1,7 @@
-"""Every secret changed by the commands of infra/OPERATING.md while a job runs; what each was before is refused then.
+"""Every secret changed by the commands of infra/OPERATING.md while a job runs; then the old values are refused.
 
-signing key, sealed anew ─▶ database ─▶ broker ─▶ metrics' token ─▶ the job is in its first attempt still
-Ray's token ─▶ it goes on from its last checkpoint, in its second ─▶ the key of before goes
+signing key, sealed anew ─▶ database ─▶ broker ─▶ metrics' token ─▶ the job is still in its first attempt
+Ray's token ─▶ its second attempt resumes from the checkpoint ─▶ the old key is removed
 """
 
 import secrets
@@ -35,13 +35,13 @@ def run(work: Work) -> None:
             raise Refusal(f"{job['id']} had to begin again: attempt {job['attempt']}")
         with stage("Ray's token, changed"):
             rotate_ray_token(work)
-        with stage("the job goes on from a checkpoint, and ends"):
+        with stage("the job resumes from a checkpoint, and ends"):
             attempts = ended(person, job)["attempt"]
             if attempts != 2 or not (step := _resumed_after(work, job["id"])):
                 raise Refusal(f"{job['id']}: attempt {attempts}, which is not the second from a checkpoint")
             if step < job["step"] - 20:
-                raise Refusal(f"{job['id']} was at step {job['step']}, and went on after {step}")
-        with stage("the key of before, taken away"):
+                raise Refusal(f"{job['id']} was at step {job['step']}, and resumed after {step}")
+        with stage("the old key, removed"):
             set_values(work, LAMINAR_SECRET_KEYS_OF_BEFORE="")
             replace(work, *CONTROL_PLANE)
             manage(work, "doctor", "--no-nodes")

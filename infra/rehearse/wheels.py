@@ -1,4 +1,4 @@
-"""Wheels that the stand-ins and the engine's image are made of, fetched by this machine's pip."""
+"""Wheels for the stand-ins and the engine's image, fetched by this machine's pip."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ def fetch_servers(work: Work) -> None:
 
 
 def fetch_torch(work: Work) -> None:
-    """The build for CPUs. Without hashes here, as in `infra.setup.environment`: the image's build asks for them."""
+    """Fetches the CPU build, without hashes as in `infra.setup.environment`: the image's build checks them."""
     if work.torch.exists():
         return
     with stage("torch for CPUs"):

@@ -40,7 +40,7 @@ class Work:
 
     @property
     def base(self) -> Path:
-        """A Debian 12 in an archive, which the stand-ins are made of."""
+        """A Debian 12 in an archive, the base of the stand-ins."""
         return self.shared / "debian.tar"
 
     @property
@@ -106,7 +106,7 @@ class Work:
         self.log.touch()
 
     def copy_project(self) -> None:
-        """Anew, that it is the one of now. Its .env stays, and its folders: containers that run have some mounted."""
+        """Replaces the copy by the current files. Keeps .env and folders, which running containers may have mounted."""
         unversioned = shutil.ignore_patterns(".git", ".laminar", ".env", "__pycache__", ".*_cache", ".hypothesis")
         for old in self.project.rglob("*"):
             if not old.is_dir() and old != self.environment_file:
@@ -162,7 +162,7 @@ def stage(title: str) -> Iterator[None]:
 
 
 def until(found: Callable[[], str], *, within_s: float, what: str) -> None:
-    """Waits until nothing is missing any more: `found` says what still is."""
+    """Waits until `found` returns nothing; it returns the missing things."""
     deadline = time.monotonic() + within_s
     while missing := found():
         if time.monotonic() > deadline:

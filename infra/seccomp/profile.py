@@ -55,7 +55,7 @@ def written(profile: dict[str, Any]) -> str:
 
 
 def _holds(rule: Rule) -> bool:
-    """`minKernel` always does: the oldest that is asked for is 4.8, of 2016."""
+    """Whether a rule applies. `minKernel` is met by every kernel: its highest value is 4.8, of 2016."""
     includes, excludes = rule.get("includes", {}), rule.get("excludes", {})
     is_of_others = "arches" in includes and not _NAMES_OF_IT & set(includes["arches"])
     return not is_of_others and not includes.get("caps") and not _NAMES_OF_IT & set(excludes.get("arches", ()))

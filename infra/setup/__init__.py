@@ -2,6 +2,5 @@
 .laminar/vllm, the environment of rollout engines that are vLLM, in the build that this machine can use: `make vllm` and
 `make test`.
 
-Only the standard library, and words that Python 3.8 can still parse: an old interpreter must come far enough to say
-what is wrong.
+Only the standard library and the syntax of Python 3.8: an old interpreter must get far enough to print the problem.
 """

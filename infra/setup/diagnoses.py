@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# What pip's output says, and what it means to somebody who wants to see a demo. The first match wins.
+# Patterns of pip's output, and what they mean to a new user. The first match wins.
 DIAGNOSES = (
     (
         "No space left on device|Disk quota exceeded",
@@ -12,8 +12,8 @@ DIAGNOSES = (
     ),
     (
         "DO NOT MATCH THE HASHES",
-        "A file is not one that the locks name: a broken download, an altering mirror, or a build of torch that nobody "
-        "has added. Run the command again with PIP_NO_CACHE_DIR=1; if it stays so, do not install from there.",
+        "A file is not one that the locks name: a broken download, an altering mirror, or a build of torch without "
+        "a hash there. Run the command again with PIP_NO_CACHE_DIR=1; if it fails again, do not install from there.",
     ),
     (
         "name resolution|Name or service not known|NewConnectionError|Network is unreachable|ConnectTimeout"
@@ -46,4 +46,4 @@ DIAGNOSES = (
 
 def meaning_of(output: str) -> str:
     known = (meaning for pattern, meaning in DIAGNOSES if re.search(pattern, output))
-    return next(known, "Read the log, put right what it says, and run the command again.")
+    return next(known, "Read the log, fix the problem, and run the command again.")

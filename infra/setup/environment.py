@@ -101,8 +101,8 @@ def make_anew(paths: Paths, lock: str) -> None:
 
 
 def install_torch(paths: Paths) -> None:
-    """Fetched without hashes, installed with: asked for with hashes, pip passes over the CPU wheel of a local folder,
-    which carries none in its address, and takes the index's CUDA build."""
+    """Fetches without hashes and installs with them: with hashes, pip skips the CPU wheel of a local folder, whose
+    address has none, and takes the index's CUDA build."""
     shutil.rmtree(paths.wheels, ignore_errors=True)
     lock = (paths.locks / "torch.txt").read_text(encoding="utf-8")
     version = re.findall(r"^torch==\S+", lock, re.MULTILINE)[0]
@@ -122,8 +122,8 @@ def pip_install(paths: Paths, lock: str) -> list[str]:
 
 
 def check_command(paths: Paths, lock: str) -> list[str]:
-    """vLLM names torchvision and its kin, which this environment leaves out because they break it on a CPU: what is
-    asked of it is that its engine can be imported, and on a CPU that its kernels are there: it only warns of those."""
+    """Checks that vLLM's engine can be imported and, on a CPU, that its kernels are there: vLLM only warns of missing
+    ones. Its requirement of torchvision and the like is not checked: they break it on a CPU and are left out."""
     if lock.startswith("vllm"):
         kernels = f"; {VLLM_KERNELS}" if lock == "vllm" else ""
         return [str(paths.python), "-c", f"{VLLM_ENGINE}{kernels}"]

@@ -1,4 +1,4 @@
-"""Demands on this machine: a thing that is missing is refused in one sentence that says how to get it."""
+"""Requirements of this machine: a missing one is refused in one sentence with the way to get it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_python(version: tuple[int, ...]) -> None:
 
 
 def lock_of_vllm(asked: str) -> str:
-    """Of the build that was asked for, or, where none was, of the one that this machine can use."""
+    """The lock of the requested build, or by default of the build that this machine can use."""
     if asked and asked not in VLLM_LOCKS:
         raise Refusal(
             f"VLLM must be one of {', '.join(VLLM_LOCKS)}, 0 to leave vLLM out, or nothing for the build that this "

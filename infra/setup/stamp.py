@@ -12,7 +12,7 @@ import sys
 
 from infra.setup.paths import Paths
 
-# What each lock's environment is made from beside torch.
+# The locks of each environment, in addition to torch.
 LAYERS = {"local": ["local"], "dev": ["local", "dev"], "vllm": ["vllm"], "vllm-cuda": ["vllm-cuda"]}
 
 

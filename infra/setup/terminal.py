@@ -6,7 +6,7 @@ import sys
 
 
 class Refusal(Exception):
-    """A refusal that says what is wrong, and what to do about it, in one sentence."""
+    """A refusal with the problem and the fix, in one sentence."""
 
 
 def say(sentence: str) -> None:

@@ -85,7 +85,7 @@ def _mark_further_cells(item: pytest.Item) -> set[str]:
 def _check_heavy_mark(item: pytest.Item, marks: set[str]) -> None:
     heavy = marks & HEAVY_MARKS
     if heavy and not names_heavy_mark(item.path):
-        raise pytest.UsageError(f"{item.nodeid} is marked {heavy}, and its own file does not say so")
+        raise pytest.UsageError(f"{item.nodeid} is marked {heavy}, which its own file does not name")
 
 
 def _set_timeout(item: pytest.Item, marks: set[str]) -> None:
@@ -168,7 +168,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 
 class Recorder:
-    """Writes what the controller hears of each test; a parametrized id is what pytest needs to run it again."""
+    """Records the reports that reach the controller; pytest can run a test again by its parametrized id."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What a run prints at its end, and what it leaves in `.laminar/` for whoever asks later.
+"""The printed report of a run, and its records in `.laminar/`.
 
 `tested.json` (`tested-long.json`) is the record of the last whole run, `tested.jsonl` (`tested-long.jsonl`) holds the
 cost of each of its tests; `unsteady.jsonl` collects unsteady tests over all runs. The last lines that are printed name

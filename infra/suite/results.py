@@ -93,7 +93,7 @@ def failures(results: Iterable[Result]) -> list[Result]:
 
 
 def slow_tests(results: Iterable[Result], *, scale: float) -> list[Result]:
-    """Unmarked tests that took longer than the gate allows; beside others, so each is to be timed again alone."""
+    """Unmarked tests that took longer than the gate allows, in parallel with others: each is timed again alone."""
     exempt = {"long", "proof", "soak"}
     return [
         result

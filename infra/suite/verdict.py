@@ -1,9 +1,9 @@
 """The verdict on a run of the suite.
 
 Invariants:
-- a test that fails beside the others and once more alone is red; one that passes alone is unsteady, and more than
+- a test that fails in the run and once more alone is red; one that passes alone is unsteady, and more than
   `MOST_UNSTEADY` of those are red;
-- an unmarked test of the gate that takes over `SLOW_AFTER_S` beside the others and alone is printed, one that uses the
+- an unmarked test of the gate that takes over `SLOW_AFTER_S` in the run and alone is printed, one that uses the
   processor for over `TOO_SLOW_CPU_S` both times is red (alone it runs twice, and the first time fills the caches);
   one that fails when it runs twice is unsteady;
 - a run that exceeds its time budget, or whose pytest breaks off, is red.
@@ -34,7 +34,7 @@ MOST_RETRIED: Final = 20
 MOST_UNSTEADY: Final = 3
 MOST_TIMED_AGAIN: Final = 12
 FAILED, NO_TESTS = 1, 5
-"""Exit codes of pytest that say nothing beyond the recorded results."""
+"""Exit codes of pytest that add nothing to the recorded results."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def judge(run: Run) -> Verdict:
 
 
 def _retry(run: Run, failed: Sequence[Result], verdict: Verdict) -> None:
-    """When the rest is done: a test that fails only beside others is a fault of its own, not of the change."""
+    """Runs after the rest: a test that fails only in parallel with others is unsteady, and not broken by the change."""
     print(f"\nThe failed tests again, alone ({len(failed)}):", flush=True)
     code, again = run.pytest("again", [result.nodeid for result in failed])
     verdict.add_exit_code(code)

@@ -1,7 +1,7 @@
 """The variables that docker-compose.yml takes from .env, in the order of .env.example.
 
 What the control plane reads is declared in backend/environment.py; a line here repeats nothing of it, unless containers
-have another default or the text would mislead beside Compose.
+have another default or the text would mislead with Compose.
 """
 
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ LINES: Final = (
     ),
     required(
         "LAMINAR_SECRET_KEY",
-        "Signs sessions and cookies: whoever knows it can be anybody. To change it, move the old one to the next line "
-        "(infra/OPERATING.md, Rotation of secrets).",
+        "Signs sessions and cookies: anyone who knows it can sign in as any user. To change it, move the old one to the "
+        "next line (infra/OPERATING.md, Rotation of secrets).",
     ),
     declared("LAMINAR_SECRET_KEYS_OF_BEFORE"),
     declared(
@@ -68,9 +68,7 @@ LINES: Final = (
         text="The Jobs API of a Ray that you have; the next line is then its token.",
         when_empty="the one of these containers",
     ),
-    required(
-        "LAMINAR_RAY_TOKEN", "Whoever holds it runs code on the Ray cluster; web and worker share it with the cluster."
-    ),
+    required("LAMINAR_RAY_TOKEN", "Allows to run code on the Ray cluster; web and worker share it with the cluster."),
     required("LAMINAR_PUBLIC_URL", DECLARED["LAMINAR_PUBLIC_URL"].text, "http://localhost:8000"),
     required("LAMINAR_ALLOWED_HOSTS", DECLARED["LAMINAR_ALLOWED_HOSTS"].text, "localhost"),
     declared(
@@ -128,7 +126,7 @@ LINES: Final = (
     optional("AWS_SECRET_ACCESS_KEY", "The secret of that key."),
     optional("AWS_SESSION_TOKEN", "The session token of a key that expires."),
     optional("AWS_ROLE_ARN", "A role that is assumed with the token of the next line's file, in place of a key."),
-    optional("AWS_WEB_IDENTITY_TOKEN_FILE", "File with that token; whoever renews it writes into the same file."),
+    optional("AWS_WEB_IDENTITY_TOKEN_FILE", "File with that token, which is renewed in place."),
     optional("AWS_SHARED_CREDENTIALS_FILE", "File with a profile of the name default, in place of a key."),
     optional("AWS_DEFAULT_REGION", "Region of the store.", "us-east-1"),
     optional("AWS_REGION", "The same by its other name."),
@@ -163,7 +161,7 @@ LINES: Final = (
     optional(
         "LAMINAR_BACKUP_DIR",
         "Folder for backups, best on another disk, user 10001's own (install -d -o 10001 -m 700).",
-        "backups, beside this file",
+        "backups, next to this file",
     ),
     declared(
         "LAMINAR_AUDIT_KEY_FILE",
