@@ -59,8 +59,8 @@ LINES: Final = (
     ),
     required(
         "LAMINAR_SECRET_KEY",
-        "Signs sessions and cookies: anyone who knows it can sign in as any user. To change it, move the old one to the "
-        "next line (infra/OPERATING.md, Rotation of secrets).",
+        "Signs sessions and cookies: anyone who knows it can sign in as any user. To change it, move the old one to "
+        "the next line (infra/OPERATING.md, Rotation of secrets).",
     ),
     declared("LAMINAR_SECRET_KEYS_OF_BEFORE"),
     declared(
