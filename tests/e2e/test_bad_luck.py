@@ -34,7 +34,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.mark.soak
-def test_two_hours_of_bad_luck_end_with_every_sample_trained_once_and_every_bill_right(stack: Stack) -> None:
+def test_two_hours_of_faults_keep_samples_and_bills_exact(stack: Stack) -> None:
     stack = replace(stack, patience_s=ANSWERS_WITHIN_S)
     seed = random.SystemRandom().randrange(1 << 30)
     chance = random.Random(seed)

@@ -50,7 +50,7 @@ def asks(page: Page, link: str, button: str) -> None:
 
 
 @pytest.mark.long
-def test_somebody_new_trains_reads_pauses_resumes_cancels_and_retries(page: Page) -> None:
+def test_new_user_trains_pauses_resumes_cancels_and_retries(page: Page) -> None:
     page.get_by_role("link", name="New job").first.click()
     page.get_by_role("link", name=re.compile("^Sums with a tool")).click()
     steps = page.get_by_label("Steps", exact=True)

@@ -49,7 +49,7 @@ def put_back(stack: Stack) -> None:
         supervisor.resume()
 
 
-def test_a_job_whose_database_is_put_back_trains_nothing_twice_and_is_billed_once(stack: Stack) -> None:
+def test_job_survives_a_restore_trained_and_billed_once(stack: Stack) -> None:
     steps = 60
     running = stack.submit(**spec(steps))["id"]
     stack.wait(running, lambda job: job["step"] >= 5, within_s=600)
@@ -66,7 +66,7 @@ def test_a_job_whose_database_is_put_back_trains_nothing_twice_and_is_billed_onc
     assert_nobodys_bill_is_wrong(stack, database=stack.database, settled_within_s=SETTLED_WITHIN_S)
 
 
-def test_a_job_that_ended_in_the_time_that_was_lost_is_over_and_not_trained_again(stack: Stack) -> None:
+def test_job_that_ended_in_the_lost_time_is_not_retrained(stack: Stack) -> None:
     running = stack.submit(**spec(25))["id"]
     stack.wait(running, lambda job: job["step"] >= 3, within_s=600)
     backup(stack, "take")

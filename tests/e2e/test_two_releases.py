@@ -51,16 +51,14 @@ def change_under_a_job(person: Customer, home: Home, to: Path, *, migrates: bool
         assert_nobodys_bill_is_wrong(person, database=database, settled_within_s=SETTLED_WITHIN_S)
 
 
-def test_a_job_of_the_release_before_ends_exactly_under_the_new_control_plane(earlier: Path, home: Home) -> None:
+def test_old_job_ends_exactly_under_new_control_plane(earlier: Path, home: Home) -> None:
     with site_of(earlier, home) as person:
         before = num_migrations(home)
         change_under_a_job(person, home, PROJECT, migrates=True)
         assert num_migrations(home) >= before
 
 
-def test_a_job_of_the_new_release_ends_exactly_under_the_control_plane_of_the_one_before(
-    earlier: Path, home: Home
-) -> None:
+def test_new_job_ends_exactly_under_old_control_plane(earlier: Path, home: Home) -> None:
     """The way back: on the new database."""
     with site_of(PROJECT, home) as person:
         change_under_a_job(person, home, earlier, migrates=False)

@@ -60,7 +60,7 @@ def command_line(process: psutil.Process) -> str:
 
 
 @pytest.mark.long
-def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: Stack) -> None:
+def test_killing_each_service_changes_no_result_or_series(stack: Stack) -> None:
     steps = 600  # small ones: together they last longer than five services take to come back
     job = stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": steps, "checkpoint_every": 200}})
     stack.wait(job["id"], lambda job: job["step"] >= 3, within_s=600)
@@ -77,7 +77,7 @@ def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: 
 
 
 @pytest.mark.long
-def test_a_job_is_none_the_worse_for_a_site_that_is_stopped_part_by_part_for_a_moment(stack: Stack) -> None:
+def test_freezing_each_service_briefly_does_no_harm(stack: Stack) -> None:
     """SIGSTOP, for shorter than anybody waits; for longer, and everything else that may happen: test_bad_luck."""
     blows = Blows(stack, random.Random(1))
     job = stack.submit(**spec(60))
@@ -91,7 +91,7 @@ def test_a_job_is_none_the_worse_for_a_site_that_is_stopped_part_by_part_for_a_m
 
 
 @pytest.mark.proof
-def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
+def test_killed_driver_is_replaced_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
     """With questions that were uploaded, which both attempts' nodes have to find."""
     asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
@@ -128,7 +128,7 @@ def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
 
 
 @pytest.mark.soak  # tests/backend/jobs/line proves it without a job that runs
-def test_a_job_beyond_the_quota_waits_with_a_reason_and_is_cancelled_at_once(stack: Stack) -> None:
+def test_job_over_quota_waits_with_reason_and_cancels_at_once(stack: Stack) -> None:
     large = {"rollout": {"replicas": 4, "max_batch": 4}, "training": {"steps": 5_000}}
     first, second = stack.submit(**large), stack.submit(**large)
     second = stack.wait(second["id"], lambda job: job["reason"] != "not_evaluated_yet", within_s=300)
@@ -151,7 +151,7 @@ def test_the_same_request_twice_is_one_job(stack: Stack) -> None:
 
 
 @pytest.mark.long
-def test_an_evaluation_holds_its_replica_alone_and_tells_how_far_it_is(stack: Stack) -> None:
+def test_evaluation_holds_one_replica_and_reports_progress(stack: Stack) -> None:
     prompts = 3_000  # a few seconds: longer than several looks
     trained = stack.finish(stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": 2}})["id"])
     assert trained["progress"] == {"done": 2, "total": 2, "unit": "steps"}

@@ -37,7 +37,7 @@ def test_every_image_is_looked_at() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_images_commands_import_nothing_that_its_locks_do_not_bring(image: str) -> None:
+def test_image_commands_import_only_what_its_locks_install(image: str) -> None:
     assert import_in(sys.executable, image, locks_of(image)) == ""
 
 
@@ -49,7 +49,7 @@ def test_a_package_that_only_others_bring_is_not_there() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("image", IMAGES)
-def test_a_bare_environment_made_from_an_images_locks_runs_its_commands(image: str, tmp_path: Path) -> None:
+def test_bare_environment_of_an_images_locks_runs_commands(image: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     locks = [word for lock in locks_of(image) for word in ("-r", str(ROOT / lock))]

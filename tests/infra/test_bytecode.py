@@ -13,9 +13,7 @@ from infra.local.services import Site
 from infra.local.testing import environment_of_tests
 
 
-def test_processes_of_site_and_tests_keep_their_bytecode_whatever_the_shell_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytecode_is_cached_even_if_the_shell_disables_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     home = Home(tmp_path / "home")
     home.prepare()

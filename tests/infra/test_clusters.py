@@ -68,7 +68,7 @@ def test_rays_own_autoscaler_reads_hosts_limits_and_labels() -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_pod_is_confined_and_has_the_shared_memory_that_ray_is_told_of(group: str) -> None:
+def test_every_pod_is_confined_and_holds_rays_object_store(group: str) -> None:
     assert pod(group)["securityContext"]["runAsNonRoot"] is True
     assert pod(group)["securityContext"]["seccompProfile"]["type"] == "Localhost"
     assert container(group)["securityContext"] == {
@@ -93,7 +93,7 @@ KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_pod_is_told_what_a_node_elsewhere_is_told_and_keys_come_from_a_secret(group: str) -> None:
+def test_pods_get_all_settings_and_keys_from_a_secret(group: str) -> None:
     settings, keys = container(group)["envFrom"]
     [told] = documents("settings.yaml")
     assert settings == {"configMapRef": {"name": told["metadata"]["name"]}}
@@ -106,7 +106,7 @@ def test_every_pod_is_told_what_a_node_elsewhere_is_told_and_keys_come_from_a_se
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_node_says_whether_it_has_a_sandbox_and_becomes_what_kuberay_would_have_run(group: str) -> None:
+def test_node_labels_its_sandbox_and_runs_kuberays_command(group: str) -> None:
     """By a stand-in of the trial: the words are the manifest's, with what KubeRay puts into the environment."""
     assert CLUSTER["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"
     python, *words = container(group)["command"]
@@ -123,7 +123,7 @@ def test_every_node_says_whether_it_has_a_sandbox_and_becomes_what_kuberay_would
     assert python == "python" and done.stdout.strip() == f"{json.dumps(labels)} --labels=a=b, c=d", done.stderr
 
 
-def test_what_may_run_a_customers_code_has_no_key_to_kubernetes_and_no_token_stands_in_a_file() -> None:
+def test_pods_with_user_code_have_no_kubernetes_token() -> None:
     for group in ("cpu", "h100"):
         assert pod(group)["automountServiceAccountToken"] is False
     assert CLUSTER["spec"]["authOptions"] == {"mode": "token"}
@@ -157,7 +157,7 @@ until [ "$(wc -l < "$STARTED")" -ge 3 ]; do sleep 0.02; done""",
 }
 
 
-def test_slurm_starts_a_head_and_a_worker_on_each_other_node_and_shows_no_token(tmp_path: Path) -> None:
+def test_slurm_starts_head_and_workers_and_shows_no_token(tmp_path: Path) -> None:
     for name, script in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / name).chmod(0o755)

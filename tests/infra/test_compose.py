@@ -32,7 +32,7 @@ def test_the_services_are_those_of_one_machine_and_a_ray_worker() -> None:
     assert {name for name, service in SERVICES.items() if "profiles" in service} == {"proxy"}
 
 
-def test_every_variable_is_documented_and_every_documented_one_is_used() -> None:
+def test_variables_and_their_documentation_match() -> None:
     both = TEXT + (ROOT / "infra" / "backup" / "compose.yml").read_text()
     interpolated = set(re.findall(r"(?<!\$)\$\{([A-Z_]+)", both))
     from_secrets = {
@@ -65,7 +65,7 @@ def test_ray_asks_for_its_token_and_shares_the_store(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["ray-head", "ray-worker"])
-def test_a_ray_node_sees_of_the_store_what_a_job_needs_and_writes_only_jobs_folders(service: str) -> None:
+def test_ray_node_writes_only_job_folders_of_the_store(service: str) -> None:
     mounts = {each["target"]: each for each in SERVICES[service]["volumes"] if isinstance(each, dict)}
     store = Path(SERVICES[service]["environment"]["LAMINAR_STORE_DIR"])
     settings = Settings.from_environment({"LAMINAR_STORE_DIR": str(store)})
@@ -83,7 +83,7 @@ def test_a_ray_node_sees_of_the_store_what_a_job_needs_and_writes_only_jobs_fold
 
 
 @pytest.mark.parametrize("service", CONTROL_PLANE)
-def test_static_files_and_the_audit_logs_key_lie_where_no_ray_node_looks(service: str) -> None:
+def test_ray_nodes_see_no_static_files_and_no_audit_key(service: str) -> None:
     told = {name: value for name, value in SERVICES[service]["environment"].items() if "${" not in str(value)}
     needed = {f"LAMINAR_{field.name.upper()}" for field in dataclasses.fields(Environment)} - OPTIONAL
     ours = read_environment(dict.fromkeys(needed, "x") | told)
@@ -99,7 +99,7 @@ def test_every_lasting_service_has_a_health_check(service: str) -> None:
     assert SERVICES[service]["healthcheck"]["test"]
 
 
-def test_only_the_site_is_published_and_on_the_loopback_unless_somebody_opens_it() -> None:
+def test_only_the_site_is_published_on_loopback_by_default() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["web", "proxy"]
     assert SERVICES["proxy"]["profiles"] == ["tls"], "which asks for it"
     (published,) = SERVICES["web"]["ports"]
@@ -122,7 +122,7 @@ def test_every_module_that_a_command_names_exists(service: str) -> None:
     assert all((ROOT / file).is_file() for file in files)
 
 
-def test_every_service_starts_only_what_exists_and_after_what_exists() -> None:
+def test_every_services_command_and_dependencies_exist() -> None:
     for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
         if "build" in service:

@@ -22,7 +22,7 @@ SERVICES = ["valkey", "postgres"] if os.getuid() == 0 else ["valkey"]
 
 
 @pytest.mark.soak
-def test_it_outlives_a_full_disk_and_is_whole_again_when_there_is_room(
+def test_service_survives_a_full_disk_and_recovers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     if not may_mount():

@@ -102,7 +102,7 @@ def test_what_is_kubernetes_own_is_as_its_schema_says() -> None:
             assert_kubernetes_takes(document)
 
 
-def test_the_ray_cluster_has_the_fields_of_kuberay_and_pods_of_kubernetes() -> None:
+def test_ray_cluster_fits_kuberays_and_kubernetes_schemas() -> None:
     [document] = documents("raycluster.yaml")
     spec = RayCluster.model_validate(document).spec
     for group in (spec.headGroupSpec, *spec.workerGroupSpecs):

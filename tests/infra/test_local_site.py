@@ -85,7 +85,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
 
 
 @pytest.mark.long
-def test_what_was_written_and_the_ports_are_the_same_after_down_and_up(keeper: Keeper) -> None:
+def test_data_and_ports_survive_down_and_up(keeper: Keeper) -> None:
     keeper.up()
     keeper.write(1)
     ports = keeper.home.written_ports()

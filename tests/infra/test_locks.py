@@ -79,7 +79,7 @@ def test_each_lock_is_a_part_of_the_whole(lock: str) -> None:
 @pytest.mark.parametrize(
     ("lock", "differing"), [("vllm", NOT_THE_SAME - {"numpy"}), ("vllm-cuda", NOT_THE_SAME - {"numpy", "setuptools"})]
 )
-def test_vllms_lock_has_the_pins_of_the_others_where_vllm_allows_them(lock: str, differing: set[str]) -> None:
+def test_vllms_lock_shares_pins_where_vllm_allows(lock: str, differing: set[str]) -> None:
     vllm, dev = pins(lock), pins("dev")
     assert {name for name in vllm.keys() & dev.keys() if not vllm[name] & dev[name]} == differing
     assert {name for name in vllm.keys() & dev.keys() if vllm[name] != dev[name]} <= NOT_THE_SAME | {"protobuf"}
@@ -99,7 +99,7 @@ def test_vllms_lock_leaves_out_what_breaks_it_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("lock", ["backend", "engine", "local", "dev", "vllm", "vllm-cuda"])
-def test_torch_and_its_cuda_libraries_stand_in_files_of_their_own(lock: str) -> None:
+def test_torch_and_cuda_have_lock_files_of_their_own(lock: str) -> None:
     assert not {"torch"} & pins(lock).keys()
     assert not pins("cuda").keys() & pins(lock).keys()
 

@@ -80,7 +80,7 @@ def test_every_address_of_the_site_answers_to_something() -> None:
         assert address.strip("/") in (ROOT / where).read_text(), address
 
 
-def test_no_command_brings_up_rays_nodes_in_a_way_that_compose_takes_for_a_change_at_the_next() -> None:
+def test_no_documented_command_makes_compose_replace_ray_nodes() -> None:
     """Told `--no-deps`, Compose 2.26 hashes a service without what it depends on: the next `up` replaces it."""
     ups = named(r"`(?:docker compose|…) (up -d[^`]*)`")
     assert any("ray-head" in words for words in ups) and any("--no-deps" in words for words in ups)

@@ -80,7 +80,7 @@ def _submit(site: Site, token: str) -> httpx.Response:
 
 
 @pytest.mark.long
-def test_it_takes_jobs_with_the_token_and_listens_on_loopback_only(site: Site) -> None:
+def test_local_ray_needs_the_token_and_listens_on_loopback(site: Site) -> None:
     deadline = time.monotonic() + 300
     while (answer := _submit(site, site.home.secret("ray"))).status_code != 200:
         assert time.monotonic() < deadline, answer.text[-1000:]
@@ -132,7 +132,7 @@ def test_the_order_arrives_as_a_file_and_our_interpreter_runs(site: Site) -> Non
 
 
 @pytest.mark.long
-def test_launching_twice_starts_once_while_it_runs_and_when_it_is_over(site: Site, tmp_path: Path) -> None:
+def test_launching_twice_starts_once(site: Site, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     launcher = _launcher(site, f"echo run >> {trace}; sleep 2")
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_a_wrong_token_is_refused_and_not_worth_retrying(site: Site) -> None:
 
 @pytest.mark.long
 @pytest.mark.django_db
-def test_it_tells_an_operator_its_version_and_devices_and_is_looked_at_from_within(site: Site) -> None:
+def test_doctor_sees_rays_version_devices_and_nodes(site: Site) -> None:
     """Nothing listens where its drivers would report, and that alone is found, if this machine has a sandbox."""
     ours = replace(
         settings.ENVIRONMENT, ray_url=site.ray.url, ray_token_file=site.ray.token_file, store_dir=site.home.store,

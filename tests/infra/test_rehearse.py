@@ -33,14 +33,14 @@ def container(status: str, *, health: str | None = None, exit_code: int = 0) -> 
     return {"State": {"Status": status, "ExitCode": exit_code, **told}}
 
 
-def test_a_value_goes_into_its_own_line_and_a_variable_that_is_gone_is_refused() -> None:
+def test_value_is_set_in_its_line_and_unknown_name_refused() -> None:
     example = "# A and B\nA=\nAB=1\n"
     assert filled_in(example, {"A": r"s3://b/\1"}) == "# A and B\nA=s3://b/\\1\nAB=1\n"
     with pytest.raises(ValueError, match="one line GONE="):
         filled_in(example, {"GONE": "x"})
 
 
-def test_what_the_shell_has_of_a_variable_in_env_does_not_outrank_it() -> None:
+def test_env_file_outranks_the_shell() -> None:
     example = (PROJECT / ".env.example").read_text()
     shell = {"PATH": os.environ["PATH"], "AWS_CA_BUNDLE": "/of/the/shell", "LAMINAR_PUBLIC_URL": "", "EDITOR": "vi"}
     left = subprocess.run(
@@ -56,7 +56,7 @@ def test_ready_is_healthy_or_done_with_what_was_to_be_done_once() -> None:
     assert not_ready(rows, {"web", "migrate", "beat"}) == "beat not there, migrate exited, web starting"
 
 
-def test_the_servers_of_the_stand_ins_are_those_of_the_lock_with_their_hashes() -> None:
+def test_stand_ins_servers_are_the_locks_with_hashes() -> None:
     found = entries((LOCKS / "local.txt").read_text(), SERVERS)
     assert [line.split("==")[0] for line in found.splitlines() if not line.startswith(" ")] == list(SERVERS)
     assert found.count("--hash=sha256:") >= len(SERVERS)
@@ -64,7 +64,7 @@ def test_the_servers_of_the_stand_ins_are_those_of_the_lock_with_their_hashes() 
         entries(found, ("such-thing",))
 
 
-def test_every_image_that_the_project_takes_from_a_registry_has_its_stand_in() -> None:
+def test_every_registry_image_has_a_stand_in() -> None:
     files = [PROJECT / "docker-compose.yml", PROJECT / "infra" / "backup" / "Dockerfile"]
     files += (PROJECT / "infra" / "images").glob("*/Dockerfile")
     text = "\n".join(file.read_text() for file in files)
@@ -73,7 +73,7 @@ def test_every_image_that_the_project_takes_from_a_registry_has_its_stand_in() -
     assert all((STAND_INS / f"{name}.Dockerfile").is_file() for name in IMAGES)
 
 
-def test_every_service_that_lasts_is_killed_and_a_restore_stops_none_of_rays() -> None:
+def test_every_lasting_service_is_killed_and_ray_stays_up() -> None:
     on_top = yaml.safe_load((PROJECT / "infra" / "backup" / "compose.yml").read_text())["services"]
     once = {"migrate", "folders", "backup", "restore"}
     lasting = (set(services()) | set(on_top)) - once
@@ -105,7 +105,7 @@ def test_the_job_in_the_sandbox_is_the_documented_example() -> None:
     assert [part.name for part in module.body if isinstance(part, ast.FunctionDef)] == ["prompt", "respond"]
 
 
-def test_a_folder_with_anything_else_in_it_is_not_taken_and_so_not_removed(tmp_path: Path) -> None:
+def test_foreign_folder_is_neither_used_nor_removed(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("to be kept")
     with pytest.raises(Refusal, match="new or empty folder"):
         Work(tmp_path).take_folder()
@@ -115,7 +115,7 @@ def test_a_folder_with_anything_else_in_it_is_not_taken_and_so_not_removed(tmp_p
     assert Work(tmp_path / "new").is_ours
 
 
-def test_the_projects_copy_is_renewed_under_containers_that_have_its_folders_mounted(tmp_path: Path) -> None:
+def test_projects_copy_is_renewed_under_mounted_folders(tmp_path: Path) -> None:
     work = Work(folder=tmp_path)
     work.copy_project()
     work.environment_file.write_text("KEPT=1")
@@ -127,7 +127,7 @@ def test_the_projects_copy_is_renewed_under_containers_that_have_its_folders_mou
     assert not (mounted / "gone.sh").exists() and work.environment_file.read_text() == "KEPT=1"
 
 
-def test_a_process_that_works_in_the_folder_is_left_behind_until_it_ends(tmp_path: Path) -> None:
+def test_running_process_in_the_folder_counts_as_left_behind(tmp_path: Path) -> None:
     work = Work(tmp_path / "folder")
     work.folder.mkdir()
     with subprocess.Popen(["sleep", "60"], cwd=work.folder) as process:

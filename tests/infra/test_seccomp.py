@@ -25,7 +25,7 @@ def test_the_file_is_what_is_made_of_dockers_default() -> None:
     assert PROFILE.read_text() == written(made()), "run `python -m infra.seccomp.profile`"
 
 
-def test_its_difference_to_dockers_default_is_what_bubblewrap_needs() -> None:
+def test_profile_differs_from_dockers_only_for_bubblewrap() -> None:
     shipped, default = json.loads(PROFILE.read_text()), resolved(json.loads(DEFAULT.read_text()))
     assert {**shipped, "syscalls": []} == {**default, "syscalls": []}
     assert rules_of(default) < rules_of(shipped)
@@ -34,7 +34,7 @@ def test_its_difference_to_dockers_default_is_what_bubblewrap_needs() -> None:
     assert sorted(name for name, _ in beyond) == ["clone", "mount", "pivot_root", "umount2", "unshare"]
 
 
-def test_without_a_capability_dockers_default_guards_what_it_guards() -> None:
+def test_capability_rules_match_dockers_default() -> None:
     default = resolved(json.loads(DEFAULT.read_text()))
     names = {name for rule in default["syscalls"] for name in rule["names"] if rule["action"] == "SCMP_ACT_ALLOW"}
     assert not names & {"mount", "umount2", "unshare", "setns", "bpf", "fsopen", "sethostname", "reboot", "chroot"}
@@ -60,7 +60,7 @@ def test_ray_runs_under_it_in_compose_and_nothing_else_does() -> None:
         assert not service.keys() & {"privileged", "cap_add", "userns_mode", "pid"}
 
 
-def test_the_apparmor_profile_denies_what_dockers_does_but_mounts() -> None:
+def test_apparmor_profile_denies_dockers_list_but_mounts() -> None:
     text = APPARMOR.read_text()
     allowed = {line.strip() for line in text.splitlines() if line.strip().endswith(",") and "deny" not in line}
     assert {"mount,", "umount,", "pivot_root,", "abi <abi/3.0>,"} <= allowed

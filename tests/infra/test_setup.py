@@ -116,7 +116,7 @@ def test_a_failed_stage_ends_with_its_last_lines_and_what_to_do(output: str, adv
     assert advice in said and output.splitlines()[-1] in said and "setup.log" in said
 
 
-def test_a_failing_command_is_a_refusal_and_leaves_its_output_in_the_log(paths: Paths) -> None:
+def test_failing_command_is_refused_with_its_output_logged(paths: Paths) -> None:
     paths.log.parent.mkdir(parents=True)
     with pytest.raises(Refusal, match="disk is full"):
         script = "print('No space left on device'); raise SystemExit(1)"
@@ -175,7 +175,7 @@ def test_a_changed_lock_makes_the_environment_anew(paths: Paths, stages: list[st
     assert stages == ALL_STAGES
 
 
-def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: Paths, stages: list[str]) -> None:
+def test_dev_tools_are_added_to_a_finished_environment(paths: Paths, stages: list[str]) -> None:
     set_up(paths, "local")
     stages.clear()
     set_up(paths, "dev")
@@ -185,7 +185,7 @@ def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: Paths
     assert json.loads(paths.stamp.read_text()).keys() == {"python", "torch", "cuda", "local", "dev"}
 
 
-def test_vllm_gets_an_environment_of_its_own_with_a_lock_of_its_own(paths: Paths, stages: list[str]) -> None:
+def test_vllm_has_its_own_environment_and_lock(paths: Paths, stages: list[str]) -> None:
     own = Paths(paths.state.parent, "vllm")
     set_up(own, "vllm")
     assert stages == ["virtual environment", "torch, download", "torch", "vLLM and packages", "check"]
@@ -214,7 +214,7 @@ def test_a_build_of_vllm_that_there_is_not_is_refused(asked: str) -> None:
         lock_of_vllm(asked)
 
 
-def test_the_other_build_of_vllm_takes_the_place_of_the_one_that_is_there(
+def test_other_build_of_vllm_replaces_the_installed_one(
     paths: Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Paths(paths.state.parent, "vllm")
@@ -242,7 +242,7 @@ def test_the_word_for_the_build_reaches_the_set_up(monkeypatch: pytest.MonkeyPat
     assert asked == ["vllm vllm-cuda", "vllm vllm"]
 
 
-def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: Paths) -> None:
+def test_vllms_environment_is_checked_by_import_not_pip(paths: Paths) -> None:
     """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
     for lock in ("vllm", "vllm-cuda"):
         assert check_command(Paths(paths.state.parent, "vllm"), lock)[1] == "-c"

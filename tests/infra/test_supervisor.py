@@ -125,7 +125,7 @@ def test_a_supervisor_that_was_away_itself_blames_nobody(
 
 
 @pytest.mark.long
-def test_on_a_full_disk_it_goes_on_from_memory_and_writes_when_there_is_room(
+def test_full_disk_is_survived_from_memory(
     keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = keep(Beating(tmp_path, "worker"))

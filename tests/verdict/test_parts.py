@@ -26,7 +26,7 @@ def paid(form: Sequence[float], answer: Sequence[float]) -> dict[str, float | Se
 
 
 @pytest.mark.parametrize("level", [0.0, 0.1])
-def test_a_run_that_learns_the_form_alone_is_named_with_both_parts_and_a_remedy(level: float) -> None:
+def test_learning_only_the_form_is_named_with_its_remedy(level: float) -> None:
     found = judge(run_of(paid(full_by_then(), flat(level))))[0]
     assert (found.kind, found.tone) == ("collapsing", "alarm")
     assert found.evidence == (FORM, ANSWER, "reward/mean")
@@ -45,7 +45,7 @@ def test_form_that_is_learned_before_the_answer_is_learning() -> None:
     assert kinds_of(run_of(paid(full_by_then(), late))) == ["learning"]
 
 
-def test_answers_that_were_right_before_the_form_came_are_not_missed() -> None:
+def test_answers_right_before_the_form_are_not_missed() -> None:
     assert "collapsing" not in kinds_of(run_of(paid(full_by_then(), flat(0.7))))
 
 
@@ -58,12 +58,12 @@ def test_a_third_part_that_still_rises_is_learning() -> None:
     assert "collapsing" not in kinds_of(run_of(series))
 
 
-def test_a_reward_that_still_rises_does_not_stand_whatever_its_parts_say() -> None:
+def test_rising_reward_is_no_plateau() -> None:
     series = paid(full_by_then(), flat(0.05)) | {"reward/mean": rising(0.1, 0.6)}
     assert kinds_of(run_of(series)) == ["learning"]
 
 
-def test_a_reward_that_never_gained_by_the_form_was_not_paid_for_it() -> None:
+def test_reward_without_gain_from_form_is_not_paid_for_it() -> None:
     series = paid(full_by_then(), flat(0.05)) | {"reward/mean": rising(0.2, 0.2)}
     assert "collapsing" not in kinds_of(run_of(series))
 

@@ -27,7 +27,7 @@ def test_no_alarm_is_raised_in_a_healthy_run(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", HEALTHY, ids=name_of)
-def test_a_healthy_run_is_advised_nothing_about_its_pace_unless_its_tool_is_slow(run: Run) -> None:
+def test_healthy_run_gets_speed_advice_only_for_slow_tools(run: Run) -> None:
     advised = {found.kind for look in judged_as_told(run) for found in look.found} & PACE
     assert advised == ({"starved_trainer"} if run.name in WITH_A_SLOW_TOOL else set())
 
@@ -49,7 +49,7 @@ def test_an_alarm_of_a_sick_run_does_not_flap(run: Run) -> None:
     assert begins <= 2
 
 
-def test_there_is_a_recording_for_each_name_and_a_name_for_each_recording() -> None:
+def test_names_and_recordings_match() -> None:
     assert len({run.name for run in RUNS}) == len(RUNS)
     kept = {path.name for path in place_of(RUNS[0]).parent.glob("*")}
     assert kept == {place_of(run).name for run in RECORDED}

@@ -45,7 +45,7 @@ def test_a_sickness_is_named_with_its_chart_and_its_remedy(kind: Kind, series: d
     assert found.remedy.endswith(".")
 
 
-def test_a_run_without_steps_for_long_is_stalled_and_one_whose_steps_are_long_is_not() -> None:
+def test_stalled_is_told_apart_from_long_steps() -> None:
     assert kinds_of(run_of(silent_s=400.0)) == ["stalled"]
     assert kinds_of(run_of(silent_s=200.0)) == ["learning"]
     assert kinds_of(run_of({"trainer/step_s": 600.0}, silent_s=400.0)) == ["learning"]
@@ -72,12 +72,12 @@ def test_mismatch_is_found_in_few_fresh_steps() -> None:
     assert "mismatch" in kinds_of(replace(run, recent={**run.recent, **fresh}))
 
 
-def test_groups_that_agree_because_they_are_right_are_solved_not_stuck() -> None:
+def test_groups_that_agree_on_right_answers_are_solved() -> None:
     solved = judge(run_of({"reward/groups_without_signal": 0.95, "reward/mean": rising(0.97, 0.97)}))[0]
     assert (solved.kind, solved.tone) == ("solved", "good")
 
 
-def test_a_model_that_grows_sure_because_it_learns_does_not_collapse() -> None:
+def test_model_growing_certain_by_learning_is_no_collapse() -> None:
     assert kinds_of(run_of({"train/entropy": later(0.8, 0.03)})) == ["learning"]
 
 
@@ -85,7 +85,7 @@ def test_answers_that_were_always_cut_did_not_collapse() -> None:
     assert kinds_of(run_of({"length/cut_fraction": 0.95})) == ["learning"]
 
 
-def test_a_flat_reward_is_a_plateau_once_half_of_a_long_run_is_flat() -> None:
+def test_reward_flat_for_half_a_long_run_is_a_plateau() -> None:
     flat = [*rising(0.1, 0.6, 60), *rising(0.6, 0.6, 100)]
     found = judge(run_of({"reward/mean": flat}, num_steps=160))[0]
     assert (found.kind, found.tone) == ("plateau", "notice")
@@ -100,7 +100,7 @@ def test_rewards_below_zero_are_judged_by_their_own_scale() -> None:
     assert kinds_of(run_of(rewards)) == ["learning"]
 
 
-def test_advice_about_speed_comes_second_and_only_while_nothing_is_ill() -> None:
+def test_speed_advice_follows_only_in_healthy_runs() -> None:
     assert kinds_of(run_of({"trainer/wait_fraction": 0.95})) == ["learning", "starved_trainer"]
     assert kinds_of(run_of({"rollout/time_idle": 0.8})) == ["learning", "starved_rollouts"]
     assert kinds_of(run_of({"trainer/wait_fraction": 0.95, "reward/untrusted": 0.5})) == ["untrusted"]
@@ -113,7 +113,7 @@ def test_conversations_read_anew_each_turn_are_a_notice() -> None:
     assert kinds_of(run_of({"length/segments": 1.2})) == ["learning"]
 
 
-def test_no_advice_about_speed_where_answers_take_longer_than_learning_from_them_or_where_both_sides_stand() -> None:
+def test_no_speed_advice_if_generation_dominates_or_both_idle() -> None:
     assert kinds_of(run_of({"trainer/wait_fraction": 0.8})) == ["learning"]
     assert kinds_of(run_of({"trainer/wait_fraction": 0.95, "rollout/time_idle": 0.9})) == ["learning"]
 
@@ -125,7 +125,7 @@ def test_a_slow_environment_is_told_apart_from_too_few_replicas() -> None:
     assert "tool" in slow.remedy
 
 
-def test_of_two_sicknesses_the_one_that_makes_the_other_meaningless_comes_first() -> None:
+def test_more_fundamental_of_two_faults_comes_first() -> None:
     both = {"samples/dropped_stale": 20.0, "reward/untrusted": 0.5}
     assert kinds_of(run_of(both)) == ["untrusted", "stale"]
 
@@ -139,7 +139,7 @@ def test_of_two_sicknesses_the_one_that_makes_the_other_meaningless_comes_first(
         ("environment", "samples/failed", 3.0),
     ],
 )
-def test_a_number_on_the_edge_neither_raises_an_alarm_nor_ends_one(kind: Kind, series: str, edge: float) -> None:
+def test_value_at_the_threshold_neither_raises_nor_ends_alarm(kind: Kind, series: str, edge: float) -> None:
     assert kind not in kinds_of(run_of({series: edge}))
     assert kind in kinds_of(run_of({series: edge}, alarms=[kind]))
     assert kind not in kinds_of(run_of(alarms=[kind])), "a run that is well again is"

@@ -57,7 +57,7 @@ def kill_at(installation: Installation, step: str) -> int:
 
 
 @pytest.mark.long
-def test_a_restore_has_the_ledger_up_to_the_chosen_moment_and_not_a_row_more(
+def test_restore_ends_exactly_at_the_chosen_moment(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Backed up while it is written to; restored elsewhere."""
@@ -116,7 +116,7 @@ def following(installation: Installation) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_where_it_is_followed_what_was_written_since_the_last_backup_is_not_lost_with_the_server(
+def test_streamed_wal_survives_the_loss_of_the_server(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installation.take()
@@ -140,9 +140,7 @@ def test_where_it_is_followed_what_was_written_since_the_last_backup_is_not_lost
         ),
     ],
 )
-def test_a_backup_that_is_killed_is_none_and_the_next_one_takes_its_remains_away(
-    installation: Installation, step: str
-) -> None:
+def test_killed_backup_is_removed_by_the_next_one(installation: Installation, step: str) -> None:
     assert kill_at(installation, step) == 9
     is_whole = step == "whole"  # what comes after is not part of it
     assert len(installation.repository.backups()) == is_whole
@@ -152,7 +150,7 @@ def test_a_backup_that_is_killed_is_none_and_the_next_one_takes_its_remains_away
 
 
 @pytest.mark.long
-def test_what_is_kept_already_is_not_copied_again_and_goes_with_the_last_backup_that_names_it(
+def test_stored_file_is_copied_once_and_removed_with_last_backup(
     installation: Installation,
 ) -> None:
     old = installation.store_file("jobs/job_1/old", b"old")
@@ -208,13 +206,13 @@ def test_secrets_are_apart_and_nobody_else_reads_them(taken: Installation) -> No
     assert password not in (taken.repository.point(manifest.id) / "files.jsonl").read_text()
 
 
-def test_the_age_of_the_last_backup_stands_where_doctor_and_metrics_look(taken: Installation) -> None:
+def test_last_backups_age_is_visible_to_doctor_and_metrics(taken: Installation) -> None:
     assert taken.rows("SELECT runs > 0, last_at > now() - interval '10 minutes' FROM api_backgroundtime") == [
         (True, True)
     ]
 
 
-def test_a_moment_before_every_backup_is_refused_with_what_there_is(taken: Installation) -> None:
+def test_moment_before_every_backup_is_refused(taken: Installation) -> None:
     [manifest] = taken.repository.backups()
     with pytest.raises(BackupError, match=manifest.id):
         chosen_backup(taken.repository, id=None, to=datetime.fromisoformat("2020-01-01T00:00:00+00:00"))

@@ -21,9 +21,7 @@ def save(store: S3Store, repository: Repository, known: list[SavedFile]) -> tupl
         return save_files([Bucket(store)], repository, known, told.append), told
 
 
-def test_a_bucket_comes_back_object_by_object_and_nothing_is_fetched_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bucket_is_restored_and_no_object_fetched_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with s3_server() as server:

@@ -30,7 +30,7 @@ def test_every_service_says_words_that_are_understood(service: str) -> None:
     assert _parser().parse_args([*entrypoint[3:], *about.get("command", [])]).environment
 
 
-def test_the_image_copies_what_is_there_and_the_lock_names_the_servers_release() -> None:
+def test_image_copies_existing_files_and_pins_servers_release() -> None:
     dockerfile = (FOLDER / "Dockerfile").read_text()
     for source in re.findall(r"^COPY (\S+) ", dockerfile, re.MULTILINE):
         assert (ROOT / source).exists(), source
@@ -44,14 +44,14 @@ def test_the_tool_needs_nothing_that_its_image_lacks() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_its_image_runs_while_it_is_built_needs_nothing_that_it_lacks() -> None:
+def test_image_build_runs_with_its_own_files_alone() -> None:
     (code,) = re.findall(r'python -c "(.+)"', (FOLDER / "Dockerfile").read_text())
     blocked = f"import sys; sys.modules.update(dict.fromkeys({NOT_IN_THE_IMAGE!r})); {code}"
     done = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_logs_of_its_containers_are_as_bounded_as_those_of_the_others() -> None:
+def test_backup_containers_logs_are_bounded() -> None:
     whole: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     ours = [about["logging"] for about in COMPOSE["services"].values() if "image" in about]
     assert ours and all(each == whole["services"]["web"]["logging"] for each in ours)

@@ -84,17 +84,13 @@ def test_the_site_reaches_it_with_its_channel_bound(address: str, authority: Aut
 
 
 @pytest.mark.parametrize("query", ["sslmode=disable", "sslmode=verify-full"])
-def test_who_would_speak_in_the_clear_or_trusts_another_authority_does_not(
-    address: str, query: str, tmp_path: Path
-) -> None:
+def test_plain_or_untrusted_connection_is_refused(address: str, query: str, tmp_path: Path) -> None:
     url = database_address(f"{address}?{query}", str(Authority(tmp_path, "stranger").file))
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 
 
-def test_the_tools_of_a_backup_sign_in_to_it_although_they_speak_no_tls(
-    address: str, authority: Authority, tmp_path: Path
-) -> None:
+def test_backup_tools_without_tls_sign_in(address: str, authority: Authority, tmp_path: Path) -> None:
     """It offers them a bound channel, which they have not."""
     server = Server(database_address(f"{address}?sslmode=verify-full", str(authority.file)))
     wal = tmp_path / "wal"

@@ -46,9 +46,7 @@ def told(server: Postgres, authority: Authority, tmp_path: Path) -> Iterator[dic
 
 
 @pytest.mark.long
-def test_a_postgres_behind_a_pooler_and_tls_is_backed_up_by_the_account_that_may_replicate(
-    server: Postgres, told: dict[str, str], tmp_path: Path
-) -> None:
+def test_backup_of_postgres_behind_pooler_and_tls(server: Postgres, told: dict[str, str], tmp_path: Path) -> None:
     with psycopg.connect(server.url()) as db:
         db.execute("TRUNCATE api_backgroundtime")
     repository = Repository(tmp_path / "backups")
@@ -67,7 +65,7 @@ def test_a_server_that_is_another_is_not_backed_up(told: dict[str, str], tmp_pat
         Server(source.database_url).era()
 
 
-def test_the_tools_way_checks_the_certificate_as_the_address_says(
+def test_tools_socket_checks_the_servers_certificate(
     told: dict[str, str], authority: Authority, tmp_path: Path
 ) -> None:
     """Not only the connection that is made before it: the server may be another by then."""
@@ -90,7 +88,7 @@ def test_the_tools_way_checks_the_certificate_as_the_address_says(
     assert not answers("127.0.0.1", ours) and not answers("localhost", stranger)
 
 
-def test_what_a_backup_holds_apart_is_every_secret_that_it_is_told(tmp_path: Path) -> None:
+def test_backup_keeps_every_given_secret_apart(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     (tokens / "gpubox").write_text("of the box")
@@ -108,7 +106,7 @@ def test_what_a_backup_holds_apart_is_every_secret_that_it_is_told(tmp_path: Pat
     assert "key" not in repr(source)
 
 
-def test_the_key_of_the_audit_log_comes_back_where_there_is_none_and_nowhere_else(tmp_path: Path) -> None:
+def test_audit_key_is_restored_only_where_none_exists(tmp_path: Path) -> None:
     repository, told = Repository(tmp_path / "backups"), list[str]()
     site = tmp_path / "site"
     key = site / "audit" / "signing_key.pem"

@@ -59,7 +59,7 @@ def test_the_broker_has_the_settings_of_make_up(local: dict[str, Service]) -> No
     assert binary()
 
 
-def test_the_broker_is_not_root_and_its_password_is_among_nobodys_words() -> None:
+def test_broker_is_not_root_and_hides_its_password() -> None:
     valkey = services(VALKEY_PASSWORD="hunter2")["valkey"]
     assert valkey["user"] == "valkey"
     script = valkey["command"][-1]
@@ -80,20 +80,20 @@ def test_whoever_stops_has_the_time_that_stopping_takes() -> None:
     assert grace["postgres"] >= 60, "a checkpoint of much that was written"
 
 
-def test_several_web_processes_share_a_port_and_answer_for_metrics_as_one() -> None:
+def test_web_processes_share_a_port_and_their_metrics() -> None:
     environment = services(LAMINAR_WEB_PROCESSES="3")["web"]["environment"]
     assert environment["WEB_CONCURRENCY"] == "3", "uvicorn's own name for it"
     assert services()["web"]["environment"]["WEB_CONCURRENCY"] == "2"
     assert environment["LAMINAR_METRICS_DIR"].startswith("/dev/shm/"), "a start finds no counts of the last"
 
 
-def test_a_web_process_that_starts_slowly_is_not_replaced_over_and_over() -> None:
+def test_slow_web_process_is_not_replaced_repeatedly() -> None:
     """uvicorn's own patience, 5 s, is less than a process takes to begin on a machine with much else to do."""
     words = web_command()
     assert float(words[words.index("--timeout-worker-healthcheck") + 1]) >= 30
 
 
-def test_gpus_are_asked_for_by_a_file_on_top_and_by_the_workers_only() -> None:
+def test_only_workers_get_gpus_by_an_extra_file() -> None:
     on_top = yaml.safe_load((ROOT / "infra" / "gpus.yml").read_text())["services"]
     assert on_top.keys() == {"ray-worker"} <= services().keys()
     (devices,) = on_top["ray-worker"]["deploy"]["resources"]["reservations"]["devices"]
@@ -107,7 +107,7 @@ def test_every_container_keeps_a_bounded_log() -> None:
         assert logging["options"]["max-size"] and int(logging["options"]["max-file"]) > 1, name
 
 
-def test_rays_object_store_is_given_and_leaves_room_for_weights_in_shared_memory() -> None:
+def test_object_store_leaves_shared_memory_for_weights() -> None:
     for name in ("ray-head", "ray-worker"):
         service = services()[name]
         (given,) = [int(word.partition("=")[2]) for word in service["command"] if word.startswith("--object-store-mem")]
@@ -117,12 +117,12 @@ def test_rays_object_store_is_given_and_leaves_room_for_weights_in_shared_memory
     assert "--object-store-memory=5000000000" in larger
 
 
-def test_the_database_is_healthy_only_once_it_answers_by_an_address() -> None:
+def test_database_is_healthy_once_it_answers_over_tcp() -> None:
     """The image's temporary server, of a cluster that is being made, has a socket and no address."""
     assert "--host=127.0.0.1" in services()["postgres"]["healthcheck"]["test"]
 
 
-def test_no_setting_of_the_control_plane_replaces_a_ray_node_and_the_jobs_on_it() -> None:
+def test_control_plane_setting_replaces_no_ray_node() -> None:
     """Compose replaces whatever depends on what it replaces, and it replaces whatever has other words than before."""
     before, after = services(), services(LAMINAR_RATE_SCALE="2", LAMINAR_EMAIL_URL="smtp://mail", AWS_REGION="")
     seen, asked = set(), ["ray-head", "ray-worker"]
@@ -134,7 +134,7 @@ def test_no_setting_of_the_control_plane_replaces_a_ray_node_and_the_jobs_on_it(
     assert before["web"] != after["web"] and "migrate" not in seen
 
 
-def test_what_runs_a_customers_code_is_not_among_those_who_may_speak_for_others() -> None:
+def test_ray_nodes_are_no_trusted_proxies() -> None:
     whole = compose(LAMINAR_FRONT_NETWORK="10.9.8.0/28")
     (front,) = whole["networks"]["front"]["ipam"]["config"]
     assert front["subnet"] == whole["services"]["web"]["environment"]["LAMINAR_TRUSTED_PROXIES"] == "10.9.8.0/28"

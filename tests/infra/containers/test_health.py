@@ -125,7 +125,7 @@ def test_an_answer_of_any_kind_is_a_sign_of_life(health: ModuleType, monkeypatch
         health._ask(address, {})  # nobody is there any more
 
 
-def test_a_service_that_is_stopped_in_its_tracks_is_ended_from_inside_its_container() -> None:
+def test_frozen_service_is_ended_from_inside_its_container() -> None:
     """In a PID namespace, as a container has: its first process takes no signal from there, and ends with its child."""
     # A health check is no child of the first process: here it has one between them, which goes too.
     script = f"{sys.executable} -c '{SERVICE}' & ({sys.executable} -c \"$CHECK\"; :); wait $!; exit $?"
@@ -138,7 +138,7 @@ def test_a_service_that_is_stopped_in_its_tracks_is_ended_from_inside_its_contai
     assert container.returncode == 128 + signal.SIGKILL, container.stderr
 
 
-def test_a_proxy_that_is_silent_in_six_looks_is_ended_from_inside_its_container(tmp_path: Path) -> None:
+def test_proxy_silent_for_six_checks_is_ended_from_inside(tmp_path: Path) -> None:
     """By the script itself, on a port where nobody answers; while somebody does, or it starts, nothing happens."""
     proxy = services()["proxy"]
     assert proxy["healthcheck"]["test"] == ["CMD", "sh", "/etc/caddy/health.sh"] and proxy["init"] is True

@@ -144,7 +144,7 @@ def _wait_for(proxy: Proxy, log: Path, process: subprocess.Popen[bytes]) -> None
 
 
 @pytest.mark.long
-def test_what_is_inside_is_not_there_for_those_who_come_through_it(proxy: Proxy) -> None:
+def test_internal_paths_are_hidden_by_the_proxy(proxy: Proxy) -> None:
     ways = ("{}", "{}/", "{}/engine/facts", "{}?x=1", "/%2e{}", "/.{}", "/x/..{}", "//{}", "/{}", "{}%2fengine%2ffacts",
             "{}/%2e%2e{}/x", "{}%00", "{}%3fx", "{};x=1", "https://localhost{}/engine/facts")  # fmt: skip
     one = INSIDE[0]
@@ -164,7 +164,7 @@ def test_pages_sign_in_and_the_api_come_through(proxy: Proxy) -> None:
             assert client.get(path).json()["path"] == path
 
 
-def test_who_asks_and_how_is_told_by_the_proxy_and_by_nobody_else(proxy: Proxy) -> None:
+def test_only_the_proxy_sets_client_address_and_scheme(proxy: Proxy) -> None:
     lies = {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example"}
     with proxy.client() as client:
         told = client.get("/api/v1/me", headers=lies).json()
@@ -186,7 +186,7 @@ def test_plain_http_is_led_to_https(proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     ("url", "says"), [("http://localhost:8000", "must begin with https://"), ("https://localhost", "begins")]
 )
-def test_by_a_plain_address_it_does_not_begin_and_says_what_to_write(url: str, says: str) -> None:
+def test_plain_address_is_refused_at_start_with_the_fix(url: str, says: str) -> None:
     """Caddy itself would serve port 80 and nothing on 443, and nobody would say so."""
     proxy = services(LAMINAR_PUBLIC_URL=url, LAMINAR_ALLOWED_HOSTS="localhost")["proxy"]
     shell, script, *begins = proxy["command"]

@@ -44,7 +44,7 @@ def test_a_region_by_either_name_is_the_region() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("service", ["web", "ray-head"])
-def test_what_is_not_set_of_the_store_leaves_its_client_able_to_begin(service: str) -> None:
+def test_store_client_starts_with_unset_variables(service: str) -> None:
     """An empty region or bundle would not: the real client is made with the variables of the container."""
     environment = services()[service]["environment"]
     given = {name: value for name, value in environment.items() if name.startswith("AWS_")}
@@ -59,7 +59,7 @@ def test_what_is_not_set_of_the_store_leaves_its_client_able_to_begin(service: s
 
 
 @pytest.mark.parametrize("service", PLANES)
-def test_certificates_of_ones_own_store_are_mounted_where_its_client_looks(service: str) -> None:
+def test_own_stores_certificates_are_mounted_for_its_client(service: str) -> None:
     whole = compose(AWS_CA_BUNDLE="/etc/our/ca.pem")
     looked_for = whole["services"][service]["environment"]["AWS_CA_BUNDLE"]
     (mounted,) = [each for each in whole["services"][service]["secrets"] if isinstance(each, dict)]
@@ -68,7 +68,7 @@ def test_certificates_of_ones_own_store_are_mounted_where_its_client_looks(servi
 
 
 @pytest.mark.parametrize("service", ["migrate", "web", "worker", "beat"])
-def test_a_database_and_a_broker_of_ones_own_take_the_place_of_those_here(service: str) -> None:
+def test_own_database_and_broker_replace_the_bundled_ones(service: str) -> None:
     own = {
         "LAMINAR_DATABASE_URL": "postgresql://us@pooler.example.org/db?sslmode=verify-full",
         "LAMINAR_DATABASE_DIRECT_URL": "postgresql://us@db.example.org/db?sslmode=verify-full",
@@ -81,7 +81,7 @@ def test_a_database_and_a_broker_of_ones_own_take_the_place_of_those_here(servic
 
 
 @pytest.mark.parametrize("name", ["postgres", "valkey", "ray"])
-def test_what_one_has_elsewhere_is_not_started_here_and_nobody_waits_for_it(name: str) -> None:
+def test_external_service_is_neither_started_nor_awaited(name: str) -> None:
     left_out = compose(ROOT / "infra" / "own" / f"{name}.yml")["services"]
     assert all(service == {"profiles": ["not-here"]} for service in left_out.values())
     assert "not-here" not in (ROOT / ".env.example").read_text()
@@ -105,9 +105,7 @@ def test_a_ray_of_ones_own_takes_the_place_of_the_one_here(service: str) -> None
 
 
 @pytest.mark.parametrize(("variable", "secret", "service"), FILES)
-def test_a_file_of_the_operator_is_mounted_where_the_variable_inside_names_it(
-    variable: str, secret: str, service: str
-) -> None:
+def test_operators_file_is_mounted_at_its_variables_path(variable: str, secret: str, service: str) -> None:
     whole = compose(**{variable: "/root/secrets/of-ours"})
     assert whole["secrets"][secret]["file"] == "/root/secrets/of-ours"
     assert secret in whole["services"][service]["secrets"]
@@ -115,9 +113,7 @@ def test_a_file_of_the_operator_is_mounted_where_the_variable_inside_names_it(
 
 
 @pytest.mark.parametrize(("variable", "secret", "service"), FILES)
-def test_without_such_a_file_nothing_is_named_and_nothing_has_to_be_there(
-    variable: str, secret: str, service: str
-) -> None:
+def test_optional_file_may_be_missing(variable: str, secret: str, service: str) -> None:
     assert services()[service]["environment"][variable] == ""
     assert compose()["secrets"][secret]["file"] == "/dev/null"
 
@@ -133,7 +129,7 @@ def test_no_ray_node_sees_a_secret_of_the_control_plane() -> None:
 
 
 @pytest.mark.parametrize("service", ["web", "worker", "beat", "migrate"])
-def test_anchors_of_the_audit_log_lie_apart_from_their_key_and_on_another_disk_if_one_is_named(service: str) -> None:
+def test_audit_anchors_are_kept_apart_from_their_key(service: str) -> None:
     one, other = services()[service], services(LAMINAR_AUDIT_DIR="/mnt/other/anchors")[service]
     assert one["environment"]["LAMINAR_AUDIT_DIR"] == other["environment"]["LAMINAR_AUDIT_DIR"] == "/audit"
     assert "audit:/audit" in one["volumes"] and "/mnt/other/anchors:/audit" in other["volumes"]
@@ -141,7 +137,7 @@ def test_anchors_of_the_audit_log_lie_apart_from_their_key_and_on_another_disk_i
 
 
 @pytest.mark.parametrize("service", ["web", "worker", "beat"])
-def test_tokens_of_further_rays_are_read_from_the_folder_that_is_named(service: str) -> None:
+def test_further_rays_tokens_are_read_from_their_folder(service: str) -> None:
     one, other = services()[service], services(LAMINAR_RAY_TOKENS_DIR="/root/rays")[service]
     assert one["environment"]["LAMINAR_RAY_TOKENS_DIR"] == ""
     assert f"/root/rays:{other['environment']['LAMINAR_RAY_TOKENS_DIR']}:ro" in other["volumes"]
@@ -149,7 +145,7 @@ def test_tokens_of_further_rays_are_read_from_the_folder_that_is_named(service: 
 
 
 @pytest.mark.parametrize("service", ["ray-head", "ray-worker"])
-def test_what_a_node_fetched_is_kept_in_the_folder_that_is_named_and_else_in_the_store(service: str) -> None:
+def test_node_cache_is_in_its_folder_or_by_default_the_store(service: str) -> None:
     one, other = services()[service], services(LAMINAR_NODE_CACHE_DIR="/mnt/fast")[service]
     assert one["environment"]["LAMINAR_NODE_CACHE_DIR"] == ""
     assert f"/mnt/fast:{other['environment']['LAMINAR_NODE_CACHE_DIR']}" in other["volumes"]
@@ -160,7 +156,7 @@ def test_a_ray_node_gets_what_one_of_make_up_gets(service: str) -> None:
     assert set(PASSED_ON) <= set(services()[service]["environment"])
 
 
-def test_images_are_named_after_the_version_so_that_one_can_go_back() -> None:
+def test_images_are_tagged_by_version() -> None:
     images = {
         name: service["image"] for name, service in services(LAMINAR_VERSION="7.8.9").items() if "build" in service
     }
@@ -170,7 +166,7 @@ def test_images_are_named_after_the_version_so_that_one_can_go_back() -> None:
 
 
 @pytest.mark.parametrize("build", ["cuda", "cpu"])
-def test_the_engines_image_is_built_for_what_is_asked_for_with_the_wheels_that_are_named(build: str) -> None:
+def test_engine_image_is_built_from_the_requested_wheels(build: str) -> None:
     page = "https://wheels.example.org/cpu/"
     arguments = services(LAMINAR_TORCH=build, LAMINAR_TORCH_WHEELS=page)["ray-worker"]["build"]["args"]
     assert arguments == {"TORCH": build, "PIP_FIND_LINKS": page}

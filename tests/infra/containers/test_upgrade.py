@@ -42,7 +42,7 @@ def upgrade(tmp_path: Path) -> Upgrade:
     return run
 
 
-def test_it_migrates_by_the_new_images_before_it_replaces_anything(upgrade: Upgrade) -> None:
+def test_upgrade_migrates_before_it_replaces_services(upgrade: Upgrade) -> None:
     done, told = upgrade("0.2.0")
     replaced = [f"compose up --detach --no-deps --wait {name}" for name in ("web", "worker", "beat")]
     assert (done.returncode, told) == (0, ["compose build", "compose run --rm migrate", *replaced]), done.stderr

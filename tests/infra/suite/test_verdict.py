@@ -72,7 +72,7 @@ class TestClass:
 
 
 @pytest.mark.proof
-def test_a_failure_twice_is_red_and_one_that_passes_alone_is_unsteady(run: Run) -> None:
+def test_two_failures_are_red_and_a_pass_alone_is_unsteady(run: Run) -> None:
     verdict = judged(
         run,
         a="""
