@@ -1,6 +1,6 @@
-"""Adapters as versions: each slot says what `transformers` says with its version merged, whatever else is in the batch.
+"""Adapters as versions: each slot matches `transformers` with its version merged, whatever else is in the batch.
 
-One engine for all but the last tests; every other one costs about a second.
+All but the last tests share one engine; every other engine costs about a second.
 """
 
 import copy
@@ -39,20 +39,20 @@ from tests.engine.inference.rollout_engine_builders import (
     step_until,
 )
 
-LONG = tuple(5 + i % 40 for i in range(100))  # three whole blocks, and some
+LONG = tuple(5 + i % 40 for i in range(100))  # three whole blocks, and a partial one
 PROMPTS = (LONG, (5, 6, 7), (40, 41, 9, 12, 30), LONG[::-1])
 RANK = 8
-SCALE: Final = 0.5  # of what `adapted` makes
+SCALE: Final = 0.5  # of the adapters of `adapted`
 EXACT: Final = 5e-4
-"""Of log-probs: float32, whose products are made in another order."""
+"""The tolerance of log-probs: float32 products in another order."""
 
 
 KEPT: Final[list[object]] = []
-"""All engines live to the end: the first that ends takes vLLM's process groups with it."""
+"""Keeps all engines to the end: the first that ends destroys vLLM's process groups."""
 
 
 class Lender:
-    """Folders that are lent, and what was in them."""
+    """Lends temporary folders and records their paths."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -65,7 +65,7 @@ class Lender:
 
 
 class Replica:
-    """Two slots, and the engine that is both."""
+    """Two slots, and the engine behind both."""
 
     def __init__(self, reference: Reference) -> None:
         self.base, self.lender = reference, Lender()
@@ -76,7 +76,7 @@ class Replica:
         self.slots = self.engines.make(), self.engines.make()
 
     def begin(self) -> tuple[AdapterEngine, AdapterEngine]:
-        finish(self.vllm)  # what a failed test left
+        finish(self.vllm)  # requests that a failed test left
         for slot in self.slots:
             slot.ended, slot.was_stepped = [], False
         return self.slots
@@ -88,15 +88,15 @@ class Replica:
 
 @pytest.fixture(scope="module")
 def replica(tmp_path_factory: pytest.TempPathFactory) -> Replica:
-    """Of a mixture, whose attention and dense layer are adapted. The first engine of a process makes vLLM's groups for
-    all that follow, and a mixture's has them all."""
+    """A mixture whose attention and dense layer are adapted. The first engine of a process creates vLLM's process
+    groups for all later ones, and a mixture needs all of them."""
     return Replica(make_model(tmp_path_factory.mktemp("model"), layout="qwen3_moe"))
 
 
-def says(engine: Any, expected: Reference, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> None:
-    engine.submit([ask(f"{i} says", prompt) for i, prompt in enumerate(prompts)])
+def assert_matches(engine: Any, expected: Reference, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> None:
+    engine.submit([ask(f"{i} answers", prompt) for i, prompt in enumerate(prompts)])
     outputs = finish(engine)
-    assert [outputs[f"{i} says"].token_ids for i in range(len(prompts))] == [
+    assert [outputs[f"{i} answers"].token_ids for i in range(len(prompts))] == [
         expected.greedy(prompt, 24) for prompt in prompts
     ]
 
@@ -105,16 +105,16 @@ def test_successive_adapters_match_transformers_with_merge(replica: Replica) -> 
     slot, _ = replica.begin()
     first, second = adapted(replica.base, version=1), adapted(replica.base, version=2)
     assert len({expected.greedy(LONG, 24) for expected in (replica.base, first[1], second[1])}) == 3
-    says(replica.vllm, replica.base)
+    assert_matches(replica.vllm, replica.base)
     for version, expected in (first, second, first):
         slot.install(version)
         assert slot.view().version == version.version
-        says(slot, expected)
-    says(replica.vllm, replica.base)
+        assert_matches(slot, expected)
+    assert_matches(replica.vllm, replica.base)
 
 
-def test_versions_decode_in_one_batch_and_the_base_beside_them(replica: Replica) -> None:
-    """The slots are full: a row without an adapter has none all the same."""
+def test_versions_and_the_base_decode_in_one_batch(replica: Replica) -> None:
+    """Both slots are full, and a row without an adapter still has none."""
     expected: dict[str, tuple[Reference, int]] = {}
     for number, slot in enumerate(replica.begin()):
         version, changed = adapted(replica.base, version=11 + number)
@@ -149,28 +149,28 @@ def test_probe_reads_its_slots_version_without_side_effects(replica: Replica) ->
         assert outputs[f"{version.version}"].token_ids == changed.greedy(LONG, 24)
 
 
-def test_what_runs_goes_on_with_the_new_adapter_on_its_cache(replica: Replica) -> None:
+def test_running_sequence_continues_with_the_new_adapter(replica: Replica) -> None:
     slot, other = replica.begin()
-    beside = adapted(replica.base, version=20)
-    other.install(beside[0])
+    second = adapted(replica.base, version=20)
+    other.install(second[0])
     slot.install(adapted(replica.base, version=21)[0])
     slot.submit([ask("runs", PROMPTS[2], new=30)])
-    other.submit([ask("beside", PROMPTS[2])])
-    said = step_until(slot, "runs", 5)
+    other.submit([ask("second", PROMPTS[2])])
+    num_before = step_until(slot, "runs", 5)
     version, changed = adapted(replica.base, version=22)
     slot.install(version)
     ends = finish(slot)["runs"]
-    assert ends.versions == (21,) * said + (22,) * (len(ends.token_ids) - said)
-    assert len(ends.token_ids) > said
-    assert finish(other)["beside"].token_ids == beside[1].greedy(PROMPTS[2], 24)
-    # Its first token after the swap: keys and values of all but the one before are the old adapter's.
+    assert ends.versions == (21,) * num_before + (22,) * (len(ends.token_ids) - num_before)
+    assert len(ends.token_ids) > num_before
+    assert finish(other)["second"].token_ids == second[1].greedy(PROMPTS[2], 24)
+    # Its first token after the swap: all keys and values except the previous token's are the old adapter's.
     fresh = changed.logprobs(PROMPTS[2], ends.token_ids, 1.0)
-    assert ends.logprobs[said + 1] != pytest.approx(fresh[said + 1], abs=1e-3)
-    says(slot, changed)
+    assert ends.logprobs[num_before + 1] != pytest.approx(fresh[num_before + 1], abs=1e-3)
+    assert_matches(slot, changed)
 
 
 def test_no_prompt_finds_pages_of_another_version(replica: Replica) -> None:
-    """Also where the version before had the same number of vLLM's, and while something runs on it."""
+    """Also where vLLM's number of the previous version was the same, and while a sequence runs on it."""
     slot, other = replica.begin()
     old, _ = adapted(replica.base, version=30)
     for each in (slot, other):
@@ -194,37 +194,37 @@ def test_sequence_moves_with_pages_only_within_its_version(replica: Replica) -> 
         slot.install(version)
         other.install(taker)
         slot.submit([ask("moves", LONG)])
-        said = step_until(slot, "moves", 4)
+        num_before = step_until(slot, "moves", 4)
         (moved,) = slot.export(["moves"], leave=True, with_kv=True)
         assert moved.progress is not None and moved.progress.kv is not None
         before = other.view().num_prefilled
         output = answer(other, moved)
-        assert output.versions == (40,) * said + (taker.version,) * (len(output.token_ids) - said)
+        assert output.versions == (40,) * num_before + (taker.version,) * (len(output.token_ids) - num_before)
         assert (output.token_ids == changed.greedy(LONG, 24)) == (taker is version)
         assert other.view().num_prefilled - before >= num_read
 
 
 def test_round_of_slots_is_one_step_and_returns_sequences_once(replica: Replica) -> None:
-    made = iter(replica.begin())
-    slots = WeightSlots(lambda: next(made), num_slots=2, share_cache=True)
+    engines = iter(replica.begin())
+    slots = WeightSlots(lambda: next(engines), num_slots=2, share_cache=True)
     for number in (50, 51):
         slot = slots.free_for(WeightsId(0, number), [each.weights for each in slots if each.decoding])
         slot.install(adapted(replica.base, version=number)[0], WeightsId(0, number))
         names = [f"{number} {i}" for i in range(3)]
         slot.engine.submit([ask(name, PROMPTS[i], new=10 + 7 * i + number % 2) for i, name in enumerate(names)])
         slot.decoding |= dict.fromkeys(names)  # type: ignore[arg-type]
-    num_rounds, said = 0, dict[str, SequenceOutput]()
+    num_rounds, outputs = 0, dict[str, SequenceOutput]()
     while slots.num_decoding:
         num_rounds += 1
         for slot, output in slots.step():
             del slot.decoding[output.sequence_id]
             assert {slot.weights.version} == set(output.versions)
-            said[output.sequence_id] = output
+            outputs[output.sequence_id] = output
         view = slots.view()
         assert view.num_running + view.num_waiting == slots.num_decoding
         assert view.kv_used == pytest.approx(replica.vllm.view().kv_used)
-    assert len(said) == 6
-    assert num_rounds == max(len(output.token_ids) for output in said.values())
+    assert len(outputs) == 6
+    assert num_rounds == max(len(output.token_ids) for output in outputs.values())
 
 
 def test_vllm_holds_one_adapter_per_slot_and_no_folder_stays(replica: Replica) -> None:
@@ -269,7 +269,7 @@ def test_unfit_adapter_is_refused_with_a_reason_and_no_harm(replica: Replica) ->
     foreign = replace(fits.manifest, low_rank=LowRank(base="of another model", scale=0.5))
     torn = replace(fits.manifest, tensors=fits.manifest.tensors[1:])
     num_lent, loaded = len(replica.lender.paths), replica.loaded()
-    for version, told in (
+    for version, reason in (
         (replace(fits, manifest=foreign), "an adapter of another base"),
         (replace(fits, manifest=torn), "not of this model"),
         (changed_adapter(fits, of_narrow), "not of this model"),
@@ -278,11 +278,11 @@ def test_unfit_adapter_is_refused_with_a_reason_and_no_harm(replica: Replica) ->
         (changed_adapter(fits, of_an_expert), r"an adapter of .*, not of experts; got one of model.layers.0.mlp.exp"),
         (own_weights(replica.base, version=71), "an adapter, as others share the base; got all weights"),
     ):
-        with pytest.raises(ValueError, match=f"^version 71: {told}"):
+        with pytest.raises(ValueError, match=f"^version 71: {reason}"):
             slot.install(version)
     assert (len(replica.lender.paths), replica.loaded()) == (num_lent, loaded)
     assert slot.view().version == 70
-    says(slot, expected)
+    assert_matches(slot, expected)
     slot.install(changed_adapter(fits, lambda given: of_rank(given, 8)))
 
 
@@ -295,7 +295,7 @@ def test_host_without_room_for_adapter_folder_harms_nothing(replica: Replica, mo
         slot.install(adapted(replica.base, version=81)[0])
     assert slot.view().version == 80
     assert not replica.lender.paths[-1].exists()
-    says(slot, expected)
+    assert_matches(slot, expected)
 
 
 def _no_room(tensors: object, path: Path) -> None:
@@ -304,7 +304,7 @@ def _no_room(tensors: object, path: Path) -> None:
 
 
 def test_adapter_a_worker_rejects_breaks_every_later_call(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another worker may have taken it. The last test of this engine."""
+    """Another worker may have loaded it. The last test of this engine."""
     slot, _ = replica.begin()
     monkeypatch.setattr("engine.inference.vllm.adapters.save_file", lambda _, path: path.write_bytes(b"torn"))
     with pytest.raises(Exception, match=r"(?i)header"):
@@ -316,7 +316,7 @@ def test_adapter_a_worker_rejects_breaks_every_later_call(replica: Replica, monk
 
 
 @pytest.mark.parametrize(("layout", "tied"), [("llama", False), ("qwen2", True)])
-def test_every_family_that_is_trained_by_adapters_takes_them(tmp_path: Path, layout: Layout, tied: bool) -> None:
+def test_every_family_with_trainable_adapters_loads_them(tmp_path: Path, layout: Layout, tied: bool) -> None:
     base = make_model(tmp_path, layout=layout, tied=tied)
     version, changed = adapted(base, version=1)
     for slot in Replica(base).slots:
@@ -328,7 +328,7 @@ def test_every_family_that_is_trained_by_adapters_takes_them(tmp_path: Path, lay
 
 
 def test_bfloat16_adapter_error_is_near_that_of_merged_weights(tmp_path: Path) -> None:
-    """These are rounded to the base's grid, an adapter to its own, and what it makes once more."""
+    """Merged weights are rounded to the base's grid; an adapter to its own grid, and its output once more."""
     base = make_model(tmp_path, layout="qwen3")
     base.model.to(torch.bfloat16).save_pretrained(tmp_path)
     exact = replace(base, model=copy.deepcopy(base.model).float())
@@ -353,5 +353,5 @@ def test_bfloat16_adapter_error_is_near_that_of_merged_weights(tmp_path: Path) -
     assert apart["adapter"] < 1.5 * apart["merged"]
 
 
-def test_the_ranks_that_there_is_room_for_are_vllms() -> None:
+def test_accepted_ranks_are_vllms() -> None:
     assert get_args(MaxLoRARanks) == VLLM_RANKS

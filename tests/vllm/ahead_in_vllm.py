@@ -1,5 +1,5 @@
-"""The engine while vLLM is a step ahead, as with asynchronous scheduling on a GPU: a step hands out the tokens of the
-one before it. A CPU has no such scheduling, so the core is put into the mode that several devices in a row need."""
+"""The engine while vLLM runs a step ahead, as with asynchronous scheduling on a GPU: a step returns the tokens of the
+previous one. A CPU has no such scheduling, so the core runs in the mode for pipelined devices."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def make_engine(make_engine: MakeVllm) -> Iterator[MakeVllm]:
 
 
 class TestVllmAhead(RolloutEngineConformance):
-    """All of it."""
+    """The whole conformance suite."""
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,14 @@ def test_token_in_flight_is_reported_with_its_own_weights(make_engine: MakeVllm,
     engine = make_engine(base.folder)
     weights, _ = perturbed(base, version=2)
     engine.submit([ask("a", PROMPT, new=12)])
-    num_told = step_until(engine, "a", 3)
+    num_returned = step_until(engine, "a", 3)
     while not any(step.total_num_scheduled_tokens for _, step, _ in core_of(engine).batch_queue):
         engine.step()
     engine.install(weights)
     assert not core_of(engine).batch_queue
     output = finish(engine)["a"]
     num_old = output.versions.count(0)
-    assert output.versions == (0,) * num_old + (2,) * (12 - num_old) and num_told < num_old < 12
+    assert output.versions == (0,) * num_old + (2,) * (12 - num_old) and num_returned < num_old < 12
     assert output.token_ids[:num_old] == base.greedy(PROMPT, num_old)
 
 

@@ -1,4 +1,4 @@
-"""One engine a model for the whole session: starting the first takes half a minute, every other one a second."""
+"""One engine for each model in the whole session: the first start takes half a minute, every other one a second."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,18 +22,18 @@ def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeVllm]:
 
     def make(folder: Path, *, copy: int = 0, kv_tokens: int = 0, begins_empty: bool = False) -> VllmRolloutEngine:
         key = (folder, copy, kv_tokens, begins_empty)
-        if not started:  # the first engine of a process makes vLLM's groups for all, and a mixture's has them all
+        if not started:  # the first engine creates vLLM's process groups for all, and a mixture needs all of them
             started[mixture, 0, 0, False] = VllmRolloutEngine(mixture, max_batch=8, device="cpu")
         if key not in started:
             started[key] = VllmRolloutEngine(
                 folder, max_batch=8, device="cpu", kv_tokens=kv_tokens, begins_empty=begins_empty
             )
         engine = started[key]
-        finish(engine)  # what a failed test left
+        finish(engine)  # requests that a failed test left
         if engine.view().version != 0:
             engine.install(pack_weights(load_file(folder / WEIGHTS_FILE), weights=WeightsId(0, 0)))
         return engine
 
     yield make
-    for engine in started.values():  # all end with the process; taken down one by one they take seconds each
+    for engine in started.values():  # all end with the process; closing each takes seconds
         engine._core._llm.engine_core._finalizer.detach()

@@ -1,4 +1,4 @@
-"""Tests of vLLM's own parts: its prefix cache under swaps, its preemption, its process, the same draws as in torch."""
+"""Tests of vLLM's own parts: its prefix cache under swaps, its preemption, its process, and draws equal to torch's."""
 
 import os
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.engine.inference.rollout_engine_builders import (
 )
 from tests.vllm.conftest import MakeVllm
 
-LONG = tuple(5 + i % 40 for i in range(100))  # three whole blocks, and some
+LONG = tuple(5 + i % 40 for i in range(100))  # three whole blocks, and a partial one
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_no_prompt_finds_pages_of_the_old_weights(make_engine: MakeVllm, base: R
     assert answer(engine, ask("idle", LONG)).token_ids == base.greedy(LONG, 24) != changed.greedy(LONG, 24)
 
 
-def test_a_prompt_that_many_share_is_read_once(make_engine: MakeVllm, base: Reference) -> None:
+def test_shared_prompt_is_read_once(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder)
     before = engine.view().num_prefilled
     engine.submit([ask(str(i), LONG[::-1], new=2, temperature=1.0, seed=i) for i in range(8)])
@@ -54,11 +54,11 @@ def test_a_prompt_that_many_share_is_read_once(make_engine: MakeVllm, base: Refe
     assert len(LONG) - 1 <= read < 2 * len(LONG)
 
 
-def test_what_goes_on_over_a_swap_moves_with_its_mixed_pages(make_engine: MakeVllm, base: Reference) -> None:
+def test_sequence_across_a_swap_moves_with_its_mixed_pages(make_engine: MakeVllm, base: Reference) -> None:
     first, second = make_engine(base.folder), make_engine(base.folder, copy=1)
     weights, _ = perturbed(base, version=2)
-    asked = (ask("a", LONG, new=40, temperature=2.0, seed=seed) for seed in range(50))
-    talkative = next(each for each in asked if len(answer(first, each).token_ids) > 30)
+    requests = (ask("a", LONG, new=40, temperature=2.0, seed=seed) for seed in range(50))
+    talkative = next(each for each in requests if len(answer(first, each).token_ids) > 30)
     first.submit([talkative])
     step_until(first, "a", 6)
     first.install(weights)
@@ -88,25 +88,25 @@ def test_unfit_pages_are_recomputed_and_torn_ones_refused(make_engine: MakeVllm,
         second.submit([replace(moved, progress=replace(moved.progress, kv=torn))])
 
 
-def test_a_small_cache_makes_them_wait_and_changes_no_word(make_engine: MakeVllm, base: Reference) -> None:
+def test_small_cache_delays_sequences_and_changes_no_token(make_engine: MakeVllm, base: Reference) -> None:
     roomy, narrow = make_engine(base.folder), make_engine(base.folder, kv_tokens=256)
     requests = [ask(str(i), (5 + i, 6, 7), new=120, temperature=2.0, seed=i) for i in range(16)]
     roomy.submit(requests)
     expected = {name: each.token_ids for name, each in finish(roomy).items()}
     assert sum(map(len, expected.values())) > 2 * 256
     narrow.submit(requests)
-    said: dict[str, tuple[int, ...]] = {}
+    answers: dict[str, tuple[int, ...]] = {}
     num_preempted = most_running = 0
-    while len(said) < len(requests):
-        said |= {each.sequence_id: each.token_ids for each in narrow.step()}
+    while len(answers) < len(requests):
+        answers |= {each.sequence_id: each.token_ids for each in narrow.step()}
         num_running = narrow.view().num_running
-        num_preempted += num_running + len(said) < most_running
-        most_running = max(most_running, num_running + len(said))
-    assert said == expected
+        num_preempted += num_running + len(answers) < most_running
+        most_running = max(most_running, num_running + len(answers))
+    assert answers == expected
     assert num_preempted
 
 
-def test_what_cannot_fit_the_cache_alone_is_refused(make_engine: MakeVllm, base: Reference) -> None:
+def test_sequence_larger_than_the_cache_is_refused(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder, kv_tokens=128)
     with pytest.raises(ValueError, match=r"KV cache .*128 tokens"):
         engine.submit([ask("a", (5,) * 100, new=29)])
@@ -114,15 +114,15 @@ def test_what_cannot_fit_the_cache_alone_is_refused(make_engine: MakeVllm, base:
     assert MAX_POSITIONS > 128
 
 
-def test_the_demo_model_says_what_it_says_in_torch(make_engine: MakeVllm) -> None:
-    """The same draws from the same logits: only a draw within rounding of a border may differ."""
+def test_demo_model_matches_torch(make_engine: MakeVllm) -> None:
+    """The same draws from the same logits: only a draw within rounding of a boundary may differ."""
     prompts = [(20 + i, 30 + i, 40, 3) for i in range(40)]
     requests = [ask(str(i), prompt, new=40, temperature=1.0, seed=i) for i, prompt in enumerate(prompts)]
-    said = []
+    outputs = []
     for engine in (make_engine(DEMO_FOLDER), TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu")):
         engine.submit(requests)
-        said.append(finish(engine))
-    same = sum(said[0][name].token_ids == said[1][name].token_ids for name in said[0])
+        outputs.append(finish(engine))
+    same = sum(outputs[0][name].token_ids == outputs[1][name].token_ids for name in outputs[0])
     assert same >= 0.9 * len(requests)
 
 
@@ -141,7 +141,7 @@ def children() -> set[str]:
     return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 
-def test_it_starts_no_process_and_holds_no_core(make_engine: MakeVllm, base: Reference) -> None:
+def test_engine_starts_no_process_and_pins_no_core(make_engine: MakeVllm, base: Reference) -> None:
     cores, before = os.sched_getaffinity(1), children()
     make_engine(base.folder, copy=2)
     assert children() == before

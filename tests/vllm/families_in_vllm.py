@@ -1,5 +1,5 @@
-"""Families that only vLLM rolls out: it says what transformers says, with the folder's weights and with those that a
-trainer hands over by the names in the files."""
+"""Families that only vLLM rolls out: it matches transformers with the folder's weights, and with a trainer's weights
+under the names of the files."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_matches_transformers_before_and_after_a_hand_over(
 ) -> None:
     base = make_family(tmp_path_factory.mktemp(variant), variant)
     weights, changed = perturbed(base, version=1)
-    # OLMo2 it runs by transformers' own class, which it then wraps for the whole process.
+    # vLLM runs OLMo2 by transformers' own class, which it then wraps for the whole process.
     for reference in (base, changed):
         reference.model.base_model.do_not_compile = True
     engine = make_engine(base.folder)

@@ -1,6 +1,6 @@
-"""New weights in place, on one device: after each install vLLM says what `transformers` says with them.
+"""Installs of new weights in place, on one device: after each, vLLM matches `transformers` with these weights.
 
-All that goes wrong here goes wrong without an error, so a test shows that each of the repairs is needed.
+Faults here raise no error, so a test shows that each repair is needed.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from tests.vllm.conftest import MakeVllm
 MODELS: Final[dict[str, dict[str, Any]]] = {
     "tied": {"layout": "qwen3", "tied": True},
     "untied": {"layout": "qwen3"},
-    "mixture": {"layout": "qwen3_moe", "expert_width": 32},  # of another width vLLM sees that packs have not been made
+    "mixture": {"layout": "qwen3_moe", "expert_width": 32},  # with another width vLLM itself notices missing packs
 }
 PROMPTS: Final = ((5, 6, 7), tuple(5 + i % 40 for i in range(40)))
 NUM_INSTALLS: Final = 10
@@ -39,7 +39,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_model(tmp_path_factory.mktemp(request.param), **MODELS[request.param])
 
 
-def says(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
+def answers_of(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
     return [answer(engine, ask("a", prompt)).token_ids for prompt in PROMPTS]
 
 
@@ -50,15 +50,15 @@ def expected(reference: Reference) -> list[tuple[int, ...]]:
 def test_engine_matches_transformers_after_each_of_ten_installs(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder)
     changed_weights, changed = perturbed(base, version=1)
-    assert says(engine) == expected(base) != expected(changed)
+    assert answers_of(engine) == expected(base) != expected(changed)
     for number in range(NUM_INSTALLS // 2):
         engine.install(changed_weights)
-        assert says(engine) == expected(changed), f"install {2 * number}"
+        assert answers_of(engine) == expected(changed), f"install {2 * number}"
         engine.install(own_weights(base, version=2))
-        assert says(engine) == expected(base), f"install {2 * number + 1}"
+        assert answers_of(engine) == expected(base), f"install {2 * number + 1}"
 
 
-def test_what_a_cpu_packs_is_renewed_by_us_and_not_by_vllm(
+def test_packed_weights_of_a_cpu_are_renewed_by_our_repair(
     make_engine: MakeVllm, base: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(base.folder)
@@ -68,10 +68,10 @@ def test_what_a_cpu_packs_is_renewed_by_us_and_not_by_vllm(
         for method in _experts(engine):
             without.setattr(method, "process_weights_after_loading", method.process_weights_after_loading.__wrapped__)
         engine.install(changed_weights)
-        is_forgotten = base.model.config.tie_word_embeddings or bool(_experts(engine))
-        assert (says(engine) != expected(changed)) == is_forgotten
+        is_stale = base.model.config.tie_word_embeddings or bool(_experts(engine))
+        assert (answers_of(engine) != expected(changed)) == is_stale
     engine.install(changed_weights)
-    assert says(engine) == expected(changed)
+    assert answers_of(engine) == expected(changed)
 
 
 def test_empty_engine_refuses_requests_before_its_first_version(make_engine: MakeVllm, base: Reference) -> None:
@@ -79,7 +79,7 @@ def test_empty_engine_refuses_requests_before_its_first_version(make_engine: Mak
     with pytest.raises(RuntimeError, match="began empty"):
         engine.submit([ask("a", PROMPTS[0])])
     engine.install(own_weights(base, version=1))
-    assert says(engine) == expected(base)
+    assert answers_of(engine) == expected(base)
 
 
 def _experts(engine: VllmRolloutEngine) -> list[Any]:
@@ -91,9 +91,8 @@ def _experts(engine: VllmRolloutEngine) -> list[Any]:
 def test_failed_install_breaks_every_later_call(
     make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = make_model(
-        tmp_path, layout="yarn"
-    )  # tables of positions are one for all engines of a process: a table apart
+    # Engines of a process share their position tables; this layout has a table of its own.
+    base = make_model(tmp_path, layout="yarn")
     engine = make_engine(base.folder)
     engine.submit([ask("a", PROMPTS[0])])
     engine.step()
@@ -115,7 +114,7 @@ def test_failed_install_breaks_every_later_call(
 
 
 class Half(dict[str, Tensor]):
-    """Half of the tensors, and then none."""
+    """Yields half of the tensors, then raises."""
 
     def __init__(self, weights: WeightVersion) -> None:
         super().__init__(map_weights(weights))
@@ -123,5 +122,5 @@ class Half(dict[str, Tensor]):
     def items(self) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
         for number, item in enumerate(super().items()):
             if number > len(self) // 2:
-                raise OSError("there is no more")
+                raise OSError("no more tensors")
             yield item

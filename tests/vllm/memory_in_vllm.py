@@ -1,7 +1,8 @@
-"""What vLLM's worker takes is what the fit module counts: at true widths and a true vocabulary.
+"""The memory of vLLM's worker matches the counts of the fit module, at real widths and a real vocabulary.
 
-Of a CPU's vLLM. Its layers are a GPU's; of their kernels three are made of several operations here: turns of positions,
-silu and product, which are counted so, and norms, in float32. So prompts are read in where norms do not take most.
+On a CPU's vLLM. Its layers are those of a GPU, but three kernels consist of several operations here: rotary positions
+and silu with product, which are counted that way, and norms, in float32. So the prompts avoid shapes in which norms
+need the most memory.
 """
 
 import math
@@ -43,11 +44,11 @@ from tests.engine.spec.fit.shapes_of_models import job
 
 FEW_WORDS = {"vocab_size": 1_024}
 ROWS, POSITIONS, NEW_TOKENS = 8, 1_024, 4
-MERGED_RANK = 1_024  # more than vLLM has adapters of
+MERGED_RANK = 1_024  # above the largest rank of vLLM's adapters
 
 
 class Replica:
-    """An engine of a known model's widths, two layers, random weights."""
+    """An engine with a known model's widths, two layers and random weights."""
 
     def __init__(self, folder: Path, name: str, changed: dict[str, Any], adapters: AdapterRoom = NO_ADAPTERS) -> None:
         known = {**KNOWN_CONFIGS[name], "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2}
@@ -57,7 +58,7 @@ class Replica:
         self.engine = VllmRolloutEngine(
             folder, max_batch=ROWS, device="cpu", kv_tokens=ROWS * POSITIONS, adapters=adapters
         )
-        self._num_asked = 0
+        self._num_batches = 0
 
     @property
     def cache_bytes(self) -> int:
@@ -73,13 +74,13 @@ class Replica:
         return next(each.num_bytes for each in need.phases if each.what == phase)
 
     def answer(self, *, prompt_tokens: int, **sampling: Any) -> None:
-        """Prompts that nobody has asked before."""
-        self._num_asked += 1
+        """Runs a batch of new prompts, which no cache knows."""
+        self._num_batches += 1
         self.engine.submit(
             [
                 SequenceRequest(
-                    sequence_id=f"{self._num_asked} {row}",
-                    prompt_ids=tuple(5 + (7 * at + 13 * row + self._num_asked) % 900 for at in range(prompt_tokens)),
+                    sequence_id=f"{self._num_batches} {row}",
+                    prompt_ids=tuple(5 + (7 * at + 13 * row + self._num_batches) % 900 for at in range(prompt_tokens)),
                     sampling=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=1.0, seed=row, **sampling),
                 )
                 for row in range(ROWS)
@@ -90,8 +91,8 @@ class Replica:
 
 
 def _spec(*, lora_rank: int = 0, **rollout: Any) -> JobSpec:
-    its_own = {"engine": "vllm", "max_batch": ROWS, "kv_tokens": ROWS * POSITIONS, **rollout}
-    return job(rollout=its_own, trainer={"lora_rank": lora_rank})
+    settings = {"engine": "vllm", "max_batch": ROWS, "kv_tokens": ROWS * POSITIONS, **rollout}
+    return job(rollout=settings, trainer={"lora_rank": lora_rank})
 
 
 MakeReplica = Callable[..., Replica]
@@ -99,14 +100,14 @@ MakeReplica = Callable[..., Replica]
 
 @pytest.fixture(scope="session")
 def make_replica(tmp_path_factory: pytest.TempPathFactory) -> MakeReplica:
-    """All of them live to the end: the first that ends takes vLLM's process groups with it."""
-    made: dict[str, Replica] = {}
+    """Keeps all replicas to the end: the first that ends destroys vLLM's process groups."""
+    replicas: dict[str, Replica] = {}
 
     def make(name: str, *, adapters: AdapterRoom = NO_ADAPTERS, **changed: Any) -> Replica:
         key = f"{name} {changed} {adapters}"
-        if key not in made:
-            made[key] = Replica(tmp_path_factory.mktemp("replica"), name, changed, adapters)
-        return made[key]
+        if key not in replicas:
+            replicas[key] = Replica(tmp_path_factory.mktemp("replica"), name, changed, adapters)
+        return replicas[key]
 
     return make
 
@@ -117,15 +118,15 @@ def growth(work: Callable[[], None]) -> int:
     return allocated.growth_in("work")
 
 
-def assert_counted(counted: int, taken: int) -> None:
-    assert taken / 1.005 <= counted <= 1.25 * taken, f"{counted / taken:.3f} of {taken:,}"
+def assert_counted(counted: int, used: int) -> None:
+    assert used / 1.005 <= counted <= 1.25 * used, f"{counted / used:.3f} of {used:,}"
 
 
 @pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9, "top_k": 50}], ids=["all words", "words left out"])
-def test_drawing_takes_what_is_counted(make_replica: MakeReplica, cuts: dict[str, Any]) -> None:
+def test_sampling_uses_the_counted_memory(make_replica: MakeReplica, cuts: dict[str, Any]) -> None:
     replica = make_replica("Qwen3-0.6B")
-    taken = growth(lambda: replica.answer(prompt_tokens=8, **cuts))
-    assert_counted(replica.counted(DRAWN, **cuts), taken)
+    used = growth(lambda: replica.answer(prompt_tokens=8, **cuts))
+    assert_counted(replica.counted(DRAWN, **cuts), used)
 
 
 @pytest.mark.parametrize(
@@ -137,37 +138,35 @@ def test_drawing_takes_what_is_counted(make_replica: MakeReplica, cuts: dict[str
     ],
     ids=["8B", "0.6B, exact", "0.6B, most of it attention"],
 )
-def test_reading_prompts_in_takes_what_is_counted(
-    make_replica: MakeReplica, name: str, changed: dict[str, Any]
-) -> None:
+def test_prefill_uses_the_counted_memory(make_replica: MakeReplica, name: str, changed: dict[str, Any]) -> None:
     replica = make_replica(name, **FEW_WORDS, **changed)
-    taken = growth(lambda: replica.answer(prompt_tokens=300))
-    assert_counted(replica.counted(READ_IN), taken)
+    used = growth(lambda: replica.answer(prompt_tokens=300))
+    assert_counted(replica.counted(READ_IN), used)
 
 
-def test_a_version_is_taken_over_module_by_module(make_replica: MakeReplica) -> None:
+def test_version_is_installed_module_by_module(make_replica: MakeReplica) -> None:
     replica = make_replica("Qwen3-0.6B")
     weights = pack_weights(model_tensors(load_decoder(replica.folder, device="cpu")), weights=WeightsId(0, 1))
     assert_counted(replica.counted(INSTALLED), growth(lambda: replica.engine.install(weights)))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_an_adapter_is_added_before_a_module_is_made_anew(make_replica: MakeReplica, dtype: str) -> None:
-    """On a CPU the matrix to which it is added lies in the folder's pages."""
+def test_adapter_is_merged_before_its_module_is_reloaded(make_replica: MakeReplica, dtype: str) -> None:
+    """On a CPU the matrix that it is added to lies in the pages of the model's files."""
     replica = make_replica("Qwen3-0.6B", **FEW_WORDS, dtype=dtype)
     adapter, shape = random_adapter(replica.folder), replica.shape
     with LiveBytes() as live:
         replica.engine.install(adapter)
-    taken = live.peak + shape.stored_bytes * shape.mlp_width * shape.width
-    assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=MERGED_RANK), shape)), taken)
+    used = live.peak + shape.stored_bytes * shape.mlp_width * shape.width
+    assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=MERGED_RANK), shape)), used)
 
 
 def test_adapters_fit_the_counted_memory_next_to_the_base(make_replica: MakeReplica) -> None:
     replica = make_replica("Qwen3-0.6B", **FEW_WORDS, adapters=AdapterRoom(num=2, rank=RANK))
-    (taken,) = replica.engine._llm.collective_rpc(_adapter_bytes)
+    (used,) = replica.engine._llm.collective_rpc(_adapter_bytes)
     plan = ReplicaPlan.of_spec(_spec(lora_rank=RANK, weight_slots=2), replica.shape)
     of_base = replace(plan, adapter_rank=0, weight_slots=1)
-    assert taken == held_bytes(replica.shape, plan) - held_bytes(replica.shape, of_base)
+    assert used == held_bytes(replica.shape, plan) - held_bytes(replica.shape, of_base)
 
 
 def _adapter_bytes(worker: Any) -> int:
@@ -175,22 +174,22 @@ def _adapter_bytes(worker: Any) -> int:
     return sum(room.nbytes for each in modules for room in (*each.lora_a_stacked, *each.lora_b_stacked))
 
 
-def test_its_cache_has_the_pages_that_are_counted(make_replica: MakeReplica) -> None:
+def test_kv_cache_has_the_counted_pages(make_replica: MakeReplica) -> None:
     replica = make_replica("Qwen3-0.6B")
     assert_counted(replica.counted_always("KV cache"), replica.cache_bytes)
 
 
-def test_weights_and_tables_of_positions_are_what_else_is_there(
+def test_weights_and_position_tables_are_the_rest_of_memory(
     make_replica: MakeReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a model is made, before a CPU's kernels pack weights out of sight."""
+    """Measured as the model is built, before a CPU's kernels pack weights in untracked memory."""
     make_model = base_loader.initialize_model
 
-    def noted(**given: Any) -> Any:
+    def recorded(**options: Any) -> Any:
         with record_function("making"):
-            return make_model(**given)
+            return make_model(**options)
 
-    monkeypatch.setattr(base_loader, "initialize_model", noted)
+    monkeypatch.setattr(base_loader, "initialize_model", recorded)
     with Allocated() as allocated:
         replica = make_replica("Qwen3-0.6B", **FEW_WORDS, num_hidden_layers=3)
     assert_counted(replica.counted_always("weights", "tables of positions"), allocated.left_by("making"))
@@ -198,12 +197,12 @@ def test_weights_and_tables_of_positions_are_what_else_is_there(
 
 @pytest.mark.parametrize("name", [name for name in KNOWN_CONFIGS if "A3B" in name])
 def test_experts_fit_the_workspace_vllm_reserves_on_a_gpu(name: str) -> None:
-    """Its own numbers: on a CPU others work."""
+    """By vLLM's own numbers, since a CPU uses other kernels."""
     shape = ModelShape.of_config(KNOWN_CONFIGS[name])
     plan = ReplicaPlan.of_spec(job(rollout={"engine": "vllm"}), shape)
-    its_own: Any = SimpleNamespace(adjust_N_for_activation=lambda width, _: width // 2)
+    experts: Any = SimpleNamespace(adjust_N_for_activation=lambda width, _: width // 2)
     *rooms, _ = TritonExperts.workspace_shapes(
-        its_own,
+        experts,
         plan.read_in_tokens,
         2 * shape.expert_width,
         shape.width,

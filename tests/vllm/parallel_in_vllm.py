@@ -1,6 +1,6 @@
-"""One model over two workers: it says what one says, holds half in each, and ends whole.
+"""One model on two workers: it matches one worker, holds half of the weights in each, and ends completely.
 
-Two starts, each of two processes that import vLLM: all tests of a model share one engine, and the last kills a worker.
+Each start runs two processes that import vLLM: all tests of a model share one engine, and the last kills a worker.
 """
 
 import os
@@ -48,20 +48,20 @@ LONG = PROMPTS[1]
 SHARED_MEMORY = Path("/dev/shm")
 
 
-class Dealt:
-    """An engine over two workers."""
+class TwoWorkers:
+    """An engine on two workers."""
 
     def __init__(self, folder: Path, adapters: AdapterRoom = NO_ADAPTERS) -> None:
-        given: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
+        options: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
         self.signs = Signs()
-        with self.signs.heard_here():  # afterwards this thread gives none: what comes is the workers'
-            self.engine = VllmRolloutEngine(folder, **given, num_devices=2, adapters=adapters)
+        with self.signs.heard_here():  # after this block, all signs are the workers'
+            self.engine = VllmRolloutEngine(folder, **options, num_devices=2, adapters=adapters)
         self.pids: list[int] = self.rpc(_pid)
         self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}
 
     @property
     def names_in_shared_memory(self) -> list[str]:
-        """Of what its workers have mapped; other engines live here, too."""
+        """The names of files that its workers have mapped, without those of other engines."""
         return [entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in self.shared]
 
     def rpc(self, call: Any, *args: object) -> list[Any]:
@@ -74,31 +74,31 @@ def _pid(worker: Any) -> int:
 
 
 def shared_memory_of(pid: int) -> set[int]:
-    """Inodes."""
+    """The inodes of shared memory that a process has mapped."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return {int(line.split()[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Attention, dense layers, experts, and a head that is tied."""
+    """A model with attention, dense layers, experts, and a tied head."""
     return make_model(tmp_path_factory.mktemp("mixture"), layout="qwen3_moe", tied=True)
 
 
 @pytest.fixture(scope="module")
-def dealt(base: Reference) -> Iterator[Dealt]:
-    dealt = Dealt(base.folder, ADAPTERS)
-    yield dealt
-    dealt.engine.close()
+def workers(base: Reference) -> Iterator[TwoWorkers]:
+    workers = TwoWorkers(base.folder, ADAPTERS)
+    yield workers
+    workers.engine.close()
 
 
 @pytest.fixture
-def engine(dealt: Dealt) -> VllmRolloutEngine:
-    finish(dealt.engine)
-    return dealt.engine
+def engine(workers: TwoWorkers) -> VllmRolloutEngine:
+    finish(workers.engine)
+    return workers.engine
 
 
-def says(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
+def answers_of(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
     return [answer(engine, ask("a", prompt)).token_ids for prompt in PROMPTS]
 
 
@@ -106,44 +106,44 @@ def expected(reference: Reference) -> list[tuple[int, ...]]:
     return [reference.greedy(prompt, 24) for prompt in PROMPTS]
 
 
-def test_units_of_work_in_workers_are_signs_of_the_replica(dealt: Dealt, base: Reference) -> None:
-    for work in (lambda: dealt.engine.install(own_weights(base, version=0)), lambda: says(dealt.engine)):
-        before = dealt.signs.piece.serial
+def test_work_in_workers_signs_for_the_replica(workers: TwoWorkers, base: Reference) -> None:
+    for work in (lambda: workers.engine.install(own_weights(base, version=0)), lambda: answers_of(workers.engine)):
+        before = workers.signs.piece.serial
         work()
-        assert dealt.signs.piece.serial > before
+        assert workers.signs.piece.serial > before
 
 
 def test_two_workers_match_one_and_transformers_on_ten_installs(
     engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
 ) -> None:
     single, (changed_weights, changed) = make_engine(base.folder), perturbed(base, version=1)
-    assert says(engine) == says(single) == expected(base) != expected(changed)
+    assert answers_of(engine) == answers_of(single) == expected(base) != expected(changed)
     for number in range(NUM_INSTALLS):
         weights, reference = (own_weights(base, version=2), base) if number % 2 else (changed_weights, changed)
         for each in (engine, single):
             each.install(weights)
-        assert says(engine) == says(single) == expected(reference), f"install {number}"
+        assert answers_of(engine) == answers_of(single) == expected(reference), f"install {number}"
 
 
 def test_draws_are_those_of_one_worker(engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference) -> None:
     requests = [ask(str(i), (5 + i, 6, 7), temperature=1.0, seed=i, top_p=0.9) for i in range(12)]
-    said = []
+    answers = []
     for each in (engine, make_engine(base.folder)):
         each.install(own_weights(base, version=3))
         each.submit(requests)
-        said.append({name: output.token_ids for name, output in finish(each).items()})
-    assert said[0] == said[1]
+        answers.append({name: output.token_ids for name, output in finish(each).items()})
+    assert answers[0] == answers[1]
 
 
-def test_an_adapter_is_added_before_shards_are_cut(
+def test_adapter_is_merged_before_shards_are_cut(
     engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
 ) -> None:
     single, (weights, _) = make_engine(base.folder), adapted(base, version=4)
     for each in (engine, single):
         each.install(weights)
-    assert says(engine) == says(single) != expected(base)
+    assert answers_of(engine) == answers_of(single) != expected(base)
     engine.install(own_weights(base, version=5))
-    assert says(engine) == expected(base)
+    assert answers_of(engine) == expected(base)
 
 
 def test_weights_are_mapped_though_the_relay_has_dropped_them(
@@ -153,12 +153,12 @@ def test_weights_are_mapped_though_the_relay_has_dropped_them(
     (tmp_path / "version").write_bytes(weights.buffer)
     served = OpenFile(os.open(tmp_path / "version", os.O_RDONLY))
     (tmp_path / "version").unlink()
-    here = memoryview(bytearray(len(weights.buffer)))  # nobody reads it
+    here = memoryview(bytearray(len(weights.buffer)))  # never read
     engine.install(WeightVersion(manifest=weights.manifest, buffer=here, file=served))
-    assert says(engine) == expected(changed)
+    assert answers_of(engine) == expected(changed)
 
 
-def test_pages_of_both_workers_move_and_pages_of_one_do_not(
+def test_pages_move_to_two_workers_but_not_to_one(
     engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
 ) -> None:
     engine.install(own_weights(base, version=7))
@@ -178,7 +178,7 @@ def test_pages_of_both_workers_move_and_pages_of_one_do_not(
 
 
 def test_pages_of_one_worker_are_not_the_others(engine: VllmRolloutEngine, base: Reference) -> None:
-    """So the move above shows something."""
+    """Shows that the move above depends on the order of pages."""
     engine.install(own_weights(base, version=7))
     engine.submit([ask("a", LONG, new=40)])
     step_until(engine, "a", 6)
@@ -191,8 +191,8 @@ def test_pages_of_one_worker_are_not_the_others(engine: VllmRolloutEngine, base:
     assert output.token_ids != base.greedy(LONG, 40)
 
 
-def test_adapters_are_dealt_too_and_stand_side_by_side(engine: VllmRolloutEngine, base: Reference) -> None:
-    """They are cut as the matrices that they are added to."""
+def test_adapters_are_sharded_and_decode_in_parallel(engine: VllmRolloutEngine, base: Reference) -> None:
+    """Adapters are cut like the matrices that they are added to."""
     engine.install(own_weights(base, version=8))
 
     @contextmanager
@@ -208,28 +208,28 @@ def test_adapters_are_dealt_too_and_stand_side_by_side(engine: VllmRolloutEngine
         slot.submit([ask(f"{version.version} {i}", prompt) for i, prompt in enumerate(PROMPTS)])
     outputs = finish(engine)
     for version, changed in versions:
-        said = [outputs[f"{version.version} {i}"].token_ids for i in range(len(PROMPTS))]
-        assert said == expected(changed) != expected(base)
+        answers = [outputs[f"{version.version} {i}"].token_ids for i in range(len(PROMPTS))]
+        assert answers == expected(changed) != expected(base)
 
 
-def test_shared_memory_has_no_names_while_it_runs(dealt: Dealt) -> None:
-    """So nothing is left of it, however workers and engine end."""
-    assert len(dealt.shared) > 4
-    assert dealt.names_in_shared_memory == []
+def test_shared_memory_has_no_names_while_it_runs(workers: TwoWorkers) -> None:
+    """So none stays behind, however workers and engine end."""
+    assert len(workers.shared) > 4
+    assert workers.names_in_shared_memory == []
 
 
-def test_worker_killed_while_pages_load_ends_engine_at_once(dealt: Dealt, base: Reference) -> None:
-    engine = dealt.engine
+def test_worker_killed_while_pages_load_ends_engine_at_once(workers: TwoWorkers, base: Reference) -> None:
+    engine = workers.engine
     engine.submit([ask("a", LONG, new=40), ask("b", PROMPTS[0], new=40)])
     step_until(engine, "a", 6)
     (moved,) = engine.export(["a"], leave=True, with_kv=True)
     engine.submit([replace(moved, sequence_id="c", prompt_ids=moved.prompt_ids)])
-    dealt.rpc(_end_at, vllm_kv.__name__, "write_pages")
-    assert_ends(dealt, engine.step)
+    workers.rpc(_end_at, vllm_kv.__name__, "write_pages")
+    assert_ends(workers, engine.step)
 
 
 def _end_at(worker: Any, module: str, name: str) -> None:
-    """The second worker, when it comes there."""
+    """Kills the second worker when it calls this function."""
     import importlib
 
     if worker.rank == 1:
@@ -240,23 +240,23 @@ def _killed(*args: object, **kwargs: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def assert_ends(dealt: Dealt, call: Any) -> None:
+def assert_ends(workers: TwoWorkers, call: Any) -> None:
     with pytest.raises(EngineBroken, match="VllmWorker-1 ended"):
         call()
-    assert not [pid for pid in dealt.pids if Path(f"/proc/{pid}").exists()]
-    for each in (call, dealt.engine.view, lambda: dealt.engine.export(["b"], leave=True, with_kv=True)):
+    assert not [pid for pid in workers.pids if Path(f"/proc/{pid}").exists()]
+    for each in (call, workers.engine.view, lambda: workers.engine.export(["b"], leave=True, with_kv=True)):
         with pytest.raises(EngineBroken):
             each()
-    assert dealt.names_in_shared_memory == []
+    assert workers.names_in_shared_memory == []
 
 
 class Large:
-    """Large enough that weights are most of what is allocated."""
+    """A model so large that weights are most of the allocated memory."""
 
     def __init__(self, folder: Path) -> None:
         smaller = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 3, "vocab_size": 8_192}
         make_random(folder, {**KNOWN_CONFIGS["Qwen3-0.6B"], **smaller})
-        self.dealt = Dealt(folder)
+        self.workers = TwoWorkers(folder)
         tensors = model_tensors(load_decoder(folder, device="cpu"))
         self.weights = pack_weights(tensors, weights=WeightsId(0, 1))
         norms = sum(tensor.nbytes for name, tensor in tensors.items() if "norm" in name)
@@ -267,14 +267,14 @@ class Large:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
     large = Large(tmp_path_factory.mktemp("large"))
     yield large
-    large.dealt.engine.close()
+    large.workers.engine.close()
 
 
 def test_worker_holds_its_shard_and_takes_no_more_in_an_install(large: Large) -> None:
-    large.dealt.engine.install(large.weights)  # what is taken once stays
-    large.dealt.rpc(_note_memory, vllm_weights.__name__)
-    large.dealt.engine.install(large.weights)
-    for held, growth in large.dealt.rpc(_held_and_growth):
+    large.workers.engine.install(large.weights)  # the first install allocates memory that stays
+    large.workers.rpc(_note_memory, vllm_weights.__name__)
+    large.workers.engine.install(large.weights)
+    for held, growth in large.workers.rpc(_held_and_growth):
         assert 0.9 * large.shard_bytes <= held <= 1.1 * large.shard_bytes
         assert growth <= 1.1 * large.shard_bytes
 
@@ -286,7 +286,7 @@ def _note_memory(worker: Any, module: str) -> None:
 
     class Noted(dict[str, Any]):
         def items(self) -> Any:
-            """Parameters are as the folder has them now, and later as a CPU's kernels pack them."""
+            """At this point parameters are as in the files; later a CPU's kernels pack them."""
             parameters = worker.get_model().named_parameters()
             worker.held = sum(each.nbytes for name, each in parameters if not name.startswith("lm_head"))  # it is tied
             for item in super().items():
@@ -307,5 +307,5 @@ def _anonymous_bytes() -> int:
 
 
 def test_worker_killed_while_loading_ends_engine_at_once(large: Large) -> None:
-    large.dealt.rpc(_end_at, vllm_weights.__name__, "finalize_layerwise_reload")
-    assert_ends(large.dealt, lambda: large.dealt.engine.install(large.weights))
+    large.workers.rpc(_end_at, vllm_weights.__name__, "finalize_layerwise_reload")
+    assert_ends(large.workers, lambda: large.workers.engine.install(large.weights))

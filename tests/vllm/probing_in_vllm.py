@@ -1,4 +1,4 @@
-"""A probe catches what a reload of vLLM's would do in silence on a CPU: a packed copy of the old weights goes on."""
+"""A probe detects a silent fault of vLLM's reload on a CPU: a packed copy of the old weights stays in use."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +26,13 @@ def probe_of(reference: Reference) -> Probe:
     return Probe(token_ids=ROW, logprobs=tuple(reference.logprobs(ROW[:1], ROW[1:], 1.0)), tolerance=1e-3)
 
 
-def test_a_tied_head_that_stayed_the_old_one_is_caught(
-    make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_tied_head_is_detected(make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_model(tmp_path, tied=True)
     engine = make_engine(base.folder)
     weights, changed = perturbed(base, version=2)
     manifest = replace(weights.manifest, probe=probe_of(changed))
-    with monkeypatch.context() as unmended:
-        unmended.setattr(transfer, "_tied_heads", lambda model: [])
+    with monkeypatch.context() as unrepaired:
+        unrepaired.setattr(transfer, "_tied_heads", lambda model: [])
         engine.install(weights)
     with pytest.raises(OtherWeights, match="version 2: the installed weights are not the trainer's"):
         compare(manifest, engine.probe(ROW))
@@ -46,7 +44,7 @@ def test_probe_reads_only_as_many_tokens_as_are_free(make_engine: MakeVllm, tmp_
     base = make_model(tmp_path)
     engine = make_engine(base.folder, kv_tokens=64)
     expected = base.logprobs(ROW[:1], ROW[1:], 1.0)
-    assert engine.probe(ROW) == pytest.approx(expected[:-1], abs=5e-5), "it must say one itself"
+    assert engine.probe(ROW) == pytest.approx(expected[:-1], abs=5e-5), "the probe needs room for one token of its own"
     requests = [ask(str(i), (5 + i,) * 20, new=12) for i in range(2)]
     engine.submit(requests)
     assert not engine.step() and engine.view().num_running == 2
