@@ -90,7 +90,7 @@ def _hand_over(num_ranks: int, make: Any) -> Iterator[tuple[Callable[[], float],
         else:
             group = RankGroup(make, device="cpu", options=[RANK] * (num_ranks - 1))
             publishing = PublishingTogether(group, handover, links)
-            get_ready = partial(group.ask, "wait_until_ready", dict.fromkeys(range(num_ranks), ()))
+            get_ready = partial(group.request, "wait_until_ready", dict.fromkeys(range(num_ranks), ()))
 
         def run() -> float:
             get_ready()

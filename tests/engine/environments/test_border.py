@@ -131,7 +131,7 @@ class HostileReplica(Replica):
         while self.asks:
             self.threads.ask(self.asks.popleft())
         for _ in range(num_turns):
-            self.hear(self.body.on_answers([self.answers.get(timeout=60)]))
+            self.receive(self.body.on_answers([self.answers.get(timeout=60)]))
 
 
 def store_and_report(trajectory: Trajectory) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import engine.training.zero.sharding as zero_sharding
-from engine.live.process.memory import is_out_of_memory
-from engine.live.process.memory import told as message_of
+from engine.live.process.memory import describe_error, is_out_of_memory
 from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import TrainingTrajectory
@@ -163,7 +162,7 @@ def run_out(world: World, model: Path, into: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM, resource.RLIM_INFINITY))
     with pytest.raises((RuntimeError, MemoryError)) as failed:
         trainer.train_step(long_answers())
-    write_report(into, world, json.dumps([is_out_of_memory(failed.value), message_of(failed.value)]))
+    write_report(into, world, json.dumps([is_out_of_memory(failed.value), describe_error(failed.value)]))
     os._exit(7)
 
 
