@@ -204,7 +204,7 @@ class TurnThreads:
             log.warning("replaced invalid Unicode of the environment by U+FFFD, first in %s", shown_of(ask))
         return answer
 
-    def _finish(self, pending: Pending, said: Said, *, is_given_up: bool = False) -> bool:
+    def _finish(self, pending: Pending, result: Said, *, is_given_up: bool = False) -> bool:
         """False if the request had timed out before."""
         with self._lock:
             if pending.is_over:
@@ -215,19 +215,19 @@ class TurnThreads:
                 self._num_threads -= 1
             ask = pending.ask
             del self._pending[pending.id]
-            answer = self._answered(pending, said)
+            answer = self._answered(pending, result)
             self._remembered[pending.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         self._answer(ask.by, answer)
         return True
 
-    def _answered(self, pending: Pending, said: Said) -> Answer:
+    def _answered(self, pending: Pending, result: Said) -> Answer:
         now = self._now()
         waited_s = (pending.begun_at or now) - pending.asked_at + pending.excuse.seconds()
         return Answer(
             id=pending.id,
-            said=said,
+            said=result,
             seconds=now - pending.asked_at,
             waited_s=min(waited_s, now - pending.asked_at),
             num_before=pending.num_before,

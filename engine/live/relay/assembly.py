@@ -48,9 +48,9 @@ class Assembly:
             content.digests[index] = digest
             hashed(index, digest)
 
-        coming = [span for part in offered.parts if near is None for span in part.spans.of_version]
+        arriving = [span for part in offered.parts if near is None for span in part.spans.of_version]
         try:
-            with closing(ArrivingHashes(segment.buffer, effect.chunk_bytes, coming, is_here)) as hashes:
+            with closing(ArrivingHashes(segment.buffer, effect.chunk_bytes, arriving, is_here)) as hashes:
                 if near is None:
                     self._put_together(manifest.weights, offered, segment.buffer, hashes)
                 cut = with_hashes(manifest, hashes.result(), chunk_bytes=effect.chunk_bytes)

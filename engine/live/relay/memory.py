@@ -32,8 +32,8 @@ class RelayMemory:
 
     def take(self, num_bytes: int) -> Segment:
         """Called on any other thread. Raises `OSError` if the host has no memory left."""
-        taken: Future[Segment] = self._thread.submit(self.take_here, num_bytes)
-        return taken.result()
+        segment: Future[Segment] = self._thread.submit(self.take_here, num_bytes)
+        return segment.result()
 
     def take_here(self, num_bytes: int) -> Segment:
         """Called on the memory thread."""

@@ -23,14 +23,14 @@ class Sealers:
         def of_chunk(index: int) -> bytes:
             return sha256(content.chunk(index)).digest() if is_here() else b""
 
-        coming = [self._threads.submit(of_chunk, index) for index in range(content.num_chunks)]
-        self._threads.submit(self._finish, coming, is_here, sealed)
+        hashes = [self._threads.submit(of_chunk, index) for index in range(content.num_chunks)]
+        self._threads.submit(self._finish, hashes, is_here, sealed)
 
     def _finish(
-        self, coming: list["Future[bytes]"], is_here: Callable[[], bool], sealed: Callable[[str], None]
+        self, hashes: list["Future[bytes]"], is_here: Callable[[], bool], sealed: Callable[[str], None]
     ) -> None:
         """Submitted after all chunks, so the chunks it waits for run on other threads or have ended."""
-        digest = sha256(b"".join(chunk.result() for chunk in coming)).hexdigest()
+        digest = sha256(b"".join(chunk.result() for chunk in hashes)).hexdigest()
         if is_here():
             sealed(digest)
 

@@ -70,9 +70,9 @@ class Conversation:
     routes: bytes = b""
     """Routes of the first segment's tokens that were read before its last turn ended, each from the token's first
     read."""
-    asked: str = ""
+    prompt_text: str = ""
     """The prompt's text, as the model read it."""
-    said: str = ""
+    segment_text: str = ""
     """The exact text of the current segment."""
     turns: list[Turn] = field(default_factory=list)
     observed: list[Observation] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Conversation:
         self.turns.append(decoded.turn)
         self.partial = None
         self.text += decoded.turn.text
-        self.said += decoded.exact_text
+        self.segment_text += decoded.exact_text
         self.was_cut = output.reason == "length"
 
     def note_answer(self, answer: Answer) -> None:
@@ -144,8 +144,8 @@ class Conversation:
         self.text += shown
         if rendered.starts_segment:
             self.breaks.append(len(self.response_ids))
-            self.said = ""
-        self.said += rendered.text
+            self.segment_text = ""
+        self.segment_text += rendered.text
         self.response_ids += rendered.ids
         self.logprobs += [0.0] * num
         self.versions += [self.versions[-1] if self.versions else self.weights] * num
@@ -224,7 +224,7 @@ class Conversation:
             written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
             breaks=Ints.of(self.breaks) if self.breaks else NO_BREAKS,
             routes=Bytes(self.routes),
-            prompt_text=self.asked or self.prompt.text,
+            prompt_text=self.prompt_text or self.prompt.text,
             response_text=self.text,
             remark=remark,
             utterances=tuple(self.utterances) if len(self.utterances) > 1 else (),

@@ -25,7 +25,7 @@ GATHER_S: Final = 0.02
 class OpenTurns:
     def __init__(self, *, by: Address, ask: Callable[[Sequence[Ask]], None], timeout_s: float) -> None:
         self._by, self._ask, self._patience_s = by, ask, timeout_s + GRACE_S
-        self._asked: dict[AskId, tuple[Ask, float]] = {}
+        self._unanswered: dict[AskId, tuple[Ask, float]] = {}
         self._unsent: dict[AskId, None] = {}
         self._sent_at = float("-inf")
         self._prompts: dict[AskId, set[SampleKey]] = {}
@@ -33,7 +33,7 @@ class OpenTurns:
 
     @property
     def num_open(self) -> int:
-        return len(self._asked)
+        return len(self._unanswered)
 
     @property
     def num_samples(self) -> int:
@@ -62,14 +62,14 @@ class OpenTurns:
 
     def again(self, *, lost_only: bool) -> None:
         now = time.monotonic()
-        self._keep([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
+        self._keep([ask for ask, at in self._unanswered.values() if not lost_only or now - at > self._patience_s])
 
     def send(self, *, at_once: bool) -> None:
         """Sends the gathered requests if they are due."""
         now = time.monotonic()
         if not self._unsent or (now - self._sent_at < GATHER_S and not at_once):
             return
-        asks = [self._asked[id][0] for id in self._unsent if id in self._asked]  # the others were forgotten
+        asks = [self._unanswered[id][0] for id in self._unsent if id in self._unanswered]  # the others were forgotten
         self._unsent, self._sent_at = {}, now
         if asks:
             self._ask(asks)
@@ -77,13 +77,13 @@ class OpenTurns:
     def awaited_prompt(self, answer: Answer) -> set[SampleKey]:
         keys = self._prompts.pop(answer.id, set())
         if keys:
-            del self._asked[answer.id]
+            del self._unanswered[answer.id]
         return keys
 
     def awaited_turn(self, answer: Answer) -> Conversation | None:
         conversation = self._turns.pop(answer.id, None)
         if conversation is not None:
-            del self._asked[answer.id]
+            del self._unanswered[answer.id]
         return conversation
 
     def open_turns(self, keys: set[SampleKey]) -> list[Conversation]:
@@ -95,7 +95,7 @@ class OpenTurns:
     def forget_turns(self, keys: set[SampleKey]) -> list[Conversation]:
         gone = [id for id, each in self._turns.items() if each.key in keys]
         for id in gone:
-            del self._asked[id]
+            del self._unanswered[id]
         return [self._turns.pop(id) for id in gone]
 
     def forget_prompts(self, keys: set[SampleKey]) -> list[SampleKey]:
@@ -104,11 +104,11 @@ class OpenTurns:
             forgotten += sorted(waiting & keys, key=lambda key: key.sample)
             waiting -= keys
             if not waiting:
-                del self._prompts[id], self._asked[id]
+                del self._prompts[id], self._unanswered[id]
         return forgotten
 
     def _keep(self, asks: Iterable[Ask]) -> None:
         now = time.monotonic()
         for ask in asks:
             id = ask.id
-            self._asked[id], self._unsent[id] = (ask, now), None
+            self._unanswered[id], self._unsent[id] = (ask, now), None

@@ -158,8 +158,8 @@ class Samples:
                 prompt_ids=opening.ids,
                 sampling=sampling_of(key, self._spec),
                 weights=self._unprompted.pop(key),
-                asked=opening.text,
-                said=opening.text,
+                prompt_text=opening.text,
+                segment_text=opening.text,
             )
             if failure is not None:
                 self._ended.append(conversation.failed(failure))
@@ -183,7 +183,7 @@ class Samples:
         conversation.observed.append(observation)
         try:
             rendered = self._wording.continued(
-                conversation.prompt, conversation.said, conversation.turns, conversation.observed
+                conversation.prompt, conversation.segment_text, conversation.turns, conversation.observed
             )
         except Exception as error:  # noqa: BLE001 - as above, for an observation
             self._ended.append(conversation.failed(text_failure(error, conversation.prompt, observation.text)))

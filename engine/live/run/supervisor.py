@@ -223,10 +223,10 @@ class Supervisor:
                     self._deliver(DRIVER, message)
 
     def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
-        who = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
-        if who:
+        killer = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
+        if killer:
             needed = arithmetic(self._network.spec, part=address.kind)
-            message = out_of_memory(str(address), f"{who} killed its process, since its host had none left", needed)
+            message = out_of_memory(str(address), f"{killer} killed its process: its host was out of memory", needed)
             self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
         else:
             self._on_lost(address, incarnation, _reason(error))

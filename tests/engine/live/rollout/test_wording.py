@@ -65,7 +65,7 @@ class Talk:
         self.tokenizer = Tokenizer.from_folder(folder)
         self.prompt = opening
         opened = self.wording.opened(opening)
-        self.ids, self.said = list(opened.ids), opened.text
+        self.ids, self.segment_text = list(opened.ids), opened.text
         self.sampled: list[tuple[int, ...]] = []
         self.turns: list[Turn] = []
         self.observed: list[Observation] = []
@@ -75,17 +75,17 @@ class Talk:
         decoded = self.wording.heard(ids)
         self.ids += ids
         self.sampled.append(tuple(ids))
-        self.said += decoded.exact_text
+        self.segment_text += decoded.exact_text
         self.turns.append(decoded.turn)
 
     def observe(self, text: str, role: Role) -> None:
         self.observed.append(Observation(text=text, role=role))
-        rendered = self.wording.continued(self.prompt, self.said, self.turns, self.observed)
+        rendered = self.wording.continued(self.prompt, self.segment_text, self.turns, self.observed)
         self.rewrites.append(rendered.starts_segment)
         if rendered.starts_segment:
-            self.ids, self.said = [], ""
+            self.ids, self.segment_text = [], ""
         self.ids += rendered.ids
-        self.said += rendered.text
+        self.segment_text += rendered.text
 
 
 def test_tool_answer_and_next_opening_match_the_template(qwen3: Path) -> None:
@@ -129,8 +129,8 @@ def test_template_closes_a_turn_ended_by_a_stop_string(qwen3: Path) -> None:
     talk = Talk(qwen3, prompt())
     talk.say(talk.tokenizer.encode_rendered(CALL))
     talk.observe("42", "tool")
-    asked = {"role": "user", "content": "What is 6 times 7?"}
-    dialogue = [asked, {"role": "assistant", "content": CALL}, {"role": "tool", "content": "42"}]
+    question = {"role": "user", "content": "What is 6 times 7?"}
+    dialogue = [question, {"role": "assistant", "content": CALL}, {"role": "tool", "content": "42"}]
     assert talk.rewrites == [False]
     assert talk.ids == read_by_transformers(qwen3, dialogue)
 
@@ -172,9 +172,9 @@ def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bo
         talk.observe(f"Are you sure? STAND-IN {number}", "user")
     assert talk.rewrites == [False] * 3
     text = talk.tokenizer.decode(talk.ids[len(opened) :])
-    opening = talk.said[talk.said.rindex("<|im_start|>assistant") :]
+    opening = talk.segment_text[talk.segment_text.rindex("<|im_start|>assistant") :]
     questions = [f"\n<|im_start|>user\nAre you sure? STAND-IN {number}" for number in range(3)]
-    assert text == "".join(f"{answer}{asked}\n{opening}" for asked in questions)
+    assert text == "".join(f"{answer}{question}\n{opening}" for question in questions)
 
 
 def test_template_that_hides_answers_refuses_generated_history(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_options_reach_the_template(qwen3: Path) -> None:
     talk = Talk(qwen3, prompt(), chat_options={"enable_thinking": False})
     expected = read_by_transformers(qwen3, [{"role": "user", "content": "What is 6 times 7?"}], enable_thinking=False)
     assert talk.ids == expected
-    assert talk.said.endswith("<think>\n\n</think>\n\n")
+    assert talk.segment_text.endswith("<think>\n\n</think>\n\n")
 
 
 def test_messages_are_rendered_unchanged(qwen3: Path) -> None:
@@ -211,9 +211,9 @@ def test_plain_model_reads_texts_and_refuses_messages() -> None:
     assert plain.opened(prompt("3 + 8 =")).ids == tuple(Tokenizer.from_folder(DEMO_FOLDER).encode("3 + 8 ="))
     with pytest.raises(ValueError, match="needs a model with a chat template"):
         plain.opened(prompt(messages=({"role": "user", "content": "3 + 8 ="},)))
-    for asked in ({"chat": "template"}, {"chat_options": {"enable_thinking": True}}):
+    for model in ({"chat": "template"}, {"chat_options": {"enable_thinking": True}}):
         with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
-            Wording.of_model(DEMO_FOLDER, ModelSpec.model_validate(asked))
+            Wording.of_model(DEMO_FOLDER, ModelSpec.model_validate(model))
 
 
 # With an engine that samples ------------------------------------------------------------------------------------------
@@ -228,10 +228,10 @@ class Answering:
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         return Prompt(split=split, ordinal=ordinal, text="question", facts={}, tools=(TOOL,))
 
-    def respond(self, asked: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
+    def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         if len(turns) <= len(self._roles):
             return Observation(text=f"answer {len(turns)}", role=self._roles[len(turns) - 1])
-        return Verdict(reward=float(asked.facts["sample"]), parts={}, trusted=True, remark="")
+        return Verdict(reward=float(prompt.facts["sample"]), parts={}, trusted=True, remark="")
 
 
 class Talking:
@@ -267,9 +267,9 @@ class Talking:
             self.open_turns.send(at_once=True)
             while self.asks:
                 ask = self.asks.popleft()
-                asked = ask.prompt
-                said = self.environment.respond(asked, ask.turns) if asked else self.environment.prompt("train", 5)
-                self.samples.on_answers([Answer(id=ask.id, said=said)])
+                prompt = ask.prompt
+                reply = self.environment.respond(prompt, ask.turns) if prompt else self.environment.prompt("train", 5)
+                self.samples.on_answers([Answer(id=ask.id, said=reply)])
             self.samples.decode()
             ended += self.samples.hand_in()
         return sorted(ended, key=lambda each: each.key.sample)
@@ -301,8 +301,8 @@ def transformers_text(folder: Path, turns: Sequence[str], roles: Sequence[Role],
     messages = [{"role": "user", "content": "question"}]
     for number, (turn, role) in enumerate(zip(turns, roles, strict=False), start=1):
         messages += [{"role": "assistant", "content": turn}, {"role": role, "content": f"answer {number}"}]
-    asked = {"tools": [TOOL], "tokenize": False, "add_generation_prompt": True, **options}
-    text: str = tokenizer.apply_chat_template(messages, **asked)
+    given = {"tools": [TOOL], "tokenize": False, "add_generation_prompt": True, **options}
+    text: str = tokenizer.apply_chat_template(messages, **given)
     return text
 
 

@@ -294,7 +294,7 @@ class Confining(MemorySink):
 @pytest.mark.parametrize(
     ("kind", "devices", "reason"),
     [
-        ("TrainerActor", 1, "the kernel killed its process, since its host had none left"),
+        ("TrainerActor", 1, "the kernel killed its process: its host was out of memory"),
         ("TrainerRankActor", 2, "(rank 1: its process has died, its host ran out of memory"),
     ],
 )
