@@ -116,7 +116,7 @@ def test_writing_continues_after_a_torn_end(tmp_path: Path, cut: int) -> None:
     assert read_journal(tmp_path) == (None, [*RECORDS[:-1], StepTrained(step=9)])
 
 
-def test_a_flipped_bit_ends_the_log_there(tmp_path: Path) -> None:
+def test_flipped_bit_ends_the_log(tmp_path: Path) -> None:
     written(tmp_path)
     [file] = tmp_path.glob("*.journal")
     content = bytearray(file.read_bytes())

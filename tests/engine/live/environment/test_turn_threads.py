@@ -68,7 +68,7 @@ class Asking:
         return self.answers.get(timeout=30)
 
 
-def test_a_slow_answer_delays_no_other() -> None:
+def test_slow_answer_delays_no_other() -> None:
     asking = Asking()
     for sample in range(40):
         asking.threads.ask(ask(sample, "wait"))

@@ -302,7 +302,7 @@ def test_truncated_conversation_that_moves_is_judged() -> None:
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, answers: bool) -> None:
+def test_move_in_the_middle_changes_no_token(environment: str, steps: int, answers: bool) -> None:
     source, host = Replica(environment), Replica(environment, number=1)
     source.body.perform(StartSequences(tasks=(TASK,)))
     source.answer()
