@@ -215,14 +215,14 @@ class TurnThreads:
                 self._num_threads -= 1
             ask = pending.ask
             del self._pending[pending.id]
-            answer = self._answered(pending, result)
+            answer = self._make_answer(pending, result)
             self._remembered[pending.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         self._answer(ask.by, answer)
         return True
 
-    def _answered(self, pending: Pending, result: Said) -> Answer:
+    def _make_answer(self, pending: Pending, result: Said) -> Answer:
         now = self._now()
         waited_s = (pending.begun_at or now) - pending.asked_at + pending.excuse.seconds()
         return Answer(

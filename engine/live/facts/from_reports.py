@@ -98,7 +98,7 @@ def trajectories_sampled(
     """Splits samples over several facts by the limits of size and number."""
     batches: list[list[TrajectorySample]] = [[]]
     num_bytes = 0
-    for sample in (_sample(read, spell) for read in to_read):
+    for sample in (_build_sample(read, spell) for read in to_read):
         size = len(sample.model_dump_json().encode())
         if batches[-1] and (num_bytes + size > MAX_SAMPLES_BYTES or len(batches[-1]) == MAX_SAMPLES):
             batches.append([])
@@ -108,7 +108,7 @@ def trajectories_sampled(
     return [TrajectoriesSampled(step=step, trajectories=batch) for batch in batches if batch]
 
 
-def _sample(read: ReadTrajectory, spell: Spell) -> TrajectorySample:
+def _build_sample(read: ReadTrajectory, spell: Spell) -> TrajectorySample:
     trajectory, content = read.trajectory, read.trajectory.content
     return TrajectorySample(
         prompt_ordinal=trajectory.key.group.ordinal,
@@ -117,23 +117,23 @@ def _sample(read: ReadTrajectory, spell: Spell) -> TrajectorySample:
         staleness=read.staleness,
         num_tokens=trajectory.num_tokens,
         reward=trajectory.reward,
-        outcome=_outcome(trajectory),
+        outcome=_outcome_of(trajectory),
         advantage=read.advantage if math.isfinite(read.advantage) else 0.0,
         prompt=printable(content.prompt_text) if content else "",
         response=printable(content.response_text) if content else "",
         remark=printable(content.remark) if content else "",
-        trace=None if content is None else _trace(read, content, spell),
+        trace=None if content is None else _build_trace(read, content, spell),
         turns=[]
         if content is None
-        else [_turn(each, content.response_text) for each in content.utterances[:MAX_TURNS]],
-        parts={} if content is None else _parts(content.parts),
+        else [_build_turn(each, content.response_text) for each in content.utterances[:MAX_TURNS]],
+        parts={} if content is None else _build_parts(content.parts),
         end=read.end,
         reason=printable(read.reason),
         group_size=read.group_size,
     )
 
 
-def _turn(utterance: Utterance, response: str) -> Turn:
+def _build_turn(utterance: Utterance, response: str) -> Turn:
     return Turn(
         author="model" if utterance.is_own else "environment",
         text=printable(response[utterance.start : utterance.start + utterance.num_letters]),
@@ -146,12 +146,12 @@ def _turn(utterance: Utterance, response: str) -> Turn:
     )
 
 
-def _parts(named: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _build_parts(named: Iterable[tuple[str, float]]) -> dict[str, float]:
     finite_parts = ((printable(name, LONGEST_PART), value) for name, value in named if math.isfinite(value))
     return dict(islice(finite_parts, MAX_PARTS))
 
 
-def _outcome(trajectory: Trajectory) -> Outcome:
+def _outcome_of(trajectory: Trajectory) -> Outcome:
     if trajectory.failure is not None:
         return trajectory.failure.kind
     if not trajectory.trusted:
@@ -159,7 +159,7 @@ def _outcome(trajectory: Trajectory) -> Outcome:
     return "cut" if trajectory.cut else "rewarded"
 
 
-def _trace(read: ReadTrajectory, content: TrajectoryContent, spell: Spell) -> TokenTrace:
+def _build_trace(read: ReadTrajectory, content: TrajectoryContent, spell: Spell) -> TokenTrace:
     trajectory = read.trajectory
     ids = list(content.response_ids[:MAX_TRACED])
     runs = trajectory.runs or (VersionRun(weights=trajectory.weights, num_tokens=len(ids)),)
@@ -167,15 +167,15 @@ def _trace(read: ReadTrajectory, content: TrajectoryContent, spell: Spell) -> To
     written = list(content.written[: len(ids)]) or [True] * len(ids)
     return TokenTrace(
         token_ids=ids,
-        logprobs=_rounded(content.logprobs[: len(ids)]),
+        logprobs=_round(content.logprobs[: len(ids)]),
         versions=versions[: len(ids)],
         written=written,
         texts=[printable(text, LONGEST_TEXT) for text in spell(ids)],
-        trainer_logprobs=_rounded(_align(read.logprobs, written)),
+        trainer_logprobs=_round(_align(read.logprobs, written)),
     )
 
 
-def _rounded(logprobs: Iterable[float]) -> list[float]:
+def _round(logprobs: Iterable[float]) -> list[float]:
     """Six decimals are more precise than the trainer's arithmetic, and half the bytes."""
     return [round(each, 6) if math.isfinite(each) else 0.0 for each in logprobs]
 
@@ -207,10 +207,10 @@ def replicas_observed(observed: Sequence[ReplicaObserved], *, num_replicas: int)
     """`num_replicas`: of the whole job."""
     replicas = observed[:MAX_REPLICAS]
     most_spans = min(MAX_SPANS, MAX_SPANS_OF_ALL // max(1, len(replicas)))
-    return ReplicasObserved(replicas=[_replica(each, most_spans) for each in replicas], num_replicas=num_replicas)
+    return ReplicasObserved(replicas=[_build_replica(each, most_spans) for each in replicas], num_replicas=num_replicas)
 
 
-def _replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
+def _build_replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
     return ReplicaState(
         replica=observed.replica,
         incarnation=observed.incarnation,

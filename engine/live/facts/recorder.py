@@ -159,7 +159,7 @@ class Recorder:
             self._seconds[span.doing] = self._seconds.get(span.doing, 0.0) + span.ended_at - span.started_at
         known = self._observed.get(observed.replica)
         if known is not None and known.incarnation == observed.incarnation:
-            observed = replace(observed, spans=_joined(known, observed))
+            observed = replace(observed, spans=_join_spans(known, observed))
         self._observed[observed.replica] = observed
         self._received_at[observed.replica] = self._clock()
         self._received.add(observed.replica)
@@ -237,7 +237,7 @@ class Recorder:
         }
 
 
-def _joined(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan, ...]:
+def _join_spans(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan, ...]:
     """The spans of both, which have the clock of the same process."""
     last, first = before.spans[-1:], now.spans[:1]
     if last and first and last[0].doing == first[0].doing:

@@ -47,7 +47,7 @@ class Fetches:
     def _fetch(self, offered: Offered) -> None:
         try:
             for sample, pages in pages_of(offered, self._token, memory=self._memory):
-                self._on_loop(partial(_arrived, offered.name, sample, pages))
+                self._on_loop(partial(_deliver_pages, offered.name, sample, pages))
         except Exception as error:  # noqa: BLE001 - after any error the pages are recomputed from the tokens
             log.warning("cannot fetch keys and values, they are recomputed: %s: %s", type(error).__name__, error)
         finally:
@@ -75,6 +75,6 @@ def _allocate(head: Head, memory: str) -> memoryview:
     return np.empty(head.num_bytes, dtype=np.uint8).data
 
 
-def _arrived(name: bytes, sample: int, pages: KvPages, body: Any) -> list[Message]:
+def _deliver_pages(name: bytes, sample: int, pages: KvPages, body: Any) -> list[Message]:
     messages: list[Message] = body.on_pages(name, sample, pages)
     return messages

@@ -49,7 +49,7 @@ def own_process() -> str:
 
 
 def process_of(pid: int) -> str:
-    started = _started(pid)
+    started = _start_of(pid)
     return f"{home()}/{pid}/{started}" if started and home() else ""
 
 
@@ -68,7 +68,7 @@ def look_at(process: str) -> ProcessSeen | None:
         return None
     pid, started = process.rsplit("/", 2)[1:]
     threads = threads_of(int(pid))
-    if not threads or _started(int(pid)) != started:
+    if not threads or _start_of(int(pid)) != started:
         return None
     return ProcessSeen(at=time.monotonic(), threads=threads)
 
@@ -107,7 +107,7 @@ def _waited_s(before: ThreadTimes, now: ThreadTimes, lasts_s: float) -> float:
     return (now.waited_ns - before.waited_ns) / 1e9
 
 
-def _started(pid: int) -> str:
+def _start_of(pid: int) -> str:
     try:
         return stat_fields(f"{PROC}/{pid}")[_STARTED_AT].decode()
     except UNREADABLE:

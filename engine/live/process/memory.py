@@ -36,7 +36,7 @@ _DEMO: Final = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this error, or one of its causes, is out of memory."""
-    return any(_is_one(each) for each in _chain(error))
+    return any(_is_memory_error(each) for each in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -48,7 +48,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = cause if isinstance(cause, BaseException) else error.__cause__ or error.__context__
 
 
-def _is_one(error: BaseException) -> bool:
+def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError | OutOfMemoryError):
         return True
     if isinstance(error, OSError):

@@ -41,7 +41,7 @@ class Assembly:
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
         near = offered.parts[0] if len(offered.parts) == 1 and _is_near(offered.parts[0]) else None
         segment = self._memory.take(manifest.num_bytes) if near is None else Segment.adopt(self._owner, near.shared)
-        content = _buffer(segment.buffer, segment, effect.chunk_bytes, effect.arrival)
+        content = _make_buffer(segment.buffer, segment, effect.chunk_bytes, effect.arrival)
         begun(content)
 
         def is_here(index: int, digest: str) -> None:
@@ -52,7 +52,7 @@ class Assembly:
         try:
             with closing(ArrivingHashes(segment.buffer, effect.chunk_bytes, arriving, is_here)) as hashes:
                 if near is None:
-                    self._put_together(manifest.weights, offered, segment.buffer, hashes)
+                    self._copy_parts(manifest.weights, offered, segment.buffer, hashes)
                 cut = with_hashes(manifest, hashes.result(), chunk_bytes=effect.chunk_bytes)
             if manifest.is_hashed and manifest.identity != cut.identity:
                 raise TornWeights
@@ -65,10 +65,10 @@ class Assembly:
         """Returns the version and the identity of its bytes."""
         manifest, path = effect.manifest, effect.path
         if not path:
-            content = self._present(whole_of(manifest.weights))
+            content = self._require(whole_of(manifest.weights))
             return content, identity_of(content.hashes)
-        base = self._present(whole_of(path[0].base))
-        deltas = [self._present(delta.buffer_id) for delta in path]
+        base = self._require(whole_of(path[0].base))
+        deltas = [self._require(delta.buffer_id) for delta in path]
         segment = self._memory.take(manifest.num_bytes)
         copy_bytes(base.memory, segment.buffer)
         try:
@@ -77,17 +77,17 @@ class Assembly:
         except TornWeights:
             self._memory.free(segment)
             raise
-        content = _buffer(segment.buffer, segment, manifest.chunk_bytes, effect.arrival)
+        content = _make_buffer(segment.buffer, segment, manifest.chunk_bytes, effect.arrival)
         content.digests.update(enumerate(hash_chunks(segment.buffer, manifest.chunk_bytes)))
         return content, identity_of(content.hashes)
 
-    def _present(self, buffer_id: BufferId) -> WeightBuffer:
+    def _require(self, buffer_id: BufferId) -> WeightBuffer:
         content = self._buffers.get(buffer_id)
         if content is None:  # dropped since the brain decided
             raise TornWeights("a base or delta of this version was dropped")
         return content
 
-    def _put_together(
+    def _copy_parts(
         self, weights: WeightsId, offered: OfferedBytes, version: memoryview, hashes: ArrivingHashes
     ) -> None:
         """Copies the parts of all trainer hosts in parallel."""
@@ -106,12 +106,12 @@ class Assembly:
 
 
 def all_here(memory: memoryview, manifest: DeltaManifest) -> WeightBuffer:
-    content = _buffer(memory, None, manifest.chunk_bytes, 0)
+    content = _make_buffer(memory, None, manifest.chunk_bytes, 0)
     content.digests.update(enumerate(manifest.chunk_hashes))
     return content
 
 
-def _buffer(memory: memoryview, segment: Segment | None, chunk_bytes: int, arrival: int) -> WeightBuffer:
+def _make_buffer(memory: memoryview, segment: Segment | None, chunk_bytes: int, arrival: int) -> WeightBuffer:
     return WeightBuffer(memory=memory, segment=segment, chunk_bytes=chunk_bytes, arrival=arrival)
 
 

@@ -89,7 +89,7 @@ class RelayBody:
         self._memory = RelayMemory(owner)
         self.buffers = WeightBuffers(
             notify=self._notify,
-            submit=lambda job: self._memory.submit(self._guarded(job)),
+            submit=lambda job: self._memory.submit(self._guard(job)),
             free=self._memory.free_here,
         )
         self._assembly = Assembly(owner=owner, token=token, memory=self._memory, buffers=self.buffers)
@@ -142,7 +142,7 @@ class RelayBody:
                 self._submit(lambda: self._fetch(effect))
             case OpenBuffer():
                 self.buffers.expect(effect)
-                self._memory.submit(self._guarded(lambda: self._open(effect)))
+                self._memory.submit(self._guard(lambda: self._open(effect)))
             case ForwardChunk():
                 self._forward(effect)
             case AssembleWeights():
@@ -215,9 +215,9 @@ class RelayBody:
     # ── on other threads ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _submit(self, job: Callable[[], None]) -> None:
-        self._workers.submit(self._guarded(job))
+        self._workers.submit(self._guard(job))
 
-    def _guarded(self, job: Callable[[], None]) -> Callable[[], None]:
+    def _guard(self, job: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
                 job()
@@ -254,7 +254,7 @@ class RelayBody:
         try:
             content, manifest = self._assembly.fetched(effect, begun, hashed)
         except (OSError, TornWeights) as error:
-            self._notify(_failed(effect.arrival, error))
+            self._notify(_make_failure(effect.arrival, error))
             return
         message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
         self._on_loop(lambda body: body._put_complete(buffer_id, content, manifest, message))
@@ -263,7 +263,7 @@ class RelayBody:
         try:
             content, identity = self._assembly.assembled(effect)
         except (OSError, TornWeights) as error:
-            self._notify(_failed(effect.arrival, error))
+            self._notify(_make_failure(effect.arrival, error))
             return
         message = BufferHashed(arrival=effect.arrival, identity=identity)
         buffer_id = whole_of(effect.manifest.weights)
@@ -287,7 +287,7 @@ class RelayBody:
         self._on_loop(lambda body: [message])
 
 
-def _failed(arrival: int, error: Exception) -> FetchFailed:
+def _make_failure(arrival: int, error: Exception) -> FetchFailed:
     return FetchFailed(arrival=arrival, reason=str(error), is_gone=isinstance(error, WeightsGone))
 
 

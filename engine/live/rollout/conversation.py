@@ -183,15 +183,15 @@ class Conversation:
 
     def judged(self, verdict: Verdict) -> Trajectory:
         parts = tuple((name, value) for name, value in verdict.parts.items())
-        return replace(self._ended(verdict.reward, verdict.remark, parts=parts), trusted=verdict.trusted)
+        return replace(self._end(verdict.reward, verdict.remark, parts=parts), trusted=verdict.trusted)
 
     def failed(self, failure: Failure, *, seconds: float | None = None) -> Trajectory:
         """`seconds`: until its environment had failed, where the failure is the environment's."""
         if self.utterances and self.utterances[-1].is_own:
             self._note(own=False, letters=(0, 0), num_tokens=0, seconds=seconds, error=failure.reason)
-        return self._ended(0.0, failure.reason, failure)
+        return self._end(0.0, failure.reason, failure)
 
-    def _ended(
+    def _end(
         self,
         reward: float,
         remark: str,

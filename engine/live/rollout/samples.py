@@ -127,7 +127,7 @@ class Samples:
                 self._begin(keys, answer.said)
             conversation = self._open_turns.awaited_turn(answer)
             if conversation is not None:
-                self._go_on(conversation, answer)
+                self._handle_answer(conversation, answer)
 
     def _fill(self) -> None:
         """Starts queued samples on the free places."""
@@ -154,7 +154,7 @@ class Samples:
         for key in keys:
             conversation = Conversation(
                 key=key,
-                prompt=_for_sample(answer, key) if isinstance(answer, Prompt) else _no_prompt(key),
+                prompt=_add_sample(answer, key) if isinstance(answer, Prompt) else _no_prompt(key),
                 prompt_ids=opening.ids,
                 sampling=sampling_of(key, self._spec),
                 weights=self._unprompted.pop(key),
@@ -166,7 +166,7 @@ class Samples:
             else:
                 self._submit(conversation)
 
-    def _go_on(self, conversation: Conversation, answer: Answer) -> None:
+    def _handle_answer(self, conversation: Conversation, answer: Answer) -> None:
         conversation.note_answer(answer)
         match answer.said:
             case Verdict():
@@ -285,7 +285,7 @@ class Samples:
         return tuple(ended)
 
 
-def _for_sample(prompt: Prompt, key: SampleKey) -> Prompt:
+def _add_sample(prompt: Prompt, key: SampleKey) -> Prompt:
     """Adds the sample's number: the environment may treat samples of a group differently, and draws waits for each."""
     return replace(prompt, facts={**prompt.facts, "sample": key.sample})
 

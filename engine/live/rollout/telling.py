@@ -42,8 +42,8 @@ def told(
         runs=tuple(VersionRun(weights=weights, num_tokens=len(list(run))) for weights, run in groupby(versions)),
         state=None
         if since and mark == heard.mark
-        else Rest(conversation=_bare(conversation, partial), num_closed=closed),
-        said=_rows(conversation, turn, since=since, in_turn=in_turn),
+        else Rest(conversation=_strip_tokens(conversation, partial), num_closed=closed),
+        said=_pack_rows(conversation, turn, since=since, in_turn=in_turn),
         since=since,
         telling=heard.telling,
         mark=mark,
@@ -81,7 +81,7 @@ def restored(progress: SampleProgress) -> Conversation | None:
     return replace(rest.copied(), **of_tokens, partial=partial)
 
 
-def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_turn: int) -> bytes:
+def _pack_rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_turn: int) -> bytes:
     rows = np.empty(len(conversation.response_ids[since:]) + len(turn.token_ids[in_turn:]), _ROW)
     tokens = np.asarray([*conversation.response_ids[since:], *turn.token_ids[in_turn:]], dtype=np.int32)
     num_in_turn = len(tokens) - len(conversation.written[since:])
@@ -91,7 +91,7 @@ def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_
     return rows.tobytes()
 
 
-def _bare(conversation: Conversation, partial: SequenceProgress | None) -> Conversation:
+def _strip_tokens(conversation: Conversation, partial: SequenceProgress | None) -> Conversation:
     kept = None if partial is None else replace(NOTHING_SAID, routes=partial.routes)
     bare = replace(conversation, response_ids=[], logprobs=[], versions=[], written=[], partial=kept)
     return bare.copied()

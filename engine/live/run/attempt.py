@@ -96,10 +96,10 @@ class Attempt:
             self._sink.record(RequestAcknowledged(request_id=paused.request_id))
             finished = RunFinished(outcome="paused", message="Paused before the run started.", ledger=self._ledger)
         except Interrupted:
-            finished = self._failed("infrastructure", "the driver was interrupted (SIGTERM or SIGINT)")
+            finished = self._make_failure("infrastructure", "the driver was interrupted (SIGTERM or SIGINT)")
         except Exception as error:
             log.warning("attempt failed", exc_info=error)
-            finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
+            finished = self._make_failure(_failure_class(error), str(error) or type(error).__name__)
         if self._recorder is not None:
             self._recorder.flush()
         self._sink.record(finished)
@@ -181,7 +181,7 @@ class Attempt:
     def _ledger(self) -> dict[str, int]:
         return {} if self._recorder is None else self._recorder.ledger
 
-    def _failed(self, failure_class: FailureClass, message: str) -> RunFinished:
+    def _make_failure(self, failure_class: FailureClass, message: str) -> RunFinished:
         return RunFinished(
             outcome="failed", failure_class=failure_class, message=printable(message), ledger=self._ledger
         )

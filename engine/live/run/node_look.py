@@ -36,10 +36,10 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
     return NodeReport(
         node_id=node,
         address=address,
-        folder=_trouble(lambda: _use_folder(settings.jobs, token)),
-        bucket=_trouble(_use_bucket),
-        control=_trouble(lambda: _report_to(control_url)),
-        sandbox=_trouble(_use_sandbox),
+        folder=_run_check(lambda: _use_folder(settings.jobs, token)),
+        bucket=_run_check(_use_bucket),
+        control=_run_check(lambda: _report_to(control_url)),
+        sandbox=_run_check(_use_sandbox),
         versions={name: installed for name in _PACKAGES if (installed := _version_of(name))},
         spec=spec_version(),
         free_bytes=shutil.disk_usage(settings.jobs if settings.jobs.is_dir() else settings.store).free,
@@ -52,7 +52,7 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
     )
 
 
-def _trouble(act: Callable[[], None]) -> str:
+def _run_check(act: Callable[[], None]) -> str:
     try:
         act()
     except Exception as error:  # noqa: BLE001  # any error is a finding of the check

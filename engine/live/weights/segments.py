@@ -77,7 +77,7 @@ class Segment:
         """`owner` is part of the name, so that people can attribute the memory."""
         path, descriptor = _locked_file(owner)
         try:
-            _take_memory(descriptor, [(0, max(1, num_bytes))])
+            _allocate(descriptor, [(0, max(1, num_bytes))])
             return cls(path, descriptor, num_bytes, memory=own_memory())
         except OSError:
             path.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Segment:
     @classmethod
     def adopt(cls, owner: str, shared: SharedBytes) -> Self:
         """Holds another process's segment under a second name, so that it outlives that process."""
-        with _opened(shared, os.O_RDWR) as (source, descriptor):
+        with _open_segment(shared, os.O_RDWR) as (source, descriptor):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             path = _new_path(owner)
             try:
@@ -123,7 +123,7 @@ def _populate_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_P
                 mapped.madvise(how, first + start, end - start)
 
 
-def _take_memory(descriptor: int, parts: Iterable[tuple[int, int]]) -> None:
+def _allocate(descriptor: int, parts: Iterable[tuple[int, int]]) -> None:
     for start, end in parts:
         try:
             os.posix_fallocate(descriptor, start, end - start)
@@ -136,8 +136,8 @@ def map_to_write(shared: SharedBytes, parts: Iterable[tuple[int, int]]) -> memor
     """Maps memory that another process of this host reserved; this process writes only these parts."""
     last = max(1, shared.num_bytes)
     pages = [(start - start % mmap.PAGESIZE, min(end + -end % mmap.PAGESIZE, last)) for start, end in parts]
-    with _opened(shared, os.O_RDWR) as (_, descriptor):
-        _take_memory(descriptor, pages)
+    with _open_segment(shared, os.O_RDWR) as (_, descriptor):
+        _allocate(descriptor, pages)
         mapped = mmap.mmap(descriptor, last, flags=mmap.MAP_SHARED)
     for start, end in pages:
         _populate_pages(mapped, start, end)
@@ -154,7 +154,7 @@ def release_pages(memory: memoryview) -> None:
 
 
 def map_shared(shared: SharedBytes) -> memoryview:
-    with _opened(shared, os.O_RDONLY) as (_, descriptor):
+    with _open_segment(shared, os.O_RDONLY) as (_, descriptor):
         mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)
     _populate_pages(mapped, 0, len(mapped), _MADV_POPULATE_READ)
     return memoryview(mapped)[: shared.num_bytes]
@@ -162,7 +162,7 @@ def map_shared(shared: SharedBytes) -> memoryview:
 
 def hold_open(shared: SharedBytes) -> OpenFile:
     """Holds the file open: other processes can open it through this one even after its writer removes it."""
-    with _opened(shared, os.O_RDONLY) as (_, descriptor):
+    with _open_segment(shared, os.O_RDONLY) as (_, descriptor):
         return OpenFile(os.dup(descriptor))
 
 
@@ -230,7 +230,7 @@ def _locked_folder(owner: str) -> tuple[Path, int]:
 
 
 @contextmanager
-def _opened(shared: SharedBytes, flags: int) -> Iterator[tuple[Path, int]]:
+def _open_segment(shared: SharedBytes, flags: int) -> Iterator[tuple[Path, int]]:
     path = FOLDER / shared.name
     if not shared.name.startswith(PREFIX) or path.parent != FOLDER:
         raise TornWeights(f"{shared.name!r} is not a name of weights")
