@@ -52,7 +52,7 @@ def test_request_for_hosts_covers_any_plan() -> None:
             needed = bundles(job, has_gpus=has_gpus)
             request = wanted(JobNeeds.of_spec(job, has_gpus=has_gpus))
             for kind in ("CPU", "GPU"):
-                sums = [sum(each.get(kind, 0.0) for each in all_) for all_ in ([b.resources for b in needed], request)]
+                sums = [sum(each.get(kind, 0.0) for each in side) for side in ([b.resources for b in needed], request)]
                 assert sums[0] <= sums[1] + 1e-9, (kind, sums)
                 assert kind == "CPU" or sums[0] == sums[1]
 
