@@ -75,7 +75,7 @@ class Mixture(nn.Module):
         shape = self._shape
         logits_TX = self.router(x_TD)
         chosen_Tk = choose(self._index, logits_TX.detach(), shape.chosen)
-        if shape.renormalised:  # softmax shares divided by their sum, without dividing: a replayed choice's may be 0
+        if shape.renormalised:  # the chosen shares over their sum, without dividing: a replayed choice's sum may be 0
             weights_Tk = logits_TX.gather(1, chosen_Tk).softmax(dim=-1)
         else:
             weights_Tk = logits_TX.softmax(dim=-1).gather(1, chosen_Tk)

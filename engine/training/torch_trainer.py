@@ -42,7 +42,7 @@ from engine.training.parts.trained import MOMENTS, TrainedPart, critic_part, pol
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold, shape_of
+from engine.training.step.activations import choose_activations, shape_of
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
@@ -101,7 +101,7 @@ class TorchTrainer:
             Critic(load_model(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
         for model in (self._model, *(() if self._critic is None else (self._critic.trunk,))):
-            model.hold_activations(how_to_hold(settings, self._model.config, self._device))
+            model.hold_activations(choose_activations(settings, self._model.config, self._device))
         parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
             parts.append(critic_part(self._critic, algorithm))

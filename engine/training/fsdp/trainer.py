@@ -42,10 +42,10 @@ from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold, shape_of
+from engine.training.step.activations import choose_activations, shape_of
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
-from engine.training.step.micro_batch import MicroBatch, itself
+from engine.training.step.micro_batch import MicroBatch, whole_batch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
@@ -90,7 +90,7 @@ class FsdpTrainer:
                 products=dtype_of_products(settings.trainer.compute_dtype, self._device),
             ),
             ranks=world if self._sharers is None else self._sharers,
-            share=itself if self._sharers is None else self._sharers.share,
+            share=whole_batch if self._sharers is None else self._sharers.share,
         )
 
     def _make_sharers(self, num_sharers: int) -> Sharers | None:
@@ -167,7 +167,7 @@ class FsdpTrainer:
 
     def _empty_model(self) -> TrainedModel:
         model = self._sharding.empty_model(self._config)
-        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
+        model.hold_activations(choose_activations(self._settings, self._config, self._device))
         return model
 
     def _check_dtypes(self) -> None:

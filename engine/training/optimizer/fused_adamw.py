@@ -59,7 +59,7 @@ class KeptApart:
 
     @classmethod
     def asked_for(cls, spec: OptimizerSpec) -> Self | None:
-        """None: moments stay in float32, on their parameters' device."""
+        """None: moments have their parameters' dtype and device."""
         if spec.moments == "float32" and not spec.offload:
             return None
         return cls(dtype=_DTYPES[spec.moments], in_host_memory=spec.offload, small=spec.moments == "float8")

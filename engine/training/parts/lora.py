@@ -117,10 +117,10 @@ class AdaptedLayer(DecoderLayer):
         return self.updates[attribute].added_to(weight)
 
     @torch.no_grad()
-    def _unpack(self, noted: "Tensor | _Recipe") -> Tensor:
-        if isinstance(noted, Tensor):
-            return noted
-        return self.merged(noted.attribute).to(noted.dtype).as_strided(noted.size, noted.stride, noted.offset)
+    def _unpack(self, packed: "Tensor | _Recipe") -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        return self.merged(packed.attribute).to(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
 
 
 def _pack_merged(merged: Mapping[str, Tensor]) -> "Callable[[Tensor], Tensor | _Recipe]":

@@ -37,7 +37,7 @@ def train_again(folder: Path, record: StepRecord, into: Path, *, model: Path | N
     if torch.cuda.is_available() and torch.cuda.device_count() < num_ranks:
         raise ValueError(
             f"{folder}: recorded by {num_ranks} ranks with one device each; this machine has "
-            f"{torch.cuda.device_count()} devices. Replay on a machine with {num_ranks} or more"
+            f"{torch.cuda.device_count()}. Replay it on a machine with {num_ranks} devices or more"
         )
     fix_workspace()
     make = _choose_trainer(spec, _find_model(folder, record, spec, model), num_ranks)

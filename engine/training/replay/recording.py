@@ -52,17 +52,17 @@ class AskedStep:
 
 class RecordedTrainer:
     def __init__(self, trainer: Steps, asked: AskedStep, *, steps_before: int) -> None:
-        self._trainer, self._asked, self._step = trainer, asked, steps_before
+        self._trainer, self._recording, self._step = trainer, asked, steps_before
         self._no_pending_save = Event()
         self._no_pending_save.set()
 
     def train_step(self, trajectories: Trajectories) -> StepResult:
         self._step += 1
-        if self._step != self._asked.step:
+        if self._step != self._recording.step:
             return self._trainer.train_step(trajectories)
         while not self._no_pending_save.wait(LOOK_UP_EVERY_S):
             still_here()
-        folder = self._asked.folder
+        folder = self._recording.folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD_FILE).unlink(missing_ok=True)
         save_file(as_tensors(trajectories), folder / BATCH_FILE)
@@ -71,9 +71,9 @@ class RecordedTrainer:
             result = train_witnessed(self._trainer, trajectories, folder)
         record = StepRecord(
             step=self._step,
-            spec=self._asked.spec,
-            model=str(self._asked.model),
-            num_ranks=self._asked.num_ranks,
+            spec=self._recording.spec,
+            model=str(self._recording.model),
+            num_ranks=self._recording.num_ranks,
             machine=Machine.here(),
             not_deterministic=not_deterministic + self._list_other_ranks(),
             digests={name: digest(tensor) for read in (inputs, outcome) for name, tensor in read(folder)},
@@ -83,7 +83,7 @@ class RecordedTrainer:
 
     def _list_other_ranks(self) -> list[str]:
         """Operations on other ranks are unknown: only the first rank records."""
-        is_shared = self._asked.num_ranks > 1 and torch.cuda.is_available()
+        is_shared = self._recording.num_ranks > 1 and torch.cuda.is_available()
         return ["a GPU's work on ranks beyond the first"] if is_shared else []
 
     @property

@@ -16,7 +16,7 @@ from engine.training.step.models import needs_critic
 from engine.training.step.scoring import dtype_of_products
 
 
-def how_to_hold(settings: TrainerSettings, config: ModelConfig, device: torch.device) -> Activations:
+def choose_activations(settings: TrainerSettings, config: ModelConfig, device: torch.device) -> Activations:
     trainer = settings.trainer
     if trainer.activations is not None:
         return trainer.activations

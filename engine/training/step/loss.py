@@ -39,7 +39,7 @@ from engine.training.step.flops import flops_of_sequence
 from engine.training.step.gap import GapTally
 from engine.training.step.learned import Learned
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
-from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
+from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, whole_batch
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.probing import at_temperature_1, row_of, tolerance_of
@@ -47,7 +47,7 @@ from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.rounding import Rounding
 from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
-from engine.training.step.where import noted, size_of
+from engine.training.step.where import annotate_errors, size_of
 from engine.weights.port import Probe
 from engine.weights.probe import probe_ids
 
@@ -64,7 +64,7 @@ class StepLoss:
         route_format: RouteFormat = DENSE,
         rounding: Rounding,
         ranks: Ranks | None = None,
-        share: Share = itself,
+        share: Share = whole_batch,
     ) -> None:
         """`num_weights`: the weights that one token is multiplied with."""
         algorithm = settings.algorithm
@@ -220,7 +220,7 @@ class StepLoss:
             return None
         scores_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
-            with at_work("scoring"), noted(size_of(batch)):
+            with at_work("scoring"), annotate_errors(size_of(batch)):
                 scores = model(batch)
             if not batch.idle:
                 scores_M[batch.slots_N] = scores if isinstance(scores, Tensor) else scores.logprobs_N
@@ -272,7 +272,7 @@ class Step:
         all losses of its mini-batch, on all ranks, were finite; otherwise it must leave everything as it was."""
         for losses in self.updates():
             for each in losses:
-                with noted(each.size):
+                with annotate_errors(each.size):
                     backward(each)
             self._tally.close(update(self._tally.has_finite_losses()))
         return step_metrics(self._tally)

@@ -141,7 +141,7 @@ class BatchedStep:
 Share = Callable[[MicroBatch], MicroBatch]
 
 
-def itself(batch: MicroBatch) -> MicroBatch:
+def whole_batch(batch: MicroBatch) -> MicroBatch:
     return batch
 
 
@@ -154,7 +154,7 @@ def batch_step(
     silent: Collection[int] = (),
     rank: int = 0,
     num_ranks: int = 1,
-    share: Share = itself,
+    share: Share = whole_batch,
     work_of: Callable[[int], float] = float,
     route_format: RouteFormat = DENSE,
 ) -> BatchedStep:

@@ -32,7 +32,7 @@ from engine.training.step.metrics import Tally
 from engine.training.step.micro_batch import MicroBatch, MiniBatch
 from engine.training.step.routes import route_sums
 from engine.training.step.scoring import TokenScores
-from engine.training.step.where import noted, size_of
+from engine.training.step.where import annotate_errors, size_of
 from engine.training.step.witness import witnessed
 
 
@@ -117,7 +117,7 @@ class UpdateLoss:
         `moved`: the step has made an update before."""
         number = 0
         for batch in mini_batch.micro_batches:
-            with at_work("micro-batch"), noted(size_of(batch)):
+            with at_work("micro-batch"), annotate_errors(size_of(batch)):
                 if batch.silent:
                     with torch.no_grad():
                         self._policy_loss(batch, mini_batch, moved)

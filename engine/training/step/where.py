@@ -11,7 +11,7 @@ from engine.training.step.micro_batch import MicroBatch
 
 
 @contextmanager
-def noted(where: str) -> Iterator[None]:
+def annotate_errors(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:

@@ -104,7 +104,7 @@ class ShardedPart:
         return all(norm.item() >= 0.0 for norm in norms)  # DeepSpeed returns -1 for a norm that is not finite
 
     def spoil_gradients(self) -> None:
-        """Makes the next step skip its update, by a NaN: the non-finite value may be in another part's gradients."""
+        """Makes the next step skip its update, by a NaN: the non-finite value need not be in these gradients."""
         parameter = next(iter(self._part.parameters.values()))
         nans = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
         self._deepspeed.utils.safe_set_full_grad(parameter, nans)

@@ -39,7 +39,7 @@ from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold, shape_of
+from engine.training.step.activations import choose_activations, shape_of
 from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
@@ -134,7 +134,7 @@ class DeepSpeedTrainer:
         """The model of `folder`, or the job's."""
         folder = folder or self._folder
         model = empty_decoder(_read_decoder_config(folder), self._division)
-        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
+        model.hold_activations(choose_activations(self._settings, self._config, self._device))
         with StoredState(weight_files(folder)) as stored:
             fill(model, stored, self._division)
         return model

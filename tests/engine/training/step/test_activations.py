@@ -13,7 +13,7 @@ from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold, shape_of
+from engine.training.step.activations import choose_activations, shape_of
 from tests.engine.conftest import MakeLlama
 from tests.engine.products import in_pairs
 
@@ -48,7 +48,7 @@ def test_trainer_chooses_what_the_memory_arithmetic_assumes(
         max_positions=shape.max_positions,
         qk_norm=True,
     )
-    assert how_to_hold(TrainerSettings.of(spec), config, CPU) == plan.activations
+    assert choose_activations(TrainerSettings.of(spec), config, CPU) == plan.activations
 
 
 def test_small_models_keep_large_recompute_and_spec_overrides(make_llama: MakeLlama) -> None:
@@ -56,7 +56,7 @@ def test_small_models_keep_large_recompute_and_spec_overrides(make_llama: MakeLl
 
     def held(layers: int, **trainer: object) -> str:
         spec = JobSpec(name="t", trainer=TrainerSpec.model_validate(trainer))
-        return how_to_hold(TrainerSettings.of(spec), replace(config, num_layers=layers), CPU)
+        return choose_activations(TrainerSettings.of(spec), replace(config, num_layers=layers), CPU)
 
     assert held(2) == "kept"
     assert held(10_000) == "recomputed"

@@ -60,29 +60,29 @@ groups_of_answers = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4
 
 @given(groups_of_answers, st.integers(1, 16), st.randoms(use_true_random=False))
 def test_parts_have_equal_numbers_of_groups_and_balanced_tokens(
-    groups: list[list[int]], asked: int, chance: Any
+    groups: list[list[int]], num_parts: int, chance: Any
 ) -> None:
     batch = [answer(group, length) for group, lengths in enumerate(groups) for length in lengths]
     chance.shuffle(batch)
-    parts = cut(batch, asked)
-    assert len(parts) == min(asked, len(groups)) and all(part == sorted(part) for part in parts)
+    parts = cut(batch, num_parts)
+    assert len(parts) == min(num_parts, len(groups)) and all(part == sorted(part) for part in parts)
     assert sorted(index for part in parts for index in part) == list(range(len(batch)))
     members = [{batch[index].group for index in part} for part in parts]
     assert sum(map(len, members)) == len(groups), "no group is divided"
     assert max(map(len, members)) - min(map(len, members)) <= 1
     loads = [sum(1 + length for group in each for length in groups[group]) for each in members]
     assert max(loads) - min(loads) <= max(sum(1 + length for length in lengths) for lengths in groups)
-    assert cut(batch, asked) == parts
+    assert cut(batch, num_parts) == parts
 
 
 @given(groups_of_answers, st.lists(st.booleans(), min_size=12, max_size=12), st.integers(1, 16))
-def test_every_part_has_a_written_token(groups: list[list[int]], mute: list[bool], asked: int) -> None:
+def test_every_part_has_a_written_token(groups: list[list[int]], mute: list[bool], num_parts: int) -> None:
     batch = [
         answer(group, length, written=not mute[group] or group == 0)
         for group, lengths in enumerate(groups)
         for length in lengths
     ]
-    parts = cut(batch, asked)
+    parts = cut(batch, num_parts)
     assert all(any(any(batch[index].written) for index in part) for part in parts)
     assert sum(map(len, parts)) == len(batch)
 
