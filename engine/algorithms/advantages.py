@@ -56,7 +56,7 @@ def find_advantages(
     costs_M: Tensor | None,
     values_M: Tensor | None,
 ) -> Advantages:
-    """`costs_M` reduce the reward of their token, or, where a trajectory has one advantage, that of the trajectory.
+    """`costs_M` reduce the reward of their token or, where a trajectory has one advantage, that advantage.
 
     group_std divides only the rewards by their deviation. Costs are centred on the group's mean and keep their
     coefficient, as k2 and k3 do as loss terms. The other baselines are linear, so they apply to reward less cost.
