@@ -67,7 +67,7 @@ def sound_prompt(prompt: Prompt) -> Prompt:
     nested = _NestedValues("prompt")
     return replace(
         prompt,
-        text=_bounded("prompt", prompt.text, "user_code"),
+        text=_check_length("prompt", prompt.text, "user_code"),
         facts={sound_text(name): _sound_fact(name, value) for name, value in prompt.facts.items()},
         messages=tuple(nested.plain(message) for message in prompt.messages),
         tools=tuple(nested.plain(tool) for tool in prompt.tools),
@@ -77,7 +77,7 @@ def sound_prompt(prompt: Prompt) -> Prompt:
 def _sound_observation(observation: Observation) -> Observation:
     return replace(
         observation,
-        text=_bounded("observation", observation.text, "user_code"),
+        text=_check_length("observation", observation.text, "user_code"),
         tool=sound_text(observation.tool[:MAX_TOOL]),
         arguments=sound_text(observation.arguments[:MAX_ARGUMENTS]),
         error=sound_text(observation.error[:MAX_REMARK]),
@@ -86,10 +86,10 @@ def _sound_observation(observation: Observation) -> Observation:
 
 def _sound_verdict(verdict: Verdict) -> Verdict:
     if not is_number(verdict.reward):
-        raise _refused("reward", f"a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", verdict.reward, "reward")
+        raise _refusal("reward", f"a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", verdict.reward, "reward")
     parts = verdict.parts
     if len(parts) > MAX_PARTS or not all(is_number(part) for part in parts.values()):
-        raise _refused("parts", f"at most {MAX_PARTS} finite numbers by name", parts, "reward")
+        raise _refusal("parts", f"at most {MAX_PARTS} finite numbers by name", parts, "reward")
     return replace(
         verdict,
         reward=float(verdict.reward),
@@ -100,15 +100,15 @@ def _sound_verdict(verdict: Verdict) -> Verdict:
 
 def _sound_fact(name: str, value: object) -> str | int:
     if isinstance(value, str):
-        return _bounded(f"facts: {shown(name)}", value, "user_code")
+        return _check_length(f"facts: {shown(name)}", value, "user_code")
     if isinstance(value, int) and abs(value) <= MAX_WHOLE:
         return value
-    raise _refused(f"facts: {shown(name)}", "a text or a whole number of at most 64 bits", value, "user_code")
+    raise _refusal(f"facts: {shown(name)}", "a text or a whole number of at most 64 bits", value, "user_code")
 
 
-def _bounded(field: str, text: str, blame: Blame) -> str:
+def _check_length(field: str, text: str, blame: Blame) -> str:
     if len(text) > MAX_LETTERS:
-        raise _refused(field, f"a text of at most {MAX_LETTERS} characters", f"{len(text)} characters", blame)
+        raise _refusal(field, f"a text of at most {MAX_LETTERS} characters", f"{len(text)} characters", blame)
     return sound_text(text)
 
 
@@ -122,10 +122,10 @@ class _NestedValues:
         self._num_left -= 1
         if depth > MAX_DEPTH or self._num_left < 0:
             rule = f"messages and tools of at most {MAX_ENTRIES} entries, nested at most {MAX_DEPTH} deep"
-            raise _refused(self._field, rule, value, "user_code")
+            raise _refusal(self._field, rule, value, "user_code")
         match value:
             case str():
-                return _bounded(self._field, value, "user_code")
+                return _check_length(self._field, value, "user_code")
             case Mapping():
                 return {self._name(name): self.plain(item, depth + 1) for name, item in value.items()}
             case list() | tuple():
@@ -134,13 +134,13 @@ class _NestedValues:
                 return value
             case int() | float() if math.isfinite(value if isinstance(value, float) else 0) and abs(value) <= MAX_WHOLE:
                 return value
-        raise _refused(self._field, "texts, finite numbers, lists and objects by name", value, "user_code")
+        raise _refusal(self._field, "texts, finite numbers, lists and objects by name", value, "user_code")
 
     def _name(self, name: object) -> str:
         if not isinstance(name, str):
-            raise _refused(self._field, "objects whose keys are texts", name, "user_code")
-        return _bounded(self._field, name, "user_code")
+            raise _refusal(self._field, "objects whose keys are texts", name, "user_code")
+        return _check_length(self._field, name, "user_code")
 
 
-def _refused(field: str, rule: str, got: object, blame: Blame) -> GraderError:
+def _refusal(field: str, rule: str, got: object, blame: Blame) -> GraderError:
     return GraderError(f"{field}: {rule}, got {shown(got)}", retryable=False, blame=blame)

@@ -27,7 +27,7 @@ class NotArithmetic(ValueError):
 def calculate(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         raise NotArithmetic(f"longer than {MAX_CHARACTERS} characters")
-    value = _Parser(_tokens(text)).whole()
+    value = _Parser(_tokenize(text)).whole()
     if value.denominator == 1:
         return str(value.numerator)
     try:
@@ -36,7 +36,7 @@ def calculate(text: str) -> str:
         raise NotArithmetic("the result is too large") from error
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     tokens, at, end = list[str](), 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
@@ -73,7 +73,7 @@ class _Parser:
         value = self._product()
         while sign := self._take("+", "-"):
             other = self._product()
-            value = _bounded(value + other if sign == "+" else value - other)
+            value = _check_size(value + other if sign == "+" else value - other)
         return value
 
     def _product(self) -> Fraction:
@@ -82,7 +82,7 @@ class _Parser:
             other = self._signed()
             if sign != "*" and other == 0:
                 raise NotArithmetic("division by zero")
-            value = _bounded(value * other if sign == "*" else value / other if sign == "/" else value % other)
+            value = _check_size(value * other if sign == "*" else value / other if sign == "/" else value % other)
         return value
 
     def _signed(self) -> Fraction:
@@ -106,7 +106,7 @@ class _Parser:
         size = max(len(str(abs(base.numerator))), len(str(base.denominator)))
         if (size - 1) * abs(exponent) > MAX_DIGITS:
             raise NotArithmetic("the result is too large")
-        return _bounded(base ** int(exponent))
+        return _check_size(base ** int(exponent))
 
     def _atom(self) -> Fraction:
         if self._take("("):
@@ -121,7 +121,7 @@ class _Parser:
         return Fraction(token)
 
 
-def _bounded(value: Fraction) -> Fraction:
+def _check_size(value: Fraction) -> Fraction:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_DIGITS * 10 // 3:
         raise NotArithmetic("the result is too large")
     return value

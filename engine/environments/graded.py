@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from engine.environments.own_judge import OwnJudge
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import Observation, Prompt, Split, Turn, Verdict
-from engine.environments.questions.asked import Questions
+from engine.environments.questions.data_set import Questions
 from engine.environments.questions.params import DataParams
 
 

@@ -52,16 +52,16 @@ class SandboxedGrader:
         timeout_s: float,
         memory_bytes: int = 512 << 20,
         packages: Sequence[str] = (),
-        beside: Mapping[str, str] | None = None,
+        imports: Mapping[str, str] | None = None,
         forks: bool = False,
         size: int = 1,
         most: int = 0,
     ) -> None:
-        """`beside`: files that `main` may import. `most`: processes at most, once calls wait for sleeping ones."""
+        """`imports`: files that `main` may import. `most`: processes at most, once calls wait for sleeping ones."""
         require_bubblewrap()
         self._timeout_s = timeout_s
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
-        files = {"main.py": main, **(beside or {})}
+        files = {"main.py": main, **(imports or {})}
         self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=forks, size=size, most=most)
 
     def call(self, function: str, *arguments: object) -> object:
@@ -82,14 +82,14 @@ class TextJudge:
         timeout_s: float,
         memory_bytes: int = 512 << 20,
         packages: Sequence[str] = (),
-        beside: Sequence[str] = (),
+        imports: Sequence[str] = (),
         size: int,
     ) -> None:
-        """`beside`: names of files in `sandbox/inside` that `main` may import."""
+        """`imports`: names of files in `sandbox/inside` that `main` may import."""
         require_bubblewrap()
         self._function, self._timeout_s = function, timeout_s
         self._cpu_s = min(MOST_CPU_S, CPU_SHARE * timeout_s)
-        files = {"main.py": main, **{name: inside_file(name) for name in ("judging.py", *beside)}}
+        files = {"main.py": main, **{name: inside_file(name) for name in ("judging.py", *imports)}}
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
         self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=True, size=size)
 

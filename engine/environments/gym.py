@@ -25,7 +25,7 @@ MAX_DRAWS: Final = 200
 PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 60.0
-_BESIDE: Final = ("chance.py", "expressions.py", "judging.py")
+_IMPORTS: Final = ("chance.py", "expressions.py", "judging.py")
 
 
 class ReasoningGym:
@@ -38,14 +38,14 @@ class ReasoningGym:
         main = f"{inside_file('gym.py')}\n\nwarm_up({task!r}, {self._params!r})\n"
         self._questions = SandboxedGrader(
             main=main,
-            beside={name: inside_file(name) for name in _BESIDE},
+            imports={name: inside_file(name) for name in _IMPORTS},
             timeout_s=QUESTION_TIMEOUT_S,
             packages=PACKAGES,
             memory_bytes=MEMORY_BYTES,
         )
         self._scores = TextJudge(
             main=main,
-            beside=_BESIDE,
+            imports=_IMPORTS,
             function="score",
             timeout_s=timeout_s,
             packages=PACKAGES,

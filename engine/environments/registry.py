@@ -17,7 +17,7 @@ from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
 from engine.environments.params import ParamReader
 from engine.environments.port import Environment, GraderError, Prompt, Role, Tool
-from engine.environments.questions.asked import Accept
+from engine.environments.questions.data_set import Accept
 from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
 from engine.environments.tool_sums import ToolSums

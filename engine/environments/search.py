@@ -28,12 +28,12 @@ class Document(NamedTuple):
 
 class Corpus:
     def __init__(self, path: Path) -> None:
-        self._documents = _read(path)
+        self._documents = _read_documents(path)
         self._lengths: list[int] = []
         # word -> flat pairs: a document's index, the word's count in it
         self._postings: dict[str, array[int]] = {}
         for at, document in enumerate(self._documents):
-            words = _words(f"{document.title} {document.text}")
+            words = _split_words(f"{document.title} {document.text}")
             self._lengths.append(len(words))
             for word, count in Counter(words).items():
                 self._postings.setdefault(word, array("L")).extend((at, count))
@@ -41,7 +41,7 @@ class Corpus:
 
     def search(self, query: str, *, num: int) -> list[Document]:
         scores: dict[int, float] = {}
-        for word in sorted(set(_words(query))):
+        for word in sorted(set(_split_words(query))):
             postings = self._postings.get(word, array("L"))
             num_with = len(postings) // 2
             rarity = math.log(1 + (len(self._documents) - num_with + 0.5) / (num_with + 0.5))
@@ -52,24 +52,24 @@ class Corpus:
         return [self._documents[at] for at in best]
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _read(path: Path) -> list[Document]:
+def _read_documents(path: Path) -> list[Document]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"corpus: {path.name} is larger than {MAX_BYTES >> 20} MiB; use a smaller one")
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ValueError(f"corpus: {path.name} cannot be read: {error.strerror}") from error
-    documents = [_parsed(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    documents = [_parse(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not documents:
         raise ValueError(f"corpus: {path.name} has no documents")
     return documents
 
 
-def _parsed(line: bytes, where: str) -> Document:
+def _parse(line: bytes, where: str) -> Document:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

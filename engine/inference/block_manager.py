@@ -47,14 +47,14 @@ class BlockManager:
         self.num_backed = 0
         self.block_tokens = block_tokens
         self._generation = 0
-        self._root = _root(version)
+        self._root = _root_digest(version)
         self._free: list[int] = []
         self._counts: list[int] = []
         self._computed = bytearray()
         self._digest_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._kept: OrderedDict[int, None] = OrderedDict()  # in the order of release
-        self._back(min(num_backed, num_blocks))
+        self._add_blocks(min(num_backed, num_blocks))
 
     @property
     def num_held(self) -> int:
@@ -70,8 +70,8 @@ class BlockManager:
         wanted = self.blocks_for(len(table.tokens)) + spare
         if wanted <= self._num_available():
             return True
-        found = self._find(self._known_digests(table))
-        return wanted - sum(1 for block in found if self._counts[block]) <= self._num_available()
+        shared = self._find(self._known_digests(table))
+        return wanted - sum(1 for block in shared if self._counts[block]) <= self._num_available()
 
     def allocate(self, table: BlockTable) -> None:
         """Allocates blocks for the table's tokens and shares known blocks of their prefix. The block of the last token
@@ -82,7 +82,7 @@ class BlockManager:
             self._hold(block)
         num_found = len(table.blocks)
         self.extend(table)
-        self._list(table.blocks[num_found:], digests[num_found:])
+        self._list_blocks(table.blocks[num_found:], digests[num_found:])
 
     def beginning(self, table: BlockTable) -> Beginning | None:
         """Identifies all tokens but the last: with equal beginnings, keys and values are equal too. None: other weights
@@ -135,12 +135,12 @@ class BlockManager:
             num_listed, num_full = len(table.digests), num_tokens // self.block_tokens
             self._digest(table, num_full)
             self.mark_computed(table, num_tokens)
-            self._list(table.blocks[num_listed:num_full], table.digests[num_listed:])
+            self._list_blocks(table.blocks[num_listed:num_full], table.digests[num_listed:])
 
     def forget(self, version: int) -> None:
         """New weights: no present block may be found any more. Held blocks stay held."""
         self._generation += 1
-        self._root = _root(version)
+        self._root = _root_digest(version)
         self._digest_of.clear()
         self._block_of.clear()
         self._free += self._kept
@@ -164,15 +164,15 @@ class BlockManager:
             digests.append(blake2b(content, key=before, digest_size=_DIGEST_BYTES).digest())
 
     def _find(self, digests: Sequence[bytes]) -> list[int]:
-        found: list[int] = []
+        blocks: list[int] = []
         for digest in digests:
             block = self._block_of.get(digest)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
-    def _list(self, blocks: Iterable[int], digests: Iterable[bytes]) -> None:
+    def _list_blocks(self, blocks: Iterable[int], digests: Iterable[bytes]) -> None:
         for block, digest in zip(blocks, digests, strict=False):
             if digest not in self._block_of:
                 self._block_of[digest] = block
@@ -191,7 +191,7 @@ class BlockManager:
     def _take(self) -> int:
         if not self._free and not self._kept:
             assert self.num_backed < self.num_blocks, "can_allocate or can_extend would have refused"
-            self._back(min(max(2 * self.num_backed, 1), self.num_blocks))
+            self._add_blocks(min(max(2 * self.num_backed, 1), self.num_blocks))
         if self._free:
             block = self._free.pop()
         else:
@@ -206,7 +206,7 @@ class BlockManager:
             del self._kept[block]
         self._counts[block] += 1
 
-    def _back(self, num_blocks: int) -> None:
+    def _add_blocks(self, num_blocks: int) -> None:
         added = num_blocks - self.num_backed
         self._free += range(num_blocks - 1, self.num_backed - 1, -1)
         self._counts += [0] * added
@@ -214,5 +214,5 @@ class BlockManager:
         self.num_backed = num_blocks
 
 
-def _root(version: int) -> bytes:
+def _root_digest(version: int) -> bytes:
     return blake2b(str(version).encode(), digest_size=_DIGEST_BYTES).digest()

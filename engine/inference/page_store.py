@@ -36,7 +36,7 @@ class PageStore:
         self._num_spare = blocks.block_tokens if has_scratch else 0
         self._device = device
         self._shape_N2KE = (config.num_layers, 2, config.num_kv_heads, config.head_dim)
-        self._kv_N2XKE = self._empty(0, config.dtype)
+        self._kv_N2XKE = self._allocate(0, config.dtype)
         self.back()
 
     @property
@@ -57,7 +57,7 @@ class PageStore:
         old, num_before = self._kv_N2XKE, self.num_slots
         num_slots = self._blocks.num_backed * self._blocks.block_tokens
         if num_slots > num_before:
-            self._kv_N2XKE = self._empty(num_slots + self._num_spare, old.dtype)
+            self._kv_N2XKE = self._allocate(num_slots + self._num_spare, old.dtype)
             self._kv_N2XKE[:, :, :num_before] = old[:, :, :num_before]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ class PageStore:
         if memory is None:
             return None
         slots_n = self.on_device(self.slots(table, 0, num_tokens))
-        for layer, (kv_2XKE, room_2nKE) in enumerate(zip(self._kv_N2XKE, self._opened(memory), strict=True), start=1):
+        for layer, (kv_2XKE, room_2nKE) in enumerate(zip(self._kv_N2XKE, self._view(memory), strict=True), start=1):
             with at_work("move"):
                 room_2nKE.copy_(kv_2XKE.index_select(1, slots_n))
             room.filled(layer * room_2nKE.nbytes)
@@ -141,18 +141,18 @@ class PageStore:
     def write(self, table: BlockTable, data: bytes | memoryview, start: int, end: int) -> None:
         """Writes tokens start … end - 1 of exported pages."""
         slots_n = self.on_device(self.slots(table, start, end))
-        for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._opened(data), strict=True):
+        for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._view(data), strict=True):
             with at_work("move"):
                 kv_2XKE.index_copy_(1, slots_n, came_2nKE[:, start:end].to(self._device))
 
-    def _opened(self, data: bytes | memoryview) -> Tensor:
+    def _view(self, data: bytes | memoryview) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch warns once that it has no read-only tensors
             flat = torch.frombuffer(data, dtype=self._kv_N2XKE.dtype)
         return flat.view(num_layers, two, -1, kv_heads, head_dim)
 
-    def _empty(self, num_slots: int, dtype: torch.dtype) -> Tensor:
+    def _allocate(self, num_slots: int, dtype: torch.dtype) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         # Zeros: masked values are multiplied by 0, and uninitialized memory may hold a NaN.
         shape = (num_layers, two, num_slots, kv_heads, head_dim)

@@ -23,7 +23,7 @@ from engine.models.routes import RouteFormat
 class RoutePages:
     def __init__(self, shape: MixtureShape | None, store: PageStore, *, device: str) -> None:
         self._format, self._store, self._device = RouteFormat.of(shape), store, device
-        self._routes_WXk = self._empty(0)
+        self._routes_WXk = self._allocate(0)
 
     @property
     def token_bytes(self) -> int:
@@ -33,14 +33,14 @@ class RoutePages:
         """Call it before the step computes, and after the store has memory for all blocks."""
         for given_back in plan.preempted:
             self.take_along(given_back.live, given_back.blocks, given_back.num_tokens)
-        self._back()
+        self._grow()
         for brought in plan.brought:
             self._bring(brought)
 
-    def _back(self) -> None:
+    def _grow(self) -> None:
         old, num_slots = self._routes_WXk, self._store.num_slots + self._store.num_spare
         if self.token_bytes and num_slots > old.shape[1]:
-            self._routes_WXk = self._empty(num_slots)
+            self._routes_WXk = self._allocate(num_slots)
             self._routes_WXk[:, : old.shape[1]] = old
 
     def copy(self, sources_n: Tensor, slots_n: Tensor) -> None:
@@ -87,6 +87,6 @@ class RoutePages:
         slots = self._store.on_device(self._store.slots(brought.live.table, brought.start, brought.end))
         self._routes_WXk.index_copy_(1, slots, routes_nWk.transpose(0, 1).to(self._device, self._format.dtype))
 
-    def _empty(self, num_slots: int) -> Tensor:
+    def _allocate(self, num_slots: int) -> Tensor:
         shape = (self._format.num_mixtures, num_slots, self._format.chosen)
         return torch.empty(shape, dtype=self._format.dtype, device=self._device)

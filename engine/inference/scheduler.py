@@ -164,7 +164,7 @@ class Scheduler:
         plan = Plan()
         self._make_room(plan)
         self._admit(plan)
-        self._read_in(plan)
+        self._prefill(plan)
         for each in self.rows[len(self.rows) - plan.num_joining :]:
             if each.beginning is not None:  # the youngest one, as it stays longest
                 self._readers[each.beginning] = each
@@ -202,9 +202,9 @@ class Scheduler:
                 each.table.shareable = False
             self._blocks.allocate(each.table)
             self.prefilling.append(each)
-            self._take_in(each, plan)
+            self._import_pages(each, plan)
 
-    def _take_in(self, each: LiveSequence, plan: Plan) -> None:
+    def _import_pages(self, each: LiveSequence, plan: Plan) -> None:
         last = len(each.tokens) - 1
         each.num_read = min(self._blocks.num_computed(each.table), last)
         if each.kv is not None:
@@ -215,7 +215,7 @@ class Scheduler:
                 self._blocks.mark_computed(each.table, end)
             each.kv = None
 
-    def _read_in(self, plan: Plan) -> None:
+    def _prefill(self, plan: Plan) -> None:
         """First come, first served: a sequence that shares blocks which another still computes comes after that one, so
         its own tokens are never prefilled before those."""
         budget = self._prefill_tokens

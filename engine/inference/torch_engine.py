@@ -102,7 +102,7 @@ class TorchRolloutEngine:
         self._installer.check_begun()
         for request in requests:
             check_request(request, self._limits)
-        self._scheduler.submit([self._live(request) for request in requests])
+        self._scheduler.submit([self._make_live(request) for request in requests])
 
     @torch.inference_mode()
     def step(self) -> list[SequenceOutput]:
@@ -155,25 +155,25 @@ class TorchRolloutEngine:
 
     # In and out --------------------------------------------------------------------------------------------------
 
-    def _live(self, request: SequenceRequest) -> LiveSequence:
-        begun = request.progress or NOTHING_SAID
-        tokens = [*request.prompt_ids, *begun.token_ids]
+    def _make_live(self, request: SequenceRequest) -> LiveSequence:
+        progress = request.progress or NOTHING_SAID
+        tokens = [*request.prompt_ids, *progress.token_ids]
         live = LiveSequence(
             request=request,
             max_new_tokens=self._limits.room(request),
             tokens=tokens,
-            logprobs=list(begun.logprobs),
-            versions=list(begun.versions),
-            routes=bytearray(begun.routes),
+            logprobs=list(progress.logprobs),
+            versions=list(progress.versions),
+            routes=bytearray(progress.routes),
             table=BlockTable(tokens=tokens),
             kind=DrawKind.of(request.sampling),
         )
-        if begun.kv is not None and begun.kv.version == self._version:
-            live.kv = self._store.fitting(begun.kv, request.sequence_id)
+        if progress.kv is not None and progress.kv.version == self._version:
+            live.kv = self._store.fitting(progress.kv, request.sequence_id)
         if request.sampling.stop:
             self._tokenizer = self._tokenizer or Tokenizer.from_folder(self._folder)
             live.stop = StopWatcher(self._tokenizer, request.sampling.stop)
-            for token in begun.token_ids:
+            for token in progress.token_ids:
                 live.stop.completes(token)
         return live
 

@@ -61,14 +61,14 @@ class ControlPlane:
         head = f'{{"attempt":{attempt},"fence":{fence},"facts":['.encode()
         response = self._post("facts", head + b",".join(lines) + b"]}")
         if response.status_code == httpx.codes.CONFLICT:
-            return self._gap(response)
-        return self._parsed(FactAck, response)
+            return self._parse_gap(response)
+        return self._parse(FactAck, response)
 
     def beat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         response = self._post("heartbeat", heartbeat.model_dump_json().encode())
         if response.status_code == httpx.codes.CONFLICT:
             raise Unreachable(f"409 {problem_of(response)}")
-        return self._parsed(HeartbeatReply, response)
+        return self._parse(HeartbeatReply, response)
 
     def close(self) -> None:
         self._client.close()
@@ -84,14 +84,14 @@ class ControlPlane:
             raise Refused(f"{path} returned {response.status_code}: {response.text[:2_000]}")
         return response
 
-    def _gap(self, response: httpx.Response) -> Gap:
+    def _parse_gap(self, response: httpx.Response) -> Gap:
         problem = problem_of(response)
         acked = problem.get("acked")
         if problem.get("code") != "gap" or not isinstance(acked, int) or acked < 0:
             raise Unreachable(f"409 {problem}")
         return Gap(acked=acked)
 
-    def _parsed(self, kind: type[Answer], response: httpx.Response) -> Answer:
+    def _parse(self, kind: type[Answer], response: httpx.Response) -> Answer:
         if response.is_redirect:
             elsewhere = response.headers.get("Location", "")[:200]
             raise Unreachable(

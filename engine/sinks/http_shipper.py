@@ -47,7 +47,7 @@ class HttpSink:
         self._attempt, self._fence = attempt, fence
         self._requests: SimpleQueue[ControlRequest] = SimpleQueue()
         self._seen_requests: set[str] = set()
-        # After a restart of the driver, its last fact is sent again: the response tells which facts are stored.
+        # After a restart of the driver, its last fact is sent again: the response shows which facts are stored.
         self._acked = max(0, spool.last_seq - 1)
         self._ended_by: StaleFence | Refused | None = None
         self._progress = threading.Condition()

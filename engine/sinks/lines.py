@@ -56,7 +56,7 @@ class LineKeeper(logging.Handler):
                 self._num_dropped += 1
                 return
         try:
-            line = _line(record)
+            line = _to_line(record)
         except (TypeError, ValueError):  # arguments do not fit the message, which the stream's handler reports
             return
         with self._guard:
@@ -107,7 +107,7 @@ def lines_fact(taken: LinesSaid) -> LogLines:
 _WORDS: Final = logging.Formatter()  # formats the message and, after it, the traceback
 
 
-def _line(record: logging.LogRecord) -> Line:
+def _to_line(record: logging.LogRecord) -> Line:
     level: LogLevel = "error"
     if record.levelno < logging.ERROR:
         level = "warning" if record.levelno >= logging.WARNING else "info"

@@ -38,7 +38,7 @@ class Installer:
         """`own`: by Hugging Face's names. Raises `ValueError`, and `OtherWeights`, after which these weights must not
         be used."""
         is_whole = version.manifest.low_rank is None
-        tensors = self._whole(version, own) if is_whole else self._on_base(version, own)
+        tensors = self._whole_tensors(version, own) if is_whole else self._merged_tensors(version, own)
         published = published_sums(version.manifest)
         if published and not is_whole:
             self._check_adapter(version, published)
@@ -68,7 +68,7 @@ class Installer:
         compared = {name: each for name, each in expected.items() if held[name] == each or not own[name].isnan().any()}
         check_sums(version.manifest, compared, held, what="the installed weights")
 
-    def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def _whole_tensors(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         new = map_weights(version)
         differing = own.keys() ^ new.keys()
         differing |= {name for name in own.keys() & new.keys() if own[name].shape != new[name].shape}
@@ -76,6 +76,6 @@ class Installer:
             raise ValueError(f"version {version.version}: not of this model: {', '.join(sorted(differing)[:5])}")
         return iter(new.items())
 
-    def _on_base(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def _merged_tensors(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         changed = self._base.check(version, {name: tensor.shape for name, tensor in own.items()})
         return self._base.whole(version, changed if self._is_of_base else tuple(own), device=self._device)

@@ -47,11 +47,11 @@ def compare(manifest: WeightManifest, logprobs: Sequence[float]) -> None:
         f"version {manifest.weights}: the installed weights are not the trainer's. The log-probs of {len(gaps)} tokens "
         f"differ by {mean:.3g} on average, where rounding explains {probe.tolerance:.3g}; the largest difference is "
         f"{gaps[worst]:.3g}, at token {worst + 1} (replica {logprobs[worst]:.4g}, trainer "
-        f"{probe.logprobs[worst]:.4g}). {_advice(probe)}"
+        f"{probe.logprobs[worst]:.4g}). {_describe_cause(probe)}"
     )
 
 
-def _advice(probe: Probe) -> str:
+def _describe_cause(probe: Probe) -> str:
     if not all(map(math.isfinite, probe.logprobs)):
         return (
             "The trainer's own log-probs are not finite, so training has diverged: lower optimizer.learning_rate, or "

@@ -29,11 +29,11 @@ class LineFile:
                 yield Row(place=place, number=number, wrong=f"longer than {MAX_LINE_BYTES} bytes")
                 return  # the search for the next line is not worth its time
             if line.strip():
-                yield _row(line, place, number)
+                yield _parse_row(line, place, number)
             place += len(line)
 
     def at(self, place: int) -> Mapping[str, Any]:
-        row = _row(self._line_at(place), place, 0)
+        row = _parse_row(self._line_at(place), place, 0)
         if row.wrong:
             raise ValueError(row.wrong)
         return row.fields
@@ -49,7 +49,7 @@ class LineFile:
         return read.partition(b"\n")[0]
 
 
-def _row(line: bytes, place: int, number: int) -> Row:
+def _parse_row(line: bytes, place: int, number: int) -> Row:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.environments.params import ParamReader
-from engine.environments.questions.asked import Accept, HeldOut, Questions
+from engine.environments.questions.data_set import Accept, HeldOut, Questions
 from engine.environments.questions.question import Columns
 from engine.spec.environment_params import ENVIRONMENTS
 

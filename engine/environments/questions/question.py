@@ -77,7 +77,7 @@ class Question:
 def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
     """Raises `ValueError`."""
     prompt, answer = fields.get(columns.prompt), fields.get(columns.answer)
-    messages = _messages(prompt, columns.prompt) if isinstance(prompt, list) else ()
+    messages = _parse_messages(prompt, columns.prompt) if isinstance(prompt, list) else ()
     if not messages and (not isinstance(prompt, str) or not prompt.strip()):
         raise ValueError(f"{columns.prompt}: a text that is not empty, or a list of messages, got {prompt!r:.100}")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | list | dict):
@@ -88,7 +88,7 @@ def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
         prompt=as_text(messages) if messages else str(prompt),
         answer=answer if answer is None or isinstance(answer, str) else _json(answer),
         messages=messages,
-        tools=_tools(fields.get(columns.tools), columns.tools),
+        tools=_parse_tools(fields.get(columns.tools), columns.tools),
         others=_others(fields, columns) if columns.all_to_judge else {},
     )
 
@@ -97,7 +97,7 @@ def as_text(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{each['role']}: {each.get('content', '')}" for each in messages)
 
 
-def _messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
+def _parse_messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
     if not given:
         raise ValueError(f"{column}: at least one message, got an empty list")
     for number, each in enumerate(given, start=1):
@@ -106,10 +106,10 @@ def _messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
             raise ValueError(f"{column}: message {number}: {rule}, got {each!r:.100}")
     if given[-1]["role"] not in ASKING:
         raise ValueError(f"{column}: the last message must be a user's or a tool's, got {given[-1]['role']}'s")
-    return tuple(_with_text(each, f"{column}: message {number}") for number, each in enumerate(given, start=1))
+    return tuple(_join_parts(each, f"{column}: message {number}") for number, each in enumerate(given, start=1))
 
 
-def _with_text(message: Message, where: str) -> Message:
+def _join_parts(message: Message, where: str) -> Message:
     """Joins text parts: templates of text-only models drop a list of parts, or print it as Python does."""
     match message.get("content", ""):
         case str():
@@ -119,7 +119,7 @@ def _with_text(message: Message, where: str) -> Message:
     raise ValueError(f"{where}: content: a text or a list of parts with text, got {message!r:.100}")
 
 
-def _tools(given: Any, column: str) -> tuple[Tool, ...]:
+def _parse_tools(given: Any, column: str) -> tuple[Tool, ...]:
     """Accepts JSON too: a table stores tools as JSON because their fields differ."""
     try:
         tools = json.loads(given) if isinstance(given, str) and given else given or []

@@ -36,7 +36,7 @@ class TableFile:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         try:
-            self._reader = ipc.open_file(pyarrow.memory_map(str(path)) if _is_arrow_file(path) else _rewritten(path))
+            self._reader = ipc.open_file(pyarrow.memory_map(str(path)) if _is_arrow_file(path) else _rewrite(path))
         except pyarrow.ArrowException as error:
             raise ValueError(f"data: {path.name} cannot be read: {error}") from error
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ def _is_arrow_file(path: Path) -> bool:
         return file.read(len(_ARROW_FILE)) == _ARROW_FILE
 
 
-def _rewritten(path: Path) -> Any:
+def _rewrite(path: Path) -> Any:
     schema, batches = _batches(path)
     with tempfile.NamedTemporaryFile(prefix="laminar-questions-") as file:
         room = shutil.disk_usage(file.name).free // 2

@@ -75,15 +75,15 @@ def sandbox_command(
 ) -> list[str]:
     """`files`: names in /box, with descriptors of their contents. `group`: the group that counts the memory."""
     joins = [] if group is None else [program_at("sh"), "-c", JOINS, "sh", str(group.folder)]
-    return [*joins, *_confined(tree, limits, files, filter_fd, arguments)]
+    return [*joins, *_confined_command(tree, limits, files, filter_fd, arguments)]
 
 
-def _confined(
+def _confined_command(
     tree: PythonTree, limits: Limits, files: Mapping[str, int], filter_fd: int, arguments: Sequence[str]
 ) -> list[str]:
     bwrap = require_bubblewrap()
-    inner = partial(_inner, bwrap, limits=limits, files=files, filter_fd=filter_fd, arguments=arguments)
-    placed = [*_placed(tree), *_bind(tree.loader)]
+    inner = partial(_inner_command, bwrap, limits=limits, files=files, filter_fd=filter_fd, arguments=arguments)
+    placed = [*_bind_files(tree), *_bind(tree.loader)]
     user = stranger()
     if user is None:
         return inner(placed, place=_place_beside(tree))
@@ -91,7 +91,7 @@ def _confined(
         return [*user.rules, *user.becomes, *inner(placed, place=_place_beside(tree))]
     loader = Bind(tree.loader.target, tree.loader.target)  # the outer sandbox sees this machine's libraries
     again = [word for bind in (Bind(HOME, HOME), Bind(PACKAGES, PACKAGES), loader) for word in _bind(bind)]
-    return [*user.rules, *_outer(bwrap, tree), *user.becomes, *inner(again, place="/tmp")]
+    return [*user.rules, *_outer_command(bwrap, tree), *user.becomes, *inner(again, place="/tmp")]
 
 
 @cache
@@ -112,15 +112,15 @@ def _place_beside(tree: PythonTree) -> str:
     )
 
 
-def _outer(bwrap: str, tree: PythonTree) -> list[str]:
+def _outer_command(bwrap: str, tree: PythonTree) -> list[str]:
     sees = [word for path in _OUTER_SEES for word in ("--ro-bind-try", path, path)]
     return [
         bwrap, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--clearenv",
-        *sees, *_placed(tree), "--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--remount-ro", "/", "--",
+        *sees, *_bind_files(tree), "--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--remount-ro", "/", "--",
     ]  # fmt: skip
 
 
-def _placed(tree: PythonTree) -> list[str]:
+def _bind_files(tree: PythonTree) -> list[str]:
     folders = (HOME, f"{HOME}/bin", f"{HOME}/lib", PACKAGES)
     return [
         *(word for folder in folders for word in ("--perms", "0755", "--dir", folder)),
@@ -133,7 +133,7 @@ def _bind(bind: Bind) -> list[str]:
     return ["--ro-bind", bind.source, bind.target]
 
 
-def _inner(
+def _inner_command(
     bwrap: str,
     placed: Sequence[str],
     *,

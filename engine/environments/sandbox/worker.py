@@ -88,7 +88,7 @@ class Worker:
         child.forget_output()
         child.send(packed({"nonce": nonce, "call": function, "arguments": arguments}))
         while True:
-            message = self._message_with(nonce, child, own)
+            message = self._await_message(nonce, child, own)
             if "ask" in message and ask is not None:
                 child.send(packed({"told": self._answer(ask, message["ask"])}))
             elif "value" in message:
@@ -113,7 +113,7 @@ class Worker:
             raise CallFailed("the sandboxed process has ended")
         return self._child
 
-    def _message_with(self, nonce: str, child: Child, own: OwnTime) -> dict[str, object]:
+    def _await_message(self, nonce: str, child: Child, own: OwnTime) -> dict[str, object]:
         watch = child.watch(own)
         try:
             while True:
@@ -123,7 +123,7 @@ class Worker:
                 # Left over from an earlier call, or forged without this call's nonce. In an endless stream of such
                 # messages pump never waits, so the time is checked here too.
                 if watch.is_over():
-                    raise self._failed(child, watch)
+                    raise self._end_failed(child, watch)
         finally:
             watch.finish()
 
@@ -131,20 +131,20 @@ class Worker:
         self._await(HEADER.size, child, watch)
         (length,) = HEADER.unpack_from(child.answers)
         if length > MAX_BYTES:
-            raise self._failed(child, watch, "the process announced a message that is too long")
+            raise self._end_failed(child, watch, "the process announced a message that is too long")
         self._await(HEADER.size + length, child, watch)
         body = bytes(child.answers[HEADER.size : HEADER.size + length])
         del child.answers[: HEADER.size + length]
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise self._failed(child, watch, "the process sent an invalid message") from error
+            raise self._end_failed(child, watch, "the process sent an invalid message") from error
 
     def _await(self, num_bytes: int, child: Child, watch: Watch) -> None:
         if not child.pump(lambda: len(child.answers) >= num_bytes, watch):
-            raise self._failed(child, watch)
+            raise self._end_failed(child, watch)
 
-    def _failed(self, child: Child, watch: Watch, reason: str = "") -> CallFailed:
+    def _end_failed(self, child: Child, watch: Watch, reason: str = "") -> CallFailed:
         self._child = None
         outcome = child.end(None if reason else watch)
         if isinstance(outcome, TimedOut) and outcome.clock == "wall" and not reason:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.environments.calculator import NotArithmetic, calculate
 from engine.environments.port import Environment, GraderError, Observation, Prompt, Split, Turn, Verdict
-from engine.environments.questions.asked import HeldOut, Questions
+from engine.environments.questions.data_set import HeldOut, Questions
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.environments.search import Corpus
 from engine.environments.splits import place_in_order, split_of_text

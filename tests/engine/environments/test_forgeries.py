@@ -56,7 +56,7 @@ class Gym:
         self._judge = TextJudge(
             main=f"{inside_file('gym.py')}\n{SHOWN}\n{warm}\n",
             function="shown",
-            beside=("chance.py", "expressions.py", "judging.py"),
+            imports=("chance.py", "expressions.py", "judging.py"),
             timeout_s=timeout_s,
             packages=PACKAGES,
             memory_bytes=MEMORY_BYTES,

@@ -24,9 +24,9 @@ FORMS: Final = (
 
 def disagreed(num: int) -> list[tuple[str, str, bool | None, object]]:
     rng = random.Random("mathematics")
-    beside = {"judging.py": inside_file("judging.py")}
+    imports = {"judging.py": inside_file("judging.py")}
     judge = SandboxedGrader(
-        main=inside_file("mathematics.py"), beside=beside, timeout_s=120.0, packages=("math-verify",), forks=True
+        main=inside_file("mathematics.py"), imports=imports, timeout_s=120.0, packages=("math-verify",), forks=True
     )
     found = []
     for at in range(num):

@@ -59,7 +59,7 @@ def expression(
     text: str, *, symbols: dict[str, object] | None = None, counts: bool = False, is_own: bool = False
 ) -> object:
     """`symbols`: values of names. `is_own`: the text is the question's own and may use all functions of sympy."""
-    reader = _Reader(_tokens(text.strip()), symbols or {}, is_own=is_own)
+    reader = _Reader(_tokenize(text.strip()), symbols or {}, is_own=is_own)
     value = reader.whole()
     reader.hides |= any(letter.isdigit() for remark in re.findall("#[^\n]*", text) for letter in remark)
     if not counts or not reader.hides:
@@ -68,7 +68,7 @@ def expression(
     return sympy.nan
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _tokenize(text: str) -> list[tuple[str, str]]:
     tokens, at, depth = list[tuple[str, str]](), 0, 0
     while not _END.match(text, at):
         match = _TOKEN.match(text, at)

@@ -20,7 +20,7 @@ def run_tests(source: str, callables: list[str]) -> dict[str, object]:
     """Each assertion, and each bare call, at the top level is one test."""
     tree = ast.parse(source)
     given = _names(tree) & set(callables)
-    namespace: Namespace = {"__name__": "tests", **{name: _proxy(name) for name in given}}
+    namespace: Namespace = {"__name__": "tests", **{name: _make_proxy(name) for name in given}}
     num = passed = 0
     failure = ""
     _CALLED.clear()
@@ -46,7 +46,7 @@ class CannotAsk(BaseException):
     """The tests pass an argument that cannot be sent: not the program's fault, so no test may swallow it."""
 
 
-def _proxy(name: str) -> Callable[..., object]:
+def _make_proxy(name: str) -> Callable[..., object]:
     def call(*arguments: object, **keywords: object) -> object:
         try:
             question = {"call": name, "arguments": encoded(list(arguments)), "keywords": encoded(keywords)}
@@ -55,13 +55,13 @@ def _proxy(name: str) -> Callable[..., object]:
         _CALLED.append(name)
         answer = ask_outside(question)  # type: ignore[name-defined] # noqa: F821 - serve.py defines it
         if "raised" in answer:
-            raise _raised(*answer["raised"])
+            raise _to_exception(*answer["raised"])
         return decoded(answer["value"])
 
     return call
 
 
-def _raised(name: str, message: str) -> Exception:
+def _to_exception(name: str, message: str) -> Exception:
     """The built-in exception of that name, so that tests may expect it; otherwise one whose text names it."""
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):

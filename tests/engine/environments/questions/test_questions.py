@@ -12,7 +12,7 @@ from pyarrow import ipc, parquet
 
 from engine.environments.jsonl import Jsonl
 from engine.environments.port import Prompt, Split
-from engine.environments.questions.asked import NUM_EXPLAINED, NUM_LISTED, HeldOut, Questions
+from engine.environments.questions.data_set import NUM_EXPLAINED, NUM_LISTED, HeldOut, Questions
 from engine.environments.questions.lines import MAX_LINE_BYTES
 from engine.environments.questions.question import Columns
 from engine.environments.tools import Tools
