@@ -1,1 +1,1 @@
-"""Benchmarks: each one measures, prints a table and says which machine it ran on."""
+"""Benchmarks: each one measures, prints a table and names its machine."""

@@ -1,12 +1,12 @@
-"""A device's results against the CPU's: each gap beside its bound, most important first; a minute on a GPU.
+"""A device's results against the CPU's: each gap with its bound, most important first; a minute on a GPU.
 
     trainer    one step of the built-in model: log-probs, loss, gradient and weights, in float32 and bfloat16
     attention  packed sequences against each sequence alone in float32, forwards and backwards
     rollouts   log-probs of sampled tokens against the CPU's for the same tokens; on a GPU most steps are graphs
     replay     the same step trained twice with deterministic kernels: the same bits
 
-Bounds follow from the rounding of float32 and bfloat16 and from nothing measured. With `--device cpu` the CPU is held
-against itself, which rehearses the code and shows that bfloat16's rounding stays within the bounds.
+Bounds follow from the rounding of float32 and bfloat16, not from measurements. With `--device cpu` the CPU is compared
+with itself, which exercises the code and shows that bfloat16's rounding stays within the bounds.
 """
 
 import argparse
@@ -77,7 +77,7 @@ Remark = Callable[[str], None]
 
 
 def row(figure: str, gap: float, bound: float) -> Row:
-    """A gap that is no number is beyond every bound."""
+    """A gap that is not a number exceeds every bound."""
     return {"figure": figure, "gap": rounded(gap), "bound": rounded(bound), "ok": int(gap <= bound)}
 
 
@@ -85,7 +85,7 @@ def row(figure: str, gap: float, bound: float) -> Row:
 
 
 def trainer_rows(device: str, _: Remark) -> Iterator[Row]:
-    """The CPU's log-probs stand in for a rollout's: the step then measures its gap and its bound as every job does."""
+    """Uses the CPU's log-probs as a rollout's: the step then measures its gap and its bound as every job does."""
     answers = _answers()
     begun = _stepped("cpu", "float32", answers)[0].begun_logprobs
     by_cpu = [
@@ -214,7 +214,7 @@ def rollout_rows(device: str, remark: Remark) -> Iterator[Row]:
 
 
 def _answered(engine: TorchRolloutEngine, prompts: Sequence[tuple[int, ...]]) -> dict[int, SequenceOutput]:
-    """More prompts than rows, so that rows are left and taken between the steps."""
+    """Answers more prompts than there are rows, so that rows are freed and reused between steps."""
     for number, prompt in enumerate(prompts):
         sampling = SamplingParams(max_new_tokens=MAX_NEW_TOKENS, temperature=1.0, seed=number)
         engine.submit([SequenceRequest(sequence_id=str(number), prompt_ids=prompt, sampling=sampling)])

@@ -2,9 +2,9 @@
 
     data ──message──▶ trainer: one batch of arrays ──shared memory──▶ rank: a step begun ──▶ its micro-batches
 
-On a Ray of this machine, one thread in each process; the median of several ways. The bound is of memory: the bytes of a
-token that must be read and written once, at the speed of a plain copy here. What a step fixes before its first pass
-reads no tokens, and has none.
+On a Ray of this machine, one thread in each process; the median of several runs. The bound is memory: the bytes of a
+token that must be read and written once, at the speed of a plain copy here. The work of a step before its first pass
+reads no tokens, and has no bound.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Made = TypeVar("Made")
 GROUP_SIZE: Final = 16
 MAX_TOKENS: Final = 8_192
 LONGEST: Final = 32_768
-# Of each token: its id and log-prob, as they travel; beside them its age and mark in the batch; and in a micro-batch
+# Bytes per token: its id and log-prob, as they travel; in the batch also its age and mark; and in a micro-batch
 # ids, positions, places, targets, ages, slots, trajectories and rows of 8 bytes, and log-probs of 4.
 TRAVELS: Final = 4 + 4
 JOINED: Final = 4 + 4 + 4 + 1
@@ -57,9 +57,9 @@ MADE: Final = 8 * 8 + 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=8_192)
-    parser.add_argument("--length", type=int, default=4_096, help="tokens of each, a tenth of them a prompt")
+    parser.add_argument("--length", type=int, default=4_096, help="tokens of each sample, a tenth of them prompt")
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--model", default="Qwen3-8B", help="whose work is dealt to the ranks")
+    parser.add_argument("--model", default="Qwen3-8B", help="samples whose work is dealt to the ranks")
     parser.add_argument("--repeats", type=int, default=5)
 
 
@@ -165,7 +165,7 @@ class _FirstOf(Alone):
 
 
 def _loss(model: str, num_ranks: int) -> StepLoss:
-    """All that a step fixes before its first pass."""
+    """The values that a step computes before its first pass."""
     shape = known_shape(model)
     return StepLoss(
         TrainerSettings.of(JobSpec(name="bench", trainer=TrainerSpec(micro_batch_tokens=MAX_TOKENS))),
@@ -236,7 +236,7 @@ def _work_of(model: str) -> Callable[[int], float]:
 
 
 def _copied_bytes_per_s() -> float:
-    """Read and written, of what no cache holds."""
+    """The rate of a copy (bytes read and written) larger than the caches."""
     source = np.ones(2**28, dtype=np.uint8)
     target = np.zeros_like(source)
     seconds = min(_timed(lambda: np.copyto(target, source))[0] for _ in range(3))

@@ -1,9 +1,9 @@
-"""Seconds of a checkpoint that ranks write together, and of going on from it, at Qwen3-0.6B's width.
+"""Seconds of a checkpoint that ranks write together, and of resuming from it, at Qwen3-0.6B's width.
 
-    copy      the state of a rank into memory that is ready, by one call: what training must stand still for at least
-    stall     `prepare_save`, for which it does stand still; the first, of memory whose pages a thread has found before
+    copy      the state of a rank into ready memory, by one call: the least pause of training
+    stall     `prepare_save`, the actual pause; for the first one a thread has faulted in the pages of the memory before
     disk      as many bytes as the checkpoint has, written into plain files by the same ranks, and synced
-    write     the call beside training: every file, hashed, synced and read back
+    write     the call in parallel with training: every file, hashed, synced and read back
     restore   on one, two and four ranks: every file verified, every rank's own part read
 
 Ranks are processes of this machine, with FSDP2 on gloo; each figure is the slowest rank's. Weights and moments are
@@ -53,11 +53,11 @@ CONFIG: Final[dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="that write")
-    parser.add_argument("--restore", type=int, nargs="+", default=[1, 2, 4], help="ranks that go on")
+    parser.add_argument("--restore", type=int, nargs="+", default=[1, 2, 4], help="ranks that resume")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cold", action="store_true", help="the first copy finds its pages itself")
-    parser.add_argument("--mapped", action="store_true", help="as where memory is short: the copy in a mapped file")
-    parser.add_argument("--folder", type=Path, help="on the disk that is measured; by default a temporary one")
+    parser.add_argument("--cold", action="store_true", help="the first copy faults in its pages itself")
+    parser.add_argument("--mapped", action="store_true", help="as if memory is short: the copy in a mapped file")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure; default: a temporary one")
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -80,7 +80,7 @@ def _saving(model: Path, place: Path, arguments: argparse.Namespace) -> list[Row
     grown = max(each["grown_bytes"] for each in told)
     rows: list[Row] = [
         {
-            "what": "memory of a rank for it" + (", beside the file" if told[0]["is_mapped"] else ""),
+            "what": "memory of a rank for it" + (", without the file" if told[0]["is_mapped"] else ""),
             "gb": rounded(grown / 1e9),
             "bytes_a_parameter": rounded(grown / told[0]["num_parameters"]),
         }
@@ -116,7 +116,7 @@ def _row(what: str, num_bytes: int, seconds: Sequence[float]) -> Row:
 
 
 def _ranks(num_ranks: int, act: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each rank tells, in processes of their own."""
+    """The results of each rank, run in separate processes."""
     context = multiprocessing.get_context("spawn")
     addresses, told = context.Queue(), context.Queue()
     ranks = [
@@ -205,7 +205,7 @@ def _trainer(model: Path, world: Any) -> Any:
 
 
 def _plain_write(files: Sequence[Path], into: Path) -> None:
-    """As much as these files have, by nothing but the system."""
+    """Writes as many bytes as these files have with plain system calls."""
     block = os.urandom(1 << 24)
     with into.open("wb") as stream:
         for left in range(sum(file.stat().st_size for file in files), 0, -len(block)):
@@ -216,7 +216,7 @@ def _plain_write(files: Sequence[Path], into: Path) -> None:
 
 
 def _copy(live: Sequence[Tensor], ready: Tensor) -> None:
-    """One tensor after the other, and nothing else."""
+    """Copies one tensor after the other."""
     begin = 0
     for values in live:
         ready[begin : begin + values.nbytes].copy_(values.view(torch.uint8))
@@ -229,7 +229,7 @@ def _none(*, num_sharing: int) -> int:
 
 @contextmanager
 def _peak() -> Iterator[list[int]]:
-    """Looks every few milliseconds."""
+    """Samples memory every few milliseconds."""
     seen, is_over = [_own_bytes()], Event()
 
     def look() -> None:
@@ -246,7 +246,7 @@ def _peak() -> Iterator[list[int]]:
 
 
 def _own_bytes() -> int:
-    """Of this process's memory what is in no file."""
+    """This process's anonymous memory, without mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 

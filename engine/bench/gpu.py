@@ -1,10 +1,10 @@
-"""What a GPU does with a trainer's work and a rollout's, figure by figure, each beside what bounds it; at most ten
-minutes and whatever is being measured then.
+"""A GPU's speed at a trainer's work and a rollout's, figure by figure, each with its bound; at most ten minutes plus
+the measurement then in progress.
 
-The first figures are the device's own: large products, a copy in its memory, a copy to the host. Every other one is
-told as a share of the one that bounds it, and a pass with the memory that `python -m engine fit` counts for it. The
-last ones say how far its log-probs are from a CPU's in float32. What could not be tried is said by name. Without a GPU
-nothing is measured; `--device cpu` goes the same way at a small scale, which tells that the way is whole and no more.
+The first figures are the device's own: large products, a copy in its memory, a copy to the host. Every other one is a
+share of the figure that bounds it, and a pass also has the memory that `python -m engine fit` counts for it. The last
+ones compare its log-probs with a CPU's in float32. Figures that could not be measured are listed by name. Without a GPU
+nothing is measured; `--device cpu` runs the same code at a small scale, only as a test of the code.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from engine.spec.fit.durations.step import DEVICES, Device
 
 UNITS: Final = {"flop": ("Tflop/s", 1e12), "byte": ("GB/s", 1e9)}
 PARTS: Final = ("trainer", "torch", "vllm")
-ELSEWHERE: Final = "not here: whatever takes several GPUs"
+ELSEWHERE: Final = "not measured: work of several GPUs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=540.0, help="after which nothing more is begun")
+    parser.add_argument("--seconds", type=float, default=540.0, help="start no further figure after this time")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all; bounds always")
     parser.add_argument("--vllm-python", default=None, help="the interpreter of vLLM's environment; default: found")
 

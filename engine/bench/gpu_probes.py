@@ -1,13 +1,13 @@
-"""The probes of `bench gpu`: each is some work of a trainer's, the flop or bytes that it is, and what bounds it.
+"""The probes of `bench gpu`: each is some work of a trainer's, its flop or bytes, and its bound.
 
-    products, memory, link   what the device does at the most: the bounds of all others, measured in the same run
+    products, memory, link   the device's maximum: the bounds of all others, measured in the same run
     pass                     forward, loss, backward at true widths: of a large model with few layers, a small one whole
     attention, head          the two parts of it that are not plain products
     optimizer                AdamW in float32, which only moves memory
     hand-over                float32 weights into the shared memory that relays read, as rollouts want them
 
-Counted is what the mathematics needs, so a layer computed again counts once: a share of the bound is what is called
-model-flops use. Every probe runs on a CPU as well, at any scale: that is how it is tested.
+Only necessary work is counted, so a recomputed layer counts once: the share of the bound is the model-flops
+utilisation. Every probe also runs on a CPU, at any scale, for tests.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ BF16: Final = torch.bfloat16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How large the work is: enough to fill a device, and small enough for one of 40 GB."""
+    """The size of the work: large enough to fill a device, and small enough for one of 40 GB."""
 
     square: int
     copied_bytes: int
@@ -90,7 +90,7 @@ class Work:
     unit: Literal["flop", "byte"]
     bound: Bound
     counted_bytes: int = 0
-    """What it needs by the arithmetic of engine/spec/fit; 0: that does not tell."""
+    """The memory that it needs by the arithmetic of engine/spec/fit; 0: not counted there."""
 
 
 Probe = Callable[[Scale, torch.device], Work]
@@ -250,7 +250,7 @@ def decoder_of(shape: ModelShape, device: torch.device, *, max_positions: int) -
 
 
 def products_of(shape: ModelShape) -> int:
-    """The weights that a token is multiplied by: an embedding is only looked up."""
+    """The weights that a token is multiplied by, without the embedding, which is an index."""
     return shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width)
 
 

@@ -1,6 +1,6 @@
-"""A worker's calls to a customer's own grader that waits: how many fail, and how busy its processes are kept.
+"""A worker's calls to a customer's grader that waits: how many fail, and how busy its processes are.
 
-Every open sample asks once, all at the same moment, as after a long step of all replicas. The bound is the host's
+Every open sample makes one call, all at the same time, as after a long step of all replicas. The bound is the host's
 number of processes, divided by the seconds of a call.
 """
 

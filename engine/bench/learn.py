@@ -1,7 +1,7 @@
 """Reward against samples, and against time: every schedule on the demo task, several seeds.
 
-At equal samples a schedule may only lose what staleness costs; in time it gains what it does not wait for. The
-held-out reward is of fresh prompts, answered before and after.
+At equal samples a schedule can only lose by staleness; in time it gains by waiting less. The held-out reward is that of
+fresh prompts, answered before and after.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 the same cores, one after the other, in turns; and where a step of each spends its time.
 
 A sample counts when an optimizer step has consumed it. Loading and the first steps are not counted. This engine's
-processes take one thread each; TRL runs with one and with as many as there are cores, and the better counts. With
-tools it runs twice: with its own loop, which calls the tools of a batch one after the other, and with one written for
-it here, in which all samples of a batch wait at once.
+processes use one thread each; TRL runs with one and with one per core, and the better result counts. With tools TRL
+runs twice: with its own loop, which calls the tools of a batch one after the other, and with a loop written here, in
+which all samples of a batch wait at once.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 
 CONTEXTS = (256, 1_024, 4_096)
 MOVED = 8
-ANSWER = 64  # longer than the others take to be read in, so that none ends before it moves
+ANSWER = 64  # longer than the prefill of the others, so that none ends before it moves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def move_rows(repeats: int) -> list[Row]:
                 "move with KV": partial(move_s, with_kv=True),
                 "move by re-prefill": partial(move_s, with_kv=False),
             }
-            in_turns(contestants, repeats=1)  # a replica that has run for a while has its memory already
+            in_turns(contestants, repeats=1)  # allocates memory first, as in a replica that has run for a while
             for what, seconds in in_turns(contestants, repeats=repeats).items():
                 spread = Spread.of([each * 1e3 for each in seconds])
                 rows.append({"what": what, "context_tokens": context, **spread.columns("milliseconds")})
@@ -84,7 +84,7 @@ class _Pair:
         self._chance = torch.Generator().manual_seed(context)
 
     def move_s(self, *, with_kv: bool) -> float:
-        """Until each has said its next token on the other engine. Their prompts are read in before, and are new."""
+        """The seconds until each has decoded its next token on the other engine. Its new prompt is prefilled before."""
         source, host, context = self._source, self._host, self._context
         names = [str(at) for at in range(MOVED)]
         prompts = torch.randint(1, 500, (MOVED, context), generator=self._chance).tolist()

@@ -1,7 +1,7 @@
 """Pages of a moved sample on their way to another replica of this machine: by the memory that both see, and by a link.
 
-Source and host are threads of one process, whose loop's thread puts the pages in; beside them a plain copy of as many
-bytes.
+Source and host are threads of one process, whose loop's thread inserts the pages; for comparison a plain copy of as
+many bytes.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The report of a benchmark: rows of numbers, the machine they are from, a table for people or one JSON object.
 
 Invariants:
-- a figure is a median of several, and its row says between which values they lay;
+- a figure is a median of several, and its row has their smallest and largest value;
 - figures to be compared are measured in the same run, in turns, so that a slow minute slows both.
 """
 
@@ -57,7 +57,7 @@ def in_turns(contestants: Mapping[str, Callable[[], Sample]], *, repeats: int) -
 
 
 def rounded(value: float) -> float:
-    """Four digits say more than a benchmark knows."""
+    """Rounds to four digits, which is already more than a benchmark's precision."""
     return float(f"{value:.4g}")
 
 

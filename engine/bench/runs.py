@@ -43,8 +43,8 @@ class Run:
         return [(at, body) for at, body in self.facts if isinstance(body, Evaluated)]
 
     def windows(self, *, warm_up: int, steps: int) -> list[tuple[float, list[StepTrained]]]:
-        """Seconds and steps of each stretch of so many steps; the last steps are left out, since no further batch is
-        prepared while they train."""
+        """Seconds and steps of each window of steps; the last steps are left out, since no further batch is prepared
+        while they train."""
         ends = self.steps[warm_up - 1 :: steps]
         taken = [body for _, body in self.steps]
         return [
@@ -55,7 +55,7 @@ class Run:
 
 class TimedSink:
     def __init__(self, at_step: Callable[[int], None], kept: EventSink | None = None) -> None:
-        """`kept`: is told each fact too."""
+        """`kept` also receives each fact."""
         self.facts: list[tuple[float, FactBody]] = []
         self._at_step, self._kept = at_step, kept
 

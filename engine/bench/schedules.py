@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
     parser.add_argument("--runs", type=int, default=1, help="of each, in turns")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="a new folder for what every run told, heard and decided"
+        "--keep", type=Path, metavar="FOLDER", help="a new folder for the facts, messages and decisions of every run"
     )
 
 

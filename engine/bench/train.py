@@ -2,7 +2,7 @@
 
 The same random weights' shape, the same sequences, float32, gradients of every weight; one thread. The loss is the mean
 log-prob of the next token: here by chunks of logits, there by `transformers`' own loss. With `recomputed` every layer
-is computed a second time for the backward pass, which nobody else's figure beside it includes.
+is computed a second time for the backward pass, which the other figures do not include.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The time of one decision of each brain that knows all replicas, from 10 of them to 100,000.
 
-    data      a replica says that a group has ended, and is given another one; a batch of as many groups as replicas
+    data      a replica reports the end of a group and is granted another; a batch of as many groups as replicas
     repacker  a replica's report; a plan, where every replica holds a tail of an old version
 
 CPU time of this process, of brains that are the engine's own; no bodies, no messages on a wire.
@@ -43,7 +43,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         bench="decisions",
         rows=rows,
         remarks=[
-            f"each replica holds two groups of {GROUP_SIZE} samples; a message of data ends one and is given one",
+            f"each replica holds two groups of {GROUP_SIZE} samples; a message to data ends one and is granted one",
             "an O(log n) decision grows by the same amount with each row, an O(n) one tenfold",
         ],
     )
@@ -62,7 +62,7 @@ def _row(brain: str, decision: str, num: int, seconds: Sequence[float]) -> Row:
 
 
 class _Data:
-    """Data's brain, and of each replica what it was granted."""
+    """Data's brain, and the grants of each replica."""
 
     def __init__(self, num: int) -> None:
         self._num = num
@@ -85,7 +85,7 @@ class _Data:
             self._hear(self._sync(replica, ended=()))
 
     def messages(self, num: int) -> list[float]:
-        """Spread over the replicas; none ends more than it holds, and data has groups left to give."""
+        """Messages spread over the replicas; none ends more than it holds, and data has groups left to grant."""
         chosen = range(0, self._num, max(1, self._num // num))
         return [self._ends_one(replica) for replica in chosen][:num]
 
@@ -117,7 +117,7 @@ class _Data:
         )
 
     def _hear(self, message: Message) -> float:
-        """The seconds that it thought; what it writes down is on its disk at once, and does not count."""
+        """The seconds of the decision; writes to disk take no time and do not count."""
         began = time.process_time()
         effects = self._brain.handle(message, 0.0)
         took_s = time.process_time() - began

@@ -3,9 +3,9 @@
     replicas' brains ──messages, pickled──▶ data: unpickle, brain, log ──▶ messages, pickled
 
 Brains, messages and log are the engine's own, in one process and without Ray; only what belongs to data is counted, in
-CPU seconds of its thread. Two measurements, since a token costs data twice: while its sample grows it is told as
+CPU seconds of its thread. Two measurements, since a token costs data twice: while its sample grows it is sent as
 progress, and when the sample ends it is logged and sent to the trainer. Samples begin in all stages of their growth, as
-they are found in a run that has gone on for long.
+in a run that has lasted for long.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Final
 from engine.bench.data.traffic import Traffic
 from engine.bench.report import Report, Row, rounded
 
-# Of one sequence on one GPU that decodes many: the progress that a second brings.
+# The tokens that one of many sequences on a GPU decodes in a second.
 TOKENS_A_SECOND: Final = 30
 SHOWN: Final = 15
 
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def _growing(arguments: argparse.Namespace, folder: Path) -> Traffic:
-    """Nothing ends that counts: rounds of progress alone."""
+    """Measures rounds of progress only: no sample ends."""
     traffic = Traffic(
         folder=folder,
         num_replicas=arguments.replicas,
@@ -64,7 +64,7 @@ def _growing(arguments: argparse.Namespace, folder: Path) -> Traffic:
         streams=True,
     )
     traffic.begin()
-    for _ in range(2):  # what has run for a second is told for the first time, and whole
+    for _ in range(2):  # samples that have run for a second are sent for the first time, and whole
         traffic.round(TOKENS_A_SECOND)
     traffic.count_anew()
     for _ in range(arguments.rounds):
@@ -102,7 +102,7 @@ def _rows(name: str, traffic: Traffic) -> Iterator[Row]:
 
 
 def _told(profile: cProfile.Profile) -> Iterator[str]:
-    """The replicas' share of it stands in there too, by its module's name."""
+    """The top functions; the replicas' share is included, under its module's name."""
     found = pstats.Stats(profile).get_stats_profile().func_profiles
     most = sorted(found.items(), key=lambda each: -each[1].tottime)[:SHOWN]
     for function, each in most:

@@ -1,8 +1,8 @@
 """The traffic between data and many replicas: real brains, real messages and a real log, words from a book.
 
 Invariants:
-- what data is told, it is told as pickles, which is how Ray carries it; only the time of data's own side is counted;
-- words are shared among samples, so that the replicas' side takes little memory; what data holds of them is its own.
+- messages reach data as pickles, as with Ray; only the time of data's own side is counted;
+- samples share words, so that the replicas' side takes little memory; data holds its own copies.
 """
 
 import pickle
@@ -50,12 +50,12 @@ SAMPLING: Final = SamplingParams(max_new_tokens=1 << 30, temperature=1.0, seed=0
 class Growing:
     key: SampleKey
     at: int
-    """In the book."""
+    """The position in the book."""
     num_tokens: int
 
 
 class Replica:
-    """A real brain over samples that grow when they are told to."""
+    """A real brain over samples that grow on request."""
 
     def __init__(self, plan: Plan, number: int, book: Book, length: int) -> None:
         self.brain = RolloutBrain(plan, replica=number, incarnation=0)
@@ -74,14 +74,14 @@ class Replica:
                     for sample in task.samples:
                         self._begin(SampleKey(group=task.key, sample=sample))
             case StopSequences():
-                raise AssertionError("nothing is stopped here")
+                raise AssertionError("no sample is stopped here")
             case ReportProgress():
                 known = [heard for heard in effect.heard if heard.key in self._samples]
                 return [ProgressReported(progress=tuple(map(self._told, known)))]
         return []
 
     def grow(self, num_tokens: int) -> tuple[Message | None, int]:
-        """Those that have ended, and how many tokens are new."""
+        """Grows the samples; returns those that have ended and the number of new tokens."""
         ended, grown = [], 0
         for each in list(self._samples.values()):
             grown += min(num_tokens, self._length - each.num_tokens)
@@ -176,7 +176,7 @@ class Traffic:
 
     @property
     def memory_bytes(self) -> int:
-        """Of what data knows of unfinished samples, as far as Python tells: a copy of it, made and measured."""
+        """The Python memory of data's unfinished samples, measured by making a copy."""
         books = self._body.brain.state.training
         known = [group.task().progress for group in books]
         before = _resident_bytes()
@@ -190,11 +190,11 @@ class Traffic:
         manifest = WeightManifest(weights=WEIGHTS, num_bytes=0, chunk_bytes=1, identity="", chunk_hashes=(), tensors=())
         for replica in self._replicas:
             self._tell(replica, WeightsServed(manifest=manifest, payload=None))
-        for _ in range(3):  # the evaluation before training, then everybody's first group
+        for _ in range(3):  # the evaluation before training, then every replica's first group
             self.round(1)
 
     def round(self, num_tokens: int) -> None:
-        """A second, in which every sample grows by so many tokens."""
+        """One second, in which every sample grows by this number of tokens."""
         self._now += STREAM_EVERY_S
         for replica in self._replicas:
             ended, grown = replica.grow(num_tokens)
@@ -209,7 +209,7 @@ class Traffic:
         self._timed("logged", self._journal.close)
         self._written.look()
 
-    # ── who hears what ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── receivers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tell(self, replica: Replica, message: Message) -> None:
         waiting = deque([message])
@@ -264,7 +264,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Written:
-    """Counts the bytes that were written into a folder's files, those of files that are gone included."""
+    """Counts the bytes written into a folder's files, including deleted ones."""
 
     folder: Path
     num_bytes: int = 0

@@ -1,10 +1,10 @@
-"""What each schedule has two replicas do for the same batches, counted at a true model's width; what that takes here,
-and what it takes by this processor's own constants and by the simulator.
+"""The work of two replicas for the same batches under each schedule, counted at a true model's width; its time here, by
+this processor's own constants, and by the simulator.
 
 The replicas are real engines on weights as wide as a public model's (bfloat16, few layers), with forced log-normal
-lengths and no waits. Brains, data, trainer and relays are the fleet's (engine/sim/fleet): a virtual clock goes on by
-the seconds that the engines took, so that two replicas share one core and neither notices. A version follows the other
-at a fixed distance: a share of what a batch takes two replicas that are always full.
+lengths and no waits. Brains, data, trainer and relays are the fleet's (engine/sim/fleet): the virtual clock advances by
+the seconds that the engines took, so that two replicas can share one core without effect. Versions follow each other at
+a fixed interval: a share of the time that two full replicas need for a batch.
 """
 
 import argparse
@@ -38,7 +38,7 @@ REPLICAS: Final = 2
 SCHEDULES: Final = tuple(
     name for name, each in CONTESTANTS.items() if not each.is_colocated and each.slots.kept == "whole"
 )
-"""What the engine of live replicas can do."""
+"""The schedules that the engine of live replicas supports."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ GROUP: Final = 4
 
 
 def _base(machine: Machine, own: OwnConstants, arguments: argparse.Namespace) -> Setup:
-    """Of a schedule that is filled in later."""
+    """The set-up before its schedule is filled in."""
     lengths = Lengths(median=arguments.median, sigma=SIGMA.value, prompt=arguments.prompt, longest=arguments.longest)
     found, samples = fit(own.observations, DEVICES["CPU"]), arguments.prompts * GROUP
     setup = Setup(
@@ -107,7 +107,7 @@ def _base(machine: Machine, own: OwnConstants, arguments: argparse.Namespace) ->
 
 
 MANY: Final = 1_000
-"""Groups, for a mean."""
+"""The number of groups of a mean."""
 
 
 def _written(setup: Setup, ordinal: int) -> int:
@@ -116,7 +116,7 @@ def _written(setup: Setup, ordinal: int) -> int:
 
 
 def _device(machine: Machine, *, versions: int, book: Book) -> Device:
-    """This one, with the memory that the engines really have."""
+    """This machine's device, with the actual memory of the engines."""
     needed = versions * machine.model.weight_bytes + machine.kv_tokens * machine.model.kv_bytes
     return replace(DEVICES["CPU"], per_host=REPLICAS, memory_bytes=1.0001 * needed / (1 - book(RESERVE)))
 
@@ -168,7 +168,7 @@ def _beside(name: str, real: float, simulated: float) -> dict[str, Value]:
 
 
 def _first_token_s(published_at: Mapping[WeightsId, float], bodies: Sequence[EngineBody]) -> float:
-    """From a version's arrival at the relays to the first token of it, the mean over replicas and versions."""
+    """The mean time from a version's arrival at the relays to its first token, over replicas and versions."""
     lags = [
         said_at - published_at[weights]
         for body in bodies

@@ -1,6 +1,6 @@
 """A rollout engine that counts what it does, in the terms that a device's constants price.
 
-Invariant: it is the engine of live replicas; what is counted was done.
+Invariant: it is the engine of live replicas; the counts are of work done.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from engine.inference.torch_engine import TorchRolloutEngine
 @dataclass(slots=True, kw_only=True)
 class Counted:
     steps: list[tuple[int, int]] = field(default_factory=list)
-    """Of each decode step: rows, and the tokens whose keys and values it read."""
+    """For each decode step: rows, and the tokens whose keys and values it read."""
     prefilled: list[int] = field(default_factory=list)
-    """Tokens of each pass that reads in."""
+    """Tokens of each prefill pass."""
     installs: int = 0
     moved: int = 0
     """Tokens whose keys and values were packed for another replica."""

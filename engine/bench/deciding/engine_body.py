@@ -1,8 +1,8 @@
-"""A replica's body on real engines, under the fleet's virtual clock, which goes on by what a piece of work took.
+"""A replica's body on real engines, under the fleet's virtual clock, which advances by the time of each piece of work.
 
-    orders ──▶ carried out between two steps ──▶ a step of each slot that has work ──▶ what ended ──▶ …
+    orders ──▶ carried out between two steps ──▶ a step of each slot that has work ──▶ ended samples ──▶ …
 
-Replicas take turns on the processor and none of them notices: each has it alone while it works.
+Replicas take turns on the processor without effect on each other: each has it alone while it works.
 
 Invariants:
 - an order waits for the end of the step in progress, as in a live replica;
@@ -40,7 +40,7 @@ from engine.sim.fleet.setup import Setup
 from engine.sim.kernel import Kernel
 
 MICROSECOND: Final = 1e-6
-"""The least that a piece of work takes: time goes on."""
+"""The minimum time of a piece of work, so that time advances."""
 
 
 class EngineBody:
@@ -64,10 +64,10 @@ class EngineBody:
         self.busy_s = self.held_up_s = self.kv_token_s = 0.0
         self.num_evicted = 0
         self.durations_s: list[float] = []
-        """Of each sample, from its order to its last token."""
+        """The time of each sample from its order to its last token."""
         self.first_said_at: dict[WeightsId, float] = {}
 
-    # ── what the fleet asks ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the fleet's calls ─────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def decoding(self) -> "EngineBody":
@@ -90,7 +90,7 @@ class EngineBody:
         return [slot.engine for slot in self._slots]
 
     def advance(self, now: float) -> None:
-        """What was done by now is done."""
+        """Completes the work that is done by now."""
 
     def measure(self) -> LoadMeasured:
         views = {slot.weights: slot.engine.view() for slot in self._slots}

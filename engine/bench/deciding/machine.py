@@ -1,6 +1,6 @@
 """The model of the bench, as wide as a public one and with fewer layers; its engines, and versions of its weights.
 
-Invariant: every version has the same bytes. What is installed is copied as any other; what is said means nothing.
+Invariant: every version has the same bytes. An install copies them as usual; the generated text is meaningless.
 """
 
 import time
@@ -23,7 +23,7 @@ from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
 VOCABULARY: Final = 1_024
-"""The head of a whole one would be most of a step where layers are few."""
+"""With a full vocabulary the head would dominate a step of a model of few layers."""
 FIRST: Final = WeightsId(0, 0)
 
 
@@ -31,7 +31,7 @@ FIRST: Final = WeightsId(0, 0)
 class Machine:
     folder: Path
     model: Model
-    """As far as costs go."""
+    """The model's figures for the cost models."""
     weights: WeightVersion
     kv_tokens: int
     max_batch: int
@@ -41,7 +41,7 @@ class Machine:
         return replace(self.weights, manifest=replace(self.weights.manifest, weights=weights))
 
     def engine(self, *, slots: int = 1) -> CountingEngine:
-        """`slots`: that share the room."""
+        """`slots`: the number of engines that share the room."""
         return CountingEngine(self.folder, max_batch=self.max_batch, device="cpu", kv_tokens=self.kv_tokens // slots)
 
 

@@ -1,9 +1,9 @@
-"""What this processor takes for each piece of a replica's work, measured apart from every schedule.
+"""This processor's time for each piece of a replica's work, measured outside any schedule.
 
-    step      seconds by rows, at a short context, and of a token of context more
-    prefill   seconds of a pass, and of a token more
-    install   seconds of one
-    move      seconds of a token
+    step      seconds by rows, at a short context, and per further token of context
+    prefill   seconds per pass, and per token
+    install   seconds per install
+    move      seconds per token
 
 Invariant: medians of this thread's own seconds, of an engine that does nothing else meanwhile.
 """
@@ -25,7 +25,7 @@ from engine.policy.lineage import WeightsId
 from engine.sim.recorded.facts import Decoded, Observations
 
 NUM_STEPS: Final = 9
-"""Of one figure."""
+"""Steps measured for one figure."""
 NUM_INSTALLS: Final = 5
 SHORT: Final = 16
 """Tokens of a short prompt."""
@@ -35,7 +35,7 @@ SHORT: Final = 16
 class OwnConstants:
     rows: tuple[int, ...]
     step_s: tuple[float, ...]
-    """At each number of rows, with a short context."""
+    """Seconds by number of rows, with a short context."""
     short_context: int
     """Tokens that each of those rows read."""
     context_token_s: float
@@ -44,7 +44,7 @@ class OwnConstants:
     install_s: float
     move_token_s: float
     observations: Observations
-    """The same, as a live run would have told it."""
+    """The same measurements, in the form of a live run's facts."""
 
     def terms(self, counted: Counted) -> dict[str, float]:
         """Seconds of each."""
@@ -58,7 +58,7 @@ class OwnConstants:
         }
 
     def _step_s(self, rows: int) -> float:
-        """Between two that were measured it is on a line."""
+        """Interpolates linearly between measured numbers of rows."""
         at = min(max(1, bisect_left(self.rows, rows)), len(self.rows) - 1)
         low, high = self.rows[at - 1], self.rows[at]
         share = (rows - low) / (high - low)
@@ -93,7 +93,7 @@ def _powers(most: int) -> tuple[int, ...]:
 
 
 def _steps(engine: CountingEngine, *, num_rows: int, prompt: int, seen: Observations | None = None) -> float:
-    """The median of a step with so many rows. The first one of all reads their prompts."""
+    """The median time of a step with this number of rows. The very first step prefills the prompts."""
     names = _submitted(engine, num_rows, prompt=prompt)
     while engine.view().num_waiting or engine.view().num_running < num_rows:
         engine.step()
@@ -108,7 +108,7 @@ def _steps(engine: CountingEngine, *, num_rows: int, prompt: int, seen: Observat
 
 
 def _reading_s(engine: CountingEngine, prompt: int, seen: Observations) -> float:
-    """Of a prompt alone: its first step reads it in and decodes a token, as the second one does."""
+    """The prefill time of one prompt: its first step prefills and decodes a token, its second only decodes."""
     found = []
     for _ in range(NUM_INSTALLS):
         names = _submitted(engine, 1, prompt=prompt)

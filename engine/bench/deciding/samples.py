@@ -1,4 +1,4 @@
-"""The samples of a bench's replica: what is asked of an engine for each, and what its tokens say of versions.
+"""The samples of a bench's replica: the engine's request for each, and the versions of its tokens.
 
 Invariant: a sample is as long as it was drawn, and the samples of a group have one prompt.
 """
@@ -23,7 +23,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """On its way into an engine: a new sample, or one that another replica began."""
+    """A sample about to enter an engine: a new one, or one from another replica."""
 
     live: Live
     request: SequenceRequest
@@ -45,7 +45,7 @@ def begun(task: GroupTask, setup: Setup, *, at: float) -> Iterator[Moved]:
     for sample in task.samples:
         key = SampleKey(group=task.key, sample=sample)
         work = setup.work(key)
-        assert not work.calls, "tools are waited for, and nothing waits here"
+        assert not work.calls, "no tools: waits are not measured here"
         request = SequenceRequest(
             sequence_id=f"{key.group.evaluation}/{key.group.ordinal}/{sample}/{task.lease}",
             prompt_ids=_prompt(task.key, work.prompt),

@@ -1,1 +1,1 @@
-"""Kept runs of `bench schedules`, each beside its simulation."""
+"""Kept runs of `bench schedules`, each compared with its simulation."""

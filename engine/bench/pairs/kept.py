@@ -1,9 +1,9 @@
-"""A folder of kept runs: what they are to be read with, and a folder for each.
+"""A folder of kept runs: a description, and a folder for each run.
 
 FOLDER/about.json                       the machine, and where figures begin
 FOLDER/tailed-laminar-2/spec.json       the second run of one spec
                         facts.jsonl
-                        recordings/     what every part heard and decided
+                        recordings/     the messages and decisions of every part
 """
 
 import json
@@ -53,7 +53,7 @@ class KeptRun:
 
 
 def keep_about(folder: Path, about: About) -> None:
-    """`ValueError`: it holds runs already, of which nobody could say under what they were made."""
+    """Raises `ValueError` if the folder already holds runs, whose conditions would be unknown."""
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What each sample of a kept run had to do: its tokens as they were written, its waits as they were drawn.
+"""The work of each sample of a kept run: its tokens as written, its waits as drawn.
 
-Tokens are in what data heard. A wait follows from the seed alone, so that of a sample that never ended it is known too;
-its tokens are drawn among those that ended. What a turn took beyond its wait (`turn_overhead`) is no part of the
-trace: it is a cost of the machine, to be fitted to another run.
+Tokens are read from the messages to data. A wait follows from the seed alone, so that it is known even for a sample
+that never ended; its tokens are drawn from those that ended. The time of a turn beyond its wait (`turn_overhead`) is no
+part of the trace: it is a cost of the machine, to be fitted to another run.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ DATA_RECORDINGS: Final = "data.*.jsonl"
 
 
 def ended(recordings: Path) -> Iterator[Trajectory]:
-    """Every trajectory of training that data heard of, once; a replica tells one until data has it on disk."""
+    """Every training trajectory sent to data, once; a replica resends a trajectory until data has it on disk."""
     known = set[SampleKey]()
     for path in sorted(recordings.glob(DATA_RECORDINGS)):
         for heard in read_recording(path)[2]:
@@ -56,7 +56,7 @@ class Trace:
 
 
 def trace_of(run: KeptRun, *, overhead_s: float) -> Trace:
-    """`ValueError`: it is not a run of that environment, or nothing ended in it."""
+    """Raises `ValueError` for a run of another environment, or without ended trajectories."""
     samples = {each.key: _work(each) for each in ended(run.recordings)}
     if not samples:
         raise ValueError(f"{run.recordings}: no trajectory ended")

@@ -1,4 +1,4 @@
-"""The scorecard: what the simulator predicts of live runs beside what they came to, misses included.
+"""The scorecard: the simulator's predictions of live runs next to the measurements, misses included.
 
 Invariants:
 - constants are fitted to one run, and that run is not scored;
@@ -23,9 +23,9 @@ from engine.sim.recorded.facts import observed, read_facts
 from engine.sim.recorded.fit import DeviceFit, Fitted, fit
 
 BOUNDS: Final[Mapping[str, float]] = {"trajectories_per_s": 0.15, "staleness_mean": 0.25}
-"""Shares of what was measured. What has none is shown and not judged."""
+"""Shares of the measurement. A figure without a bound is shown, but not judged."""
 LEAST_STALENESS: Final = 0.05
-"""Below this a share of it says nothing: a prediction that is below it too is no merit, any other is missed."""
+"""Below this a relative error is meaningless: a prediction also below it does not count, any other is a miss."""
 QUIET_LOAD: Final = 0.5
 FIGURES: Final = ("trajectories_per_s", "staleness_mean", "trainer_waits")
 
@@ -39,7 +39,7 @@ class Score:
 
     @property
     def off_by(self) -> float | None:
-        """None: there is nothing to be a share of."""
+        """The relative error; None: the measurement is zero."""
         if self.measured.median < LEAST_STALENESS and self.figure == "staleness_mean":
             return None
         return self.predicted.median / self.measured.median - 1 if self.measured.median else None
@@ -63,7 +63,7 @@ class Calibrated:
 
 
 def calibrated(folder: Path) -> Calibrated:
-    """To one kept run. What a turn takes beyond its wait stands for grading too: both ask the same worker."""
+    """Constants fitted to one kept run. A turn's time beyond its wait is used for grading too: same worker."""
     run = kept_run(folder)
     overhead = turn_overhead(run)
     overhead_s = max(0.0, overhead.mean_s)
@@ -90,7 +90,7 @@ def scores(folder: Path, using: Calibrated) -> list[Score]:
         if run.folder.name != using.name:
             by_spec.setdefault(run.spec.name, []).append(_pair(run, using))
     if not by_spec:
-        raise ValueError(f"{folder}: no run beside the one that constants are fitted to")
+        raise ValueError(f"{folder}: no run other than the one that constants are fitted to")
     return [
         Score(
             name=name,
@@ -113,9 +113,9 @@ def document(folder: Path, using: Calibrated, found: Sequence[Score], *, command
     num_missed = sum(score.verdict == "missed" for score in judged)
     return "\n".join(
         (
-            "# The simulator beside live runs",
+            "# The simulator compared with live runs",
             "",
-            f"Made by `{command}`, code {code_version()}. Do not write in it: run that again.",
+            f"Made by `{command}`, code {code_version()}. Do not edit: run the command again.",
             "",
             *_warning(machine),
             f"{len(judged) - num_missed} of {len(judged)} predictions are within their bounds "
@@ -149,15 +149,15 @@ def _row(score: Score) -> Row:
     return {
         "run": score.name,
         "figure": score.figure.replace("_", " "),
-        "predicted": _told(score.predicted),
-        "measured": _told(score.measured),
+        "predicted": _format_spread(score.predicted),
+        "measured": _format_spread(score.measured),
         "runs": score.measured.num,
         "off by": "" if score.off_by is None else f"{score.off_by:+.0%}",
         "": score.verdict,
     }
 
 
-def _told(spread: Spread) -> str:
+def _format_spread(spread: Spread) -> str:
     median, low, high = (rounded(each) for each in (spread.median, spread.lowest, spread.highest))
     return f"{median:.4g}" if spread.num == 1 else f"{median:.4g} ({low:.4g} to {high:.4g})"
 

@@ -1,8 +1,8 @@
-"""A kept run on the simulator: the same plan, the same trace, constants fitted to another run; and the figures of both,
-which are of the same steps.
+"""A kept run on the simulator: the same plan and trace, constants fitted to another run; and figures of the same steps
+of both.
 
-What is not simulated, so that misses have their places: parts share the machine's cores, threads hold each other up,
-checkpoints and evaluations take their time.
+Not simulated, and so likely causes of misses: parts that share the machine's cores, threads that delay each other, and
+the time of checkpoints and evaluations.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Figures:
 
 
 def measured(run: KeptRun) -> Figures:
-    """From the end of the last step of the warm-up to that of the last step that counts."""
+    """The figures from the end of the warm-up to the end of the last counted step."""
     steps = [(fact, fact.body) for fact in read_facts(run.facts) if isinstance(fact.body, StepTrained)]
     if len(steps) < run.spec.training.steps:
         raise ValueError(f"{run.folder}: {len(steps)} of {run.spec.training.steps} steps were trained")

@@ -46,7 +46,7 @@ def spec_of(task: Task, *, steps: int) -> JobSpec:
 
 
 def _of_step(step_ms: float, steps: Sequence[StepTrained], *, cpu_ms: float) -> StepMs:
-    """A replica tells what it did about once a second, so only some steps know."""
+    """A replica reports its work about once a second, so only some steps have figures."""
     waited_ms = step_ms * _mean(steps, "trainer/wait_fraction")
     stalled_ms = 1e3 * _mean(steps, "trainer/handover_s")
     doing = {name: step_ms * _mean(steps, f"rollout/time_{name}") for name in ("decode", "move", "weights")}

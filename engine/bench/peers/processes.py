@@ -1,6 +1,6 @@
 """CPU seconds of this process and of all that it started, by part of the engine.
 
-Invariant: a process that ended in between counts no more, so that a difference is of those that were there all along.
+Invariant: a process that has ended is not counted, so that a difference covers only processes that ran throughout.
 """
 
 from typing import Final

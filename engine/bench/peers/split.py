@@ -1,6 +1,6 @@
 """A run's figure, and where a step's time goes: milliseconds of the clock, of a step on average.
 
-Invariant: what a system does one after the other adds up to its step; what it does side by side does not.
+Invariant: sequential work of a system adds up to its step; parallel work does not.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class StepMs:
     generating_ms: float
     training_ms: float
     handover_ms: float
-    """Weights on their way: for which training or generating stands still."""
+    """The transfer of weights, while training or generating pauses."""
     rollout_idle_ms: float
-    """Nothing to generate: for want of prompts or of new weights, or because tools are waited for."""
+    """Nothing to generate: waits for prompts, new weights or tools."""
     trainer_idle_ms: float
     cpu_ms: float
     """Of all cores and processes."""

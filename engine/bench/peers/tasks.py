@@ -1,7 +1,7 @@
 """Tasks that both systems train on, with the demo model: the same prompts, groups, lengths and rewards.
 
 Invariants:
-- what both are told is told here once;
+- settings of both systems are defined here once;
 - a tool's waits are drawn by prompt, sample and turn: both systems wait for the same.
 """
 
@@ -12,7 +12,7 @@ PROMPTS: Final = 16
 GROUP: Final = 8
 BATCH: Final = PROMPTS * GROUP
 TURNS: Final = 3
-WAIT_MEAN_S: Final = 0.1  # short for a tool: longer ones only add to what is waited for
+WAIT_MEAN_S: Final = 0.1  # short for a tool: longer waits only add waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ TASKS: Final = {
         title=f"tool sums, {TURNS} turns, tailed waits of {WAIT_MEAN_S:g} s",
         new_tokens=64,
         environment={"name": "tool_sums", "params": {"turns": TURNS, "wait_mean_s": WAIT_MEAN_S}},
-        # A sample that waits for its tool takes a place and no time of the replica.
+        # A sample that waits for its tool takes a slot but no time of the replica.
         rollout={"max_batch": 2 * BATCH},
         num_turns=TURNS,
     ),

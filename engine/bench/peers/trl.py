@@ -142,7 +142,7 @@ class Stopwatch:
 
 
 class StepClock:
-    """Rolling out is generating and waiting for tools; all else of a step is training."""
+    """A rollout is generation and waiting for tools; the rest of a step is training."""
 
     def __init__(self) -> None:
         self.generating, self.rolling_out = Stopwatch(), Stopwatch()

@@ -1,6 +1,6 @@
 """An environment's turns in TRL: as its tools, or in a loop of our own.
 
-Whatever a model says, the environment goes on to the next turn, so every answer counts as a call of the tool.
+The environment continues to the next turn after any text, so every answer counts as a call of the tool.
 
 Invariant: the waits are the environment's own, drawn by prompt, sample and turn.
 """
@@ -24,7 +24,7 @@ CHAT_TEMPLATE: Final = (
     "{% for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments }}{% endfor %}."
     "{% endif %}{% endfor %}"
 )
-# TRL asks for one; what reads answers is below.
+# TRL requires one; answers are parsed below.
 RESPONSE_TEMPLATE: Final = {"fields": {"content": {"content": "text"}}}
 
 
@@ -35,7 +35,7 @@ class ToolTokenizer(PreTrainedTokenizerFast):
 
 
 class ToolTurns:
-    """TRL makes one for each sample of a batch and uses it again for the next: its number says which of its group."""
+    """TRL makes one for each sample of a batch and reuses it for the next: its number is the sample's in its group."""
 
     def __init__(self, environment: ToolSums, number: int) -> None:
         self._environment, self._number = environment, number
@@ -47,15 +47,15 @@ class ToolTurns:
 
     def next_term(self) -> str:
         """
-        Says the next term.
+        Returns the next term.
 
         Returns:
             The term.
         """
         self._num_turns += 1
-        said = self._environment.respond(self.prompt, [Turn(text="")] * self._num_turns)
-        assert isinstance(said, Observation)
-        return said.text
+        observation = self._environment.respond(self.prompt, [Turn(text="")] * self._num_turns)
+        assert isinstance(observation, Observation)
+        return observation.text
 
 
 def make_tools(environment: ToolSums) -> Callable[[], ToolTurns]:
@@ -69,7 +69,7 @@ def of_sample(environment: ToolSums, ordinal: int, number: int) -> Prompt:
 
 
 def rewards_of(environment: ToolSums, ordinals: Sequence[int], said: Sequence[Sequence[str]]) -> list[float]:
-    """0 for what was cut off before its last turn."""
+    """The rewards; 0 for an answer cut off before its last turn."""
     verdicts = [
         environment.respond(environment.prompt("train", ordinal), [Turn(text=text) for text in texts])
         if len(texts) == environment.num_turns
@@ -111,7 +111,7 @@ class TurnsAtOnce:
         }
 
     def _next(self, text: str) -> Prompt:
-        """TRL says only its text, but goes through them in their order."""
+        """TRL passes only the prompt's text, but processes prompts in order."""
         number = next(self._numbers)
         prompt = of_sample(self._environment, number // GROUP, number)
         assert prompt.text == text, f"{text!r} is not prompt {number // GROUP}"

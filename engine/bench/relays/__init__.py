@@ -1,1 +1,1 @@
-"""Weights out of a trainer and on their way to the replicas."""
+"""Weights from a trainer to the replicas."""

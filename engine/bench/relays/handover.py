@@ -1,10 +1,9 @@
-"""The hand-over of weights by a trainer at true width, against one copy of the same bytes: what training stands still
-for.
+"""The hand-over of weights by a trainer at true width, against one copy of the same bytes: the pause of training.
 
 The weights are float32 rows of a decoder of 8B's width, all in one process or each rank's in its own, on a real Ray;
-what is handed over is bf16 in shared memory. Beside it one thread copies the same bytes from memory to memory whose
-pages are there. Every process computes with one thread. Then what two hosts handed over is put together, as the relay
-that leads does beside training. `bench relay` measures the rest of a version's way.
+they are handed over as bf16 in shared memory. For comparison one thread copies the same bytes into memory whose pages
+are faulted in. Every process computes with one thread. Then the halves of two hosts are assembled, as the leading relay
+does in parallel with training. `bench relay` measures the rest of the way to the replicas.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""A replica that a relay serves: the seconds for which an install holds up its decoding, beside one copy of the bytes.
+"""A replica that a relay serves: the seconds for which an install blocks its decoding, against one copy of the bytes.
 
-What it does is what a torch engine's replica does: map the version, copy every tensor into the model's, unmap beside.
+It installs as a torch engine's replica: maps the version, copies every tensor into the model, unmaps on another thread.
 """
 
 import time
@@ -18,7 +18,7 @@ from engine.weights.snapshot import map_weights
 
 
 class InstallerActor:
-    """Takes what it is served."""
+    """Installs the weights that it is served."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""A trainer without training: it publishes weights that change as a real one's do, and takes the time of its stall.
+"""A trainer without training: it publishes weights that change like a real trainer's, and measures its stall.
 
 Weights are random bf16; an update adds ±learning rate to every weight of a float32 master copy, which is the most that
-Adam moves them, and rounds to bf16 again. Of gigabytes, the same stretch of them stands again and again, so that memory
-is left for the versions that are measured.
+Adam moves them, and rounds to bf16 again. Gigabytes of weights repeat the same stretch, so that memory is left for the
+measured versions.
 """
 
 import time
@@ -91,9 +91,9 @@ class Weights:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     stall_s: float
-    """For which a trainer would have stood still."""
+    """The pause of a real trainer."""
     everywhere_s: float
-    """Until the trainer heard that every relay has it, verified and visible."""
+    """Until the trainer received word that every relay has the version, verified and visible."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
-"""A version that two hosts of a trainer have a half of, put together by the relay that leads: the seconds until it has
-the whole, with the hashes of its chunks.
+"""The leading relay assembles a version whose halves are on two hosts of a trainer: the seconds until it has the whole,
+with the hashes of its chunks.
 
-The hosts are processes of this machine. What a far one offers is said to lie in another host's memory, so that it comes
-over a link: the loopback, whose two ends share this machine's cores with the hashes.
+The hosts are processes of this machine. A far host's offer names another host's memory, so that it comes over a link:
+the loopback, whose two ends share this machine's cores with the hashes.
 """
 
 import multiprocessing

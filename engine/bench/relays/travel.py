@@ -1,10 +1,10 @@
-"""Weights on their way: how long the trainer stands still, when the last relay has them, verified, and how long a
-replica stands still to take them.
+"""Weights from trainer to replicas: the trainer's stall, the time until the last relay has verified them, and the time
+that a replica's decoding is blocked by the install.
 
-Relays are real: a process each, links over TCP, shared memory, every hash taken. Versions travel whole and as deltas,
-the slower one now and then. On one machine all of them share its cores and its loopback, so the time to the last relay
-grows with their number here, where on hosts of their own it would not; the stall must not grow anywhere. In turns with
-them the same bytes go through a chain of as many bare sockets (`loopback`).
+Relays are real: a process each, links over TCP, shared memory, every hash computed. Versions travel whole and as
+deltas, the slower one only now and then. On one machine all relays share its cores and loopback, so the time to the
+last one grows with their number, unlike on separate hosts; the stall must not grow. In turns with the relays the same
+bytes go through a chain of as many bare sockets (`loopback`).
 """
 
 import argparse
@@ -35,9 +35,9 @@ from engine.spec.job import JobSpec
 
 WITHIN_S: Final = 300.0
 LOOK_EVERY_S: Final = 0.02
-# After so many of the one that was sooner, the other.
+# The slower kind runs once after this many of the faster.
 ANCHOR_EVERY: Final = 2
-# Of what is free; the rest is the machine's own, and what processes have besides versions.
+# A share of free memory; the rest is for the machine, and for the processes' memory other than versions.
 MEMORY_SHARE: Final = 0.9
 
 

@@ -1,4 +1,4 @@
-"""A version of an adapter taken over, and decoded with: beside its base in one vLLM, and merged into a vLLM's weights.
+"""Installing a version of an adapter and decoding with it: next to its base in one vLLM, and merged into its weights.
 
 `python -m engine.bench.rollouts.adapters_vllm`, by the interpreter of vLLM's environment. Random weights; greedy.
 """

@@ -1,12 +1,12 @@
 """vLLM through us against vLLM alone, and our own time a step.
 
 Alone is vLLM's own `LLM.generate`, in one process as ours is, of the same weights, prompts and lengths, one thread;
-both draw alike: greedy, or at temperature 1 without an end token, from generators there and from seeds and positions
-here. It is asked for the log-prob of each token as rollouts want it, and once more without. The two take turns, and
-wait without spinning: beside other work CPU time and the ratio are what counts.
+both sample alike: greedy, or at temperature 1 without an end token, from generators there and from seeds and positions
+here. vLLM alone runs with the log-prob of each token, as rollouts need it, and once more without. The two take turns,
+and wait without spinning: on a busy machine CPU time and the ratio are meaningful.
 
-The model of the second table answers at once, so that what is around a model is all there is: what a step through us
-takes beyond one alone, and of it, directly, what is ours around vLLM's step and what the draw takes.
+The model of the second table answers at once, so that only the overhead around a model remains: the time of a step
+through us beyond one alone, and, measured directly, our share around vLLM's step and that of sampling.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SILENT: Final = "vLLM alone, no log-probs"
 DRAWS: Final = {"greedy": 0.0, "temperature 1": 1.0}
 AT_ONCE: Final = "answers at once"
 PROMPT_AT_ONCE: Final = 4
-"""So that the prompts of 256 rows are read in one step."""
+"""Short enough that the prompts of 256 rows are prefilled in one step."""
 Sample = dict[str, float]
 
 
@@ -82,7 +82,7 @@ def _rows_of(model: str, batches: list[int], python: str, arguments: argparse.Na
 def _write(folder: Path, model: str, *, positions: int) -> None:
     shape = next((each for each in SHAPES if each.name == model), SHAPES[0])
     write_model(shape, folder, positions=positions)
-    without_end(folder)  # alone is told to ignore it
+    without_end(folder)  # vLLM alone ignores it by a setting
     if model == AT_ONCE:
         settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**settings, "architectures": ["AnswersAtOnceForCausalLM"]}))

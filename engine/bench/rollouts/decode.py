@@ -1,4 +1,4 @@
-"""Tokens per second of the torch engine, of `transformers` generate, and of vLLM where its environment is.
+"""Tokens per second of the torch engine, of `transformers` generate, and of vLLM if its environment is set up.
 
 The same random Llama, the same prompts, the same number of new tokens, greedy, no end token; one thread. Warm-up is
 not counted, prefill is.
@@ -105,7 +105,7 @@ def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         max_position_embeddings=positions + 8,
-        eos_token_id=VOCABULARY,  # never said (see below): every run generates the same number of tokens
+        eos_token_id=VOCABULARY,  # never generated (see below): every run generates the same number of tokens
         bos_token_id=None,
         pad_token_id=0,
     )
@@ -113,7 +113,7 @@ def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
     with torch.no_grad():  # its logit is 0, and the largest of the others is above that
         model.lm_head.weight[VOCABULARY] = 0.0
     model.save_pretrained(folder)
-    shutil.copy(DEMO_FOLDER / "tokenizer.json", folder)  # vLLM's engine wants one; no text is looked at
+    shutil.copy(DEMO_FOLDER / "tokenizer.json", folder)  # vLLM's engine requires one; no text is used
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -41,7 +41,7 @@ def process_of(python: str, module: str, words: Sequence[str]) -> Iterator[Ask]:
         sent.write(json.dumps(question) + "\n")
         sent.flush()
         for line in answered:
-            if line.startswith("{"):  # vLLM says other things, too
+            if line.startswith("{"):  # vLLM prints other lines, too
                 answer: dict[str, Any] = json.loads(line)
                 if "failed" in answer:
                     raise RuntimeError(answer["failed"])
@@ -56,11 +56,11 @@ def process_of(python: str, module: str, words: Sequence[str]) -> Iterator[Ask]:
 
 
 def answer_lines(answer: Ask) -> None:
-    """The other end. What fails is the answer, and the next line may do better."""
+    """The process's side. An exception becomes the answer, and the next line is served."""
     for line in sys.stdin:
         try:
             told = answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
+        except Exception as error:  # noqa: BLE001 - the caller receives it
             traceback.print_exc()
             told = {"failed": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"}
         sys.stdout.write(json.dumps(told) + "\n")
@@ -68,7 +68,7 @@ def answer_lines(answer: Ask) -> None:
 
 
 def without_end(folder: Path) -> None:
-    """A model's folder whose answers are as long as they are wanted."""
+    """Removes the end token from a model's folder, so that answers have the requested length."""
     (folder / "generation_config.json").unlink()
     settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**settings, "eos_token_id": []}))

@@ -1,4 +1,4 @@
-"""A model for vLLM that answers at once: what a step takes with it is what everything around a model takes.
+"""A model for vLLM that answers at once: a step with it takes only the time of everything around a model.
 
 It has a layer of attention for vLLM to keep pages for, which is never run; its logits are the same for every token.
 """

@@ -1,4 +1,4 @@
-"""The vLLM part of `bench gpu`: what a rollout engine that is vLLM does with a device, each figure beside its bound.
+"""The vLLM part of `bench gpu`: the speed of vLLM as a rollout engine on a device, each figure with its bound.
 
     decode      tokens a second of every batch and context; at the most the memory's own speed over the bytes of a step:
                 all weights that multiply, once, and the keys and values of every row
@@ -96,7 +96,7 @@ def vllm_rows(bench: Bench, *, python: str | None = None) -> Iterator[Row]:
 
 
 def _rows_of(bench: Bench, python: str, folder: Path, name: str, way: str) -> Iterator[Row]:
-    """Of one process. What fails is said by name."""
+    """The rows of one process. Failures are listed by name."""
     shape = ModelShape.of_config(bench.scale.configs[name])
     told = {"folder": str(folder), "device": bench.device, "way": way, "max_batch": max(bench.scale.batches)}
     with process_of(python, "engine.bench.rollouts.on_device_vllm", [json.dumps(told)]) as ask:
@@ -151,7 +151,7 @@ def _installing(bench: Bench) -> Figure:
 
 
 def weight_bytes_of_a_step(shape: ModelShape) -> int:
-    """An embedding is only looked up, unless the head is it."""
+    """The weights read in a step: without the embedding, unless it is also the head."""
     return shape.stored_bytes * (shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width))
 
 

@@ -1,7 +1,7 @@
-"""The part of `bench gpu` in vLLM's environment: one way of running vLLM, asked for figures.
+"""The part of `bench gpu` in vLLM's environment: figures of one way of running vLLM.
 
-Rows have prompts of their own, so that no two share pages, and are read in before the clock starts. To start is the
-first question, so that a failure is an answer, too.
+Rows have different prompts, so that no two share pages, and are prefilled before the clock starts. Starting vLLM is the
+first request, so that its failure is an answer, too.
 """
 
 import asyncio
@@ -196,7 +196,7 @@ class Asynchronous:
 
 
 def requests(asked: dict[str, Any]) -> list[SequenceRequest]:
-    """As many tokens each as are said while the others are read in and then measured."""
+    """Requests with enough tokens for the prefill of the others and the measurement."""
     batch, context = asked["batch"], asked["context"]
     num_reading = -(-batch * context // MAX_READ_IN)
     new_tokens = num_reading + asked["steps"] * asked["repeats"] + batch + 8

@@ -1,4 +1,4 @@
-"""The torch engine's part of `bench gpu`: what it does with a device, each figure beside its bound.
+"""The torch engine's part of `bench gpu`: its speed on a device, each figure with its bound.
 
     decode      tokens a second of every batch and context; at the most the memory's own speed over the bytes of a step:
                 all weights that multiply, once, and the keys and values of every row. The goal is GOAL of it
@@ -94,7 +94,7 @@ def _fits(bench: Bench, shape: ModelShape, batch: int, context: int, name: str) 
 
 
 def _room(bench: Bench, batch: int, context: int) -> int:
-    """Of rows that go on while the last are still read in, and then through all measurements."""
+    """The room for rows that decode during the prefill of the last ones and through all measurements."""
     num_steps = len(bench.scale.batches) * (WARM_UP_STEPS + bench.scale.num_steps * bench.repeats)
     return batch * (context + _steps_of_reading(batch, context) + num_steps + 32)
 
@@ -184,7 +184,7 @@ def _decoding(
 
 
 def _has_begun(engine: TorchRolloutEngine, sequence_id: str) -> bool:
-    """It has said something, and so have all that came before it."""
+    """Whether the row, and so all earlier ones, has generated a token."""
     (now,) = engine.export([sequence_id], leave=False, with_kv=False)
     return now.progress is not None
 

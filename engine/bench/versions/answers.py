@@ -1,14 +1,14 @@
-"""Answers of a small model, each part by the version that the trace says.
+"""Answers of a small model, each part by the version in the trace.
 
-    version 3 ──▶ all that begins with it ──▶ version 5 ──▶ what goes on with it, and what begins with it ──▶ …
+    version 3 ──▶ answers that begin on it ──▶ version 5 ──▶ answers that continue or begin on it ──▶ …
 
-How long an answer will be nobody knows beforehand. So each version that writes on writes to the end; if another takes
-over, the answer is cut where that one begins, by the share of the length that it would have had.
+The length of an answer is not known beforehand. So each version that continues an answer writes to its end; if another
+version takes over, the answer is cut where that one begins, by its share of the length.
 
 Invariants:
 - versions are installed in their order, each once a step;
 - a token's log-prob and version are of the weights that wrote it; what was cut counts nowhere;
-- caches are computed again by whoever goes on: of a run that keeps them it is the versions that are replayed alone.
+- a version that continues recomputes the cache: for a run that keeps caches only the versions are replayed.
 """
 
 from collections import defaultdict
@@ -89,7 +89,7 @@ def _run(engine: RolloutEngine, going: Sequence[_Going]) -> None:
 
 
 def _following(each: _Going, trained: int) -> int | None:
-    """The version that goes on, once the answer is cut there; None: nobody does."""
+    """The version that continues after the answer is cut; None: none does."""
     output, parts = each.output, each.wanted.answer
     assert output is not None
     while each.part + 1 < len(parts):

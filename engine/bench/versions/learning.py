@@ -1,4 +1,4 @@
-"""What versions cost in learning: reward against samples and against simulated time, by schedule, correction and bound.
+"""The cost of versions in learning: reward against samples and simulated time, by schedule, correction and bound.
 
 A run on 64 H800 is simulated for each schedule and bound; a small model then learns the sums from answers that are
 written, part by part, by the versions that the run would have had write them. At equal samples a schedule loses what
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--held-out", type=int, default=256, help="prompts")
     parser.add_argument("--model", default="7B", help="of the simulated run")
     parser.add_argument("--groups", type=int, default=512, help="a step of the simulated run; each of 16")
-    parser.add_argument("--simulated-steps", type=int, default=8, help="gone through again and again")
+    parser.add_argument("--simulated-steps", type=int, default=8, help="steps to simulate; they repeat")
     parser.add_argument("--processes", type=int, default=2)
 
 

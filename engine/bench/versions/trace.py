@@ -1,8 +1,8 @@
-"""What a large run trains on, by age: of every trained answer which versions wrote which part of it.
+"""The training data of a large run by age: the versions that wrote each part of every trained answer.
 
 The run is simulated (engine/sim/fleet) at its best split, with the brains that run live. A learner has fewer prompts a
 step than it: it takes its prompts evenly from each batch, so that what ended first and last has its share.
-A run of some steps is gone through again and again: after its first steps ages are as they will be.
+The steps of a short run repeat: after its first steps the ages are stationary.
 
 Invariant: an age is the version that is trained less the version that wrote, as the trainer weighs it.
 """

@@ -1,4 +1,4 @@
-"""Agreement of a device with the CPU: the CPU agrees with itself, and a fault is beyond its bound."""
+"""Agreement of a device with the CPU: the CPU agrees with itself, and an error exceeds its bound."""
 
 from argparse import Namespace
 from typing import Any
@@ -34,7 +34,7 @@ def test_attention_that_sees_the_future_is_beyond_its_bound(monkeypatch: pytest.
     assert not any(row["ok"] for row in rows_of("attention").values())
 
 
-def test_a_step_that_another_device_takes_differently_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_differs_on_another_device_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, made = agreement._trainer, []
 
     def other(device: str, dtype: Any) -> Any:
@@ -49,7 +49,7 @@ def test_a_step_that_another_device_takes_differently_is_found(monkeypatch: pyte
     assert oks == [0, 0, 0, 1, 1]
 
 
-def test_steps_that_differ_are_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_steps_have_different_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([agreement._answers()[: 8 + 4 * (number > 2)] for number in range(12)])
     monkeypatch.setattr(agreement, "_answers", lambda: next(answers))
     assert [row["ok"] for row in rows_of("replay").values()] == [0, 1]

@@ -1,4 +1,4 @@
-"""The bench of data's process goes its whole way, and counts what it says that it counts."""
+"""The bench of data's process runs completely, and its counts are right."""
 
 import json
 

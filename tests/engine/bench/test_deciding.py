@@ -1,4 +1,4 @@
-"""The deciding experiment on a model of no width, with a clock that goes on by a thousandth at every look."""
+"""The deciding experiment on a tiny model, with a clock that advances by a millisecond at every reading."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -82,9 +82,7 @@ def ran(schedule: str, machine: Machine, **changes: Any) -> Noting:
 
 @pytest.mark.long_except("one_step", "bounded", "paper")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_real_engines_under_any_schedule_write_every_answer_once_and_as_long_as_it_was_drawn(
-    schedule: str, machine: Machine
-) -> None:
+def test_real_engines_write_every_answer_once_at_drawn_length(schedule: str, machine: Machine) -> None:
     fleet = ran(schedule, machine)
     trained = [each for batch in fleet.batches for group in batch.groups for each in group.trajectories]
     assert len({each.key for each in trained}) == len(trained) == len(fleet.batches) * 12
@@ -97,7 +95,7 @@ def test_real_engines_under_any_schedule_write_every_answer_once_and_as_long_as_
     assert fleet.counted.installs >= 2
 
 
-def test_only_who_throws_caches_away_reads_more_than_the_prompts(machine: Machine) -> None:
+def test_only_schedules_that_drop_caches_prefill_again(machine: Machine) -> None:
     read = {}
     for schedule in ("partial", "inflight"):
         counted = ran(schedule, machine).counted
@@ -105,7 +103,7 @@ def test_only_who_throws_caches_away_reads_more_than_the_prompts(machine: Machin
     assert read["partial"] > read["inflight"]
 
 
-def test_a_price_is_the_sum_of_what_was_counted_each_at_its_own_constant() -> None:
+def test_price_is_the_sum_of_counts_times_constants() -> None:
     own = OwnConstants(
         rows=(1, 2, 4),
         step_s=(1.0, 1.5, 4.5),
@@ -123,7 +121,7 @@ def test_a_price_is_the_sum_of_what_was_counted_each_at_its_own_constant() -> No
     )
 
 
-def test_what_is_measured_apart_leaves_nothing_in_the_engine_and_tells_each_term(machine: Machine) -> None:
+def test_separate_measurements_cover_terms_and_clear_the_engine(machine: Machine) -> None:
     own = measure_own(machine, longest=40)
     assert own.rows == (1, 2, 4) and all(each > 0 for each in own.step_s)
     assert own.install_s > 0

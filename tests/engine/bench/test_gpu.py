@@ -1,4 +1,4 @@
-"""The GPU's bench goes its whole way wherever it is asked to, and says what it has not tried."""
+"""The GPU bench runs completely on a CPU, and lists figures that it did not measure."""
 
 import json
 from typing import Any
@@ -26,14 +26,14 @@ def test_every_figure_is_measured_and_none_is_missing(capsys: pytest.CaptureFixt
     assert figures["log-probs in float32 on cpu"] == 0 < float(figures["log-probs in bfloat16 on cpu"])
 
 
-def test_what_there_was_no_time_for_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     told = told_by(capsys, "--device", "cpu", "--seconds", "-1")
     assert [remark for remark in told["remarks"] if str(remark).startswith("not tried: ")] == [
         f"not tried: {name}, for want of time" for name in PROBES
     ]
 
 
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_is_a_remark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     told = told_by(capsys)
     assert not told["rows"] and "No GPU here" in str(told["remarks"][0])

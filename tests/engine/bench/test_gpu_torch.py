@@ -1,4 +1,4 @@
-"""The torch engine's part of the GPU's bench goes its whole way on a CPU, and names what it has not tried."""
+"""The torch engine's part of the GPU bench runs completely on a CPU, and lists figures that it did not measure."""
 
 import json
 from functools import cache
@@ -38,13 +38,13 @@ def bench_of(remarks: list[str], *, is_over: bool = False) -> Bench:
 
 @cache
 def measured() -> tuple[dict[str, Row], list[str]]:
-    """By figure; and what was remarked."""
+    """The rows by figure, and the remarks."""
     remarks: list[str] = []
     return {str(row["figure"]): row for row in torch_rows(bench_of(remarks))}, remarks
 
 
 @pytest.mark.long
-def test_every_figure_stands_beside_its_bound() -> None:
+def test_every_figure_has_its_bound() -> None:
     rows, remarks = measured()
     assert list(rows) == FIGURES and remarks == []
     assert all(float(row["median"] or 0) > 0 for row in rows.values())
@@ -52,8 +52,8 @@ def test_every_figure_stands_beside_its_bound() -> None:
     assert [name for name, row in rows.items() if row.get("goal") == GOAL] == DECODING
 
 
-def test_the_bound_of_decoding_is_the_memory_over_weights_and_every_rows_context() -> None:
-    """Contexts are those told, give or take the steps that are measured."""
+def test_decoding_bound_is_bandwidth_over_weights_and_contexts() -> None:
+    """Contexts are the nominal ones, plus or minus the measured steps."""
     rows, _ = measured()
     shape = ModelShape.of_config(OF_A_CPU.configs["tiny"])
     for figure, num_rows in zip(DECODING, (3, 1), strict=True):
@@ -64,7 +64,7 @@ def test_the_bound_of_decoding_is_the_memory_over_weights_and_every_rows_context
         assert shortest < float(rows[figure]["bound"] or 0) < longest
 
 
-def test_what_does_not_fit_the_device_is_said_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remark_gives_the_memory_that_a_figure_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 8B shape with 64 rows of 8k does not fit 80 GB, with 16 it does."""
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (80 * 10**9, 80 * 10**9))
     remarks: list[str] = []
@@ -75,7 +75,7 @@ def test_what_does_not_fit_the_device_is_said_with_what_it_needs(monkeypatch: py
     assert len(remarks) == 1 and "64 rows at 8,192: needs" in remarks[0] and "80 are free" in remarks[0]
 
 
-def test_without_time_nothing_is_begun_and_what_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_figure_starts_without_time_and_failures_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     remarks: list[str] = []
     assert not list(torch_rows(bench_of(remarks, is_over=True)))
     assert remarks == [
@@ -92,7 +92,7 @@ def test_without_time_nothing_is_begun_and_what_fails_is_named(monkeypatch: pyte
 
 
 @pytest.mark.long
-def test_the_part_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_part_is_selected_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(["gpu", "--json", "--device", "cpu", "--repeats", "1", "--parts", "torch"]) == 0
     figures = [row["figure"] for row in json.loads(capsys.readouterr().out)["rows"]]
     assert figures[-len(FIGURES) :] == FIGURES and not any("log-probs" in figure for figure in figures)

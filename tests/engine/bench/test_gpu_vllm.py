@@ -1,4 +1,4 @@
-"""The vLLM part of the GPU's bench goes its whole way on a CPU, and names what it has not tried."""
+"""The vLLM part of the GPU bench runs completely on a CPU, and lists figures that it did not measure."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def rows_of(remarks: list[str], *, is_over: bool, python: str) -> list[Row]:
 
 @pytest.mark.vllm
 @pytest.mark.soak  # vLLM starts for half a minute; test_rollouts.py has it started and measured by the other bench
-def test_every_figure_stands_beside_its_bound(vllm_python: Path) -> None:
+def test_every_figure_has_its_bound(vllm_python: Path) -> None:
     remarks: list[str] = []
     rows = rows_of(remarks, is_over=False, python=str(vllm_python))
     (context,) = OF_A_CPU.contexts
@@ -51,14 +51,14 @@ def test_without_time_or_without_vllm_nothing_is_started() -> None:
     assert remarks == ["not tried: vLLM, tiny, as it runs, for want of time"]
 
 
-def test_a_machine_without_vllm_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_vllm_has_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_VLLM_PYTHON", "/nowhere/python")
     remarks: list[str] = []
     assert not rows_of(remarks, is_over=False, python="")
     assert remarks == [NO_VLLM]
 
 
-def test_a_step_reads_every_weight_but_a_table_that_is_only_looked_up() -> None:
+def test_step_reads_every_weight_but_the_embedding() -> None:
     small, large = known_shape("Qwen3-0.6B"), known_shape("Qwen3-8B")
     assert weight_bytes_of_a_step(small) == 2 * small.num_weights
     assert weight_bytes_of_a_step(large) == 2 * (large.num_weights - 151_936 * 4_096)

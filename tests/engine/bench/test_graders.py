@@ -1,4 +1,4 @@
-"""The bench of graders asks a real worker, whose processes sleep in the sandbox."""
+"""The grader bench calls a real worker, whose processes sleep in the sandbox."""
 
 import json
 
@@ -9,7 +9,7 @@ from engine.environments.sandbox.capacity import host_capacity
 
 
 @pytest.mark.sandbox
-def test_more_calls_than_processes_all_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_calls_than_processes_all_succeed(capsys: pytest.CaptureFixture[str]) -> None:
     num_open = 3 * host_capacity().computing
     assert bench(["graders", "--json", "--open", str(num_open), "--seconds", "0.1"]) == 0
     [row] = json.loads(capsys.readouterr().out)["rows"]

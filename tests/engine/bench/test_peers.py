@@ -1,4 +1,4 @@
-"""The comparison with TRL asks both for the same: prompts, waits, rewards; and its split adds up."""
+"""The comparison with TRL gives both the same prompts, waits and rewards, and its split adds up."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from engine.environments.tool_sums import ToolSums
 ENVIRONMENT = ToolSums(seed=0, turns=3, wait_mean_s=1e-6)
 
 
-def test_a_tool_of_trl_says_what_the_environment_says_and_waits_as_long() -> None:
+def test_trl_tool_returns_and_waits_like_the_environment() -> None:
     make = make_tools(ENVIRONMENT)
     for number in range(2 * GROUP):
         tool = make()
@@ -24,13 +24,13 @@ def test_a_tool_of_trl_says_what_the_environment_says_and_waits_as_long() -> Non
         assert [tool.next_term() for _ in heard] == [each.text for each in heard if not isinstance(each, Verdict)]
 
 
-def test_answers_in_turns_are_rewarded_alike_and_those_cut_off_not_at_all() -> None:
+def test_turns_are_rewarded_alike_and_cut_answers_with_zero() -> None:
     terms = [int(term) for term in str(ENVIRONMENT.prompt("train", 0).facts["terms"]).split()]
     right = [str(sum(terms[: at + 2]) % 100) for at in range(3)]
     assert rewards_of(ENVIRONMENT, [0, 0, 0], [right, right[:2], [*right[:2], "x"]]) == [1.0, 0.0, pytest.approx(2 / 3)]
 
 
-def test_a_step_of_trl_is_generating_waiting_and_training() -> None:
+def test_trl_step_is_split_into_generating_waiting_training() -> None:
     clock = StepClock()
     clock.end_step()
     with clock.rolling_out, clock.generating:
@@ -41,7 +41,7 @@ def test_a_step_of_trl_is_generating_waiting_and_training() -> None:
     assert parts == pytest.approx(of_step.step_ms) and of_step.generating_ms > 0
 
 
-def test_a_row_is_of_medians_and_processes_are_told_by_their_part() -> None:
+def test_row_has_medians_and_cpu_time_by_part() -> None:
     step = StepMs(
         step_ms=3, generating_ms=1, training_ms=2, handover_ms=0, rollout_idle_ms=0, trainer_idle_ms=0, cpu_ms=4
     )

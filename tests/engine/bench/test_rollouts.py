@@ -1,4 +1,4 @@
-"""The rollouts bench measures us and vLLM alone at the same work, and says what is ours of a step."""
+"""The rollouts bench measures us and vLLM alone at the same work, and our share of a step."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_each_draw_of_each_batch_is_compared_and_a_step_taken_apart(
+def test_every_draw_and_batch_is_compared_and_a_step_split(
     capsys: pytest.CaptureFixture[str], vllm_python: Path
 ) -> None:
     words = ["--batches", "--rows", "3", "--new-tokens", "4", "--repeats", "1", "--vllm-python", str(vllm_python)]
@@ -30,7 +30,7 @@ def test_each_draw_of_each_batch_is_compared_and_a_step_taken_apart(
     assert all(0 < row["around_ms"] < row["cpu_ms_a_step"] and row["draw_ms"] > 0 for row in ours)
 
 
-def test_without_vllm_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vllm_is_a_remark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_VLLM_PYTHON", "/nowhere/python")
     told = told_by(capsys)
     assert not told["rows"] and "make vllm" in told["remarks"][0]

@@ -1,4 +1,4 @@
-"""What versions cost in learning: the trace is the simulated run's, and answers are written by whom it says."""
+"""The cost of versions in learning: the trace is the simulated run's, and answers follow its versions."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def partial() -> Trace:
     return traced("partial", model="7B", bound=None, groups=16, steps=2, seed=1)
 
 
-def test_the_parts_of_every_answer_are_all_of_it_from_the_oldest_version_to_the_newest(partial: Trace) -> None:
+def test_parts_cover_every_answer_from_oldest_to_newest_version(partial: Trace) -> None:
     answers = [answer for step in partial.steps for group in step for answer in group]
     assert len(answers) == 2 * 16 * 16
     for answer in answers:
@@ -39,14 +39,14 @@ def test_the_parts_of_every_answer_are_all_of_it_from_the_oldest_version_to_the_
     assert any(len(answer) > 1 for answer in answers) and partial.step_s > 0
 
 
-def test_lockstep_has_no_age_and_a_bound_is_the_simulated_runs_own() -> None:
+def test_lockstep_has_no_age_and_bounds_limit_the_simulated_run() -> None:
     lockstep = traced("sync_split", model="7B", bound=None, groups=16, steps=2, seed=1)
     assert {part.age for step in lockstep.steps for group in step for answer in group for part in answer} == {0}
     bounded = setup_of("partial", model="7B", bound=1, groups=16, steps=2, seed=1)
     assert bounded.schedule.max_staleness == 1 and bounded.schedule.start_lag == 1
 
 
-def test_a_learner_takes_its_prompts_from_the_whole_batch_and_no_version_from_before_the_first(partial: Trace) -> None:
+def test_learner_spreads_prompts_and_uses_no_version_before_0(partial: Trace) -> None:
     first = partial.prompts_of(1, 4, 8)
     assert [len(group) for group in first] == [8] * 4
     assert {part.age for group in first for answer in group for part in answer} == {0}
@@ -56,12 +56,12 @@ def test_a_learner_takes_its_prompts_from_the_whole_batch_and_no_version_from_be
 
 @pytest.fixture(scope="module")
 def versions() -> dict[int, WeightVersion]:
-    """The built-in model's weights under five names: who wrote what is told by names alone."""
+    """The built-in model's weights under five names: only the names tell versions apart."""
     held = HeldWeights(DEMO_FOLDER)
     return {version: held.snapshot(WeightsId(0, version)) for version in range(5)}
 
 
-def test_every_token_is_of_the_version_that_the_trace_says(versions: dict[int, WeightVersion]) -> None:
+def test_every_token_has_the_version_of_the_trace(versions: dict[int, WeightVersion]) -> None:
     engine = TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu")
     answers = {
         "alone": (Part(1.0, 2),),
@@ -82,7 +82,7 @@ def test_every_token_is_of_the_version_that_the_trace_says(versions: dict[int, W
     whole = written["alone"]
     for name, answer in answers.items():
         found = written[name]
-        # The weights are the same under every name, so who took over must not have changed a word.
+        # The weights are the same under every name, so a change of version must not change the text.
         assert found.token_ids == whole.token_ids and found.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
         ages = [part.age for part in answer for _ in range(round(part.share * len(found.token_ids)))]
         differing = sum(one != other for one, other in zip(found.ages, ages, strict=False))
@@ -91,7 +91,7 @@ def test_every_token_is_of_the_version_that_the_trace_says(versions: dict[int, W
 
 
 @pytest.mark.long
-def test_the_same_seed_and_trace_teach_the_same_and_another_trace_does_not(partial: Trace) -> None:
+def test_equal_seed_and_trace_reproduce_learning(partial: Trace) -> None:
     spec = JobSpec.model_validate(
         {
             "name": "versions",

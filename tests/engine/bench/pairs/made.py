@@ -1,4 +1,4 @@
-"""Kept runs that the simulator made itself, so that it is known what a scorecard must say of them."""
+"""Kept runs made by the simulator itself, so that the right scorecard is known."""
 
 import json
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class WithTools:
 
 
 class Kept(Fleet):
-    """Writes of itself what a live run would."""
+    """Records what a live run would."""
 
     def __init__(self, setup: Setup, *, folder: Path, stretched: float) -> None:
         super().__init__(setup)
@@ -140,7 +140,7 @@ def _with_content(setup: Setup, trajectory: Trajectory) -> Trajectory:
 
 
 def keep(setup: Setup, spec: JobSpec, folder: Path, *, stretched: float = 1.0) -> KeptRun:
-    """`stretched`: how much longer than simulated it says that everything took."""
+    """`stretched`: the factor by which recorded times exceed simulated ones."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     about: Mapping[str, Any] = {"warm_up": WARM_UP, "machine": {"cores": 2, "load_before": 0.1}}
     (folder.parent / ABOUT_FILE).write_text(json.dumps(about))

@@ -1,4 +1,4 @@
-"""Kept runs beside their simulation: what the simulator made itself it predicts, and what it did not, it says."""
+"""Kept runs and their simulation: simulated runs are predicted exactly, and misses are reported."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from engine.sim.recorded.fit import DeviceFit, model_of
 from tests.engine.bench.pairs.made import PARAMETERS, WARM_UP, WithTools, keep, spec_of
 
 KNOWN = DeviceFit(model_of(PARAMETERS), ())
-"""All constants as they stand."""
+"""All constants with their own values."""
 OVERHEAD_S = 0.03
 
 
@@ -27,30 +27,30 @@ def made(schedule: str, waits: str, folder: Path, *, stretched: float = 1.0, **m
 
 
 @pytest.mark.parametrize("schedule", ["sync", "stream", "partial", "laminar"])
-def test_what_the_simulator_made_is_simulated_again_from_its_recording(schedule: str, tmp_path: Path) -> None:
+def test_simulated_run_is_reproduced_from_its_recording(schedule: str, tmp_path: Path) -> None:
     run = made(schedule, "tailed", tmp_path / "tailed-1", steps=14)
     again, first = simulated(run, trace_of(run, overhead_s=OVERHEAD_S), KNOWN), measured(run)
-    # But for the tokens of what had not ended when the recording did.
+    # Except for the tokens of samples that had not ended with the recording.
     assert again.trajectories_per_s == pytest.approx(first.trajectories_per_s, rel=0.02)
     assert again.staleness_mean == pytest.approx(first.staleness_mean, rel=0.1, abs=0.01)
     assert again.trainer_waits == pytest.approx(first.trainer_waits, abs=0.03)
 
 
-def test_a_recording_tells_each_sample_once_with_its_tokens_and_its_waits_are_drawn(tmp_path: Path) -> None:
+def test_recording_gives_each_sample_tokens_and_waits(tmp_path: Path) -> None:
     run = made("partial", "tailed", tmp_path / "tailed-1")
     drawn = WithTools(run.spec, overhead_s=OVERHEAD_S)
     trace, keys = trace_of(run, overhead_s=OVERHEAD_S), [each.key for each in ended(run.recordings)]
     assert len(keys) == len(set(keys)) == run.spec.training.steps * run.trajectories_per_step
     for key in keys:
-        told, was = trace.work(1, key), drawn.work(run.spec.training.seed, key)
-        assert (told.prompt, told.turns) == (was.prompt, was.turns)
-        assert [call.takes_s for call in told.calls] == pytest.approx([call.takes_s for call in was.calls])
+        traced, work = trace.work(1, key), drawn.work(run.spec.training.seed, key)
+        assert (traced.prompt, traced.turns) == (work.prompt, work.turns)
+        assert [call.takes_s for call in traced.calls] == pytest.approx([call.takes_s for call in work.calls])
     overhead = turn_overhead(run)
     assert overhead.mean_s == pytest.approx(OVERHEAD_S) and overhead.num_turns == 2 * len(keys)
     assert overhead.spread_s == pytest.approx(0, abs=1e-9)
 
 
-def test_a_scorecard_judges_by_the_bounds_and_names_what_was_missed(tmp_path: Path) -> None:
+def test_scorecard_applies_bounds_and_lists_misses(tmp_path: Path) -> None:
     made("partial", "constant", tmp_path / "constant-partial-1", steps=14)
     for number in (1, 2):
         made("laminar", "tailed", tmp_path / f"tailed-laminar-{number}", steps=14)
@@ -63,14 +63,14 @@ def test_a_scorecard_judges_by_the_bounds_and_names_what_was_missed(tmp_path: Pa
     missed = found["sync, tailed waits", "trajectories_per_s"]
     assert missed.verdict == "missed" and missed.off_by == pytest.approx(1.0, rel=0.2)
     of_none = found["sync, tailed waits", "staleness_mean"]
-    assert not of_none.verdict, "nothing is stale in either, which is no merit"
+    assert not of_none.verdict, "neither has any staleness, which does not count"
     assert replace(of_none, predicted=found["laminar, tailed waits", "staleness_mean"].predicted).verdict == "missed"
     written = document(tmp_path, using, list(found.values()), command="made by hand")
     assert "1 missed" in written and "| missed" in written and "busy" not in written
     assert "handover_rate" in written and "one model alone" in written
 
 
-def test_a_busy_machine_is_told_first(tmp_path: Path) -> None:
+def test_scorecard_of_a_busy_machine_starts_with_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     made("partial", "constant", folder / "constant-partial-1")
     made("sync", "tailed", folder / "tailed-sync-1")
@@ -86,7 +86,7 @@ def test_a_busy_machine_is_told_first(tmp_path: Path) -> None:
     assert "busy with other work (load 7.5): a trial, and no result" in document(folder, using, found, command="")
 
 
-def test_the_command_writes_a_file_and_refuses_what_it_cannot_score(
+def test_command_writes_a_file_and_refuses_unscorable_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*words: str) -> tuple[int, str]:
@@ -99,7 +99,7 @@ def test_the_command_writes_a_file_and_refuses_what_it_cannot_score(
     first = made("partial", "constant", folder / "constant-partial-1")
     asked = ("--runs", str(folder), "--calibrate", str(first.folder))
     code, said = run(*asked)
-    assert code == 2 and "no run beside the one" in said
+    assert code == 2 and "no run other than the one" in said
     made("sync", "tailed", folder / "tailed-sync-1")
     code, said = run(*asked, "--out", str(out))
     assert code == 0 and not said and "sync, tailed waits" in out.read_text()
