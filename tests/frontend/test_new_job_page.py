@@ -142,7 +142,7 @@ def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, mo
     form = filled(world, model__source=model_of_32b)
     assert form["rollout.engine"] == form["resources.trainer_devices"] == form["rollout.replicas"] == ""
     page = unescape(text_of(send(owner, form | {"look": "1"})))
-    assert "It is made for large models on GPUs" in page and "The fewest that hold the model" in page
+    assert "vLLM is made for large models on GPUs" in page and "The fewest that hold the model" in page
     assert '<option value="" selected>set by the model</option>' in page
     send(owner, form)
     spec = Job.objects.get().spec
@@ -158,7 +158,7 @@ def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed
     page = unescape(text_of(send(owner, filled(world, **typed, look="1"))))
     assert not Job.objects.exists() and "Defaults for this model and pool" in page
     assert re.search(
-        r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>What models of 7 and 32', page
+        r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>The rate used for models of 7 and 32', page
     )
     assert '#f-rollout-max_new_tokens">' not in page, "it is not the model's"
     assert 'name="optimizer.learning_rate" value=""' in page
