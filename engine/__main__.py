@@ -121,8 +121,8 @@ def replay_log(log: Path, *, show: bool) -> int:
         print(f"{log} is not a recording of a part: {error}", file=sys.stderr)
         return 2
     if first_other is not None:
-        heard = type(first_other.heard.message).__name__
-        print(f"{part} decides differently from message {first_other.number} ({heard}): the code has changed")
+        kind = type(first_other.heard.message).__name__
+        print(f"{part} decides differently from message {first_other.number} ({kind}): the code has changed")
         return 1
     print(f"{part}: {num_decisions} decisions, all the same")
     return 0

@@ -17,7 +17,7 @@ from statistics import fmean
 from engine.sim.costs.devices import DEVICES
 from engine.sim.costs.models import MODELS
 from engine.sim.frontier.cells import Cell
-from engine.sim.frontier.curves import DESIGNS, Point, asked, most_within, points
+from engine.sim.frontier.curves import DESIGNS, Point, most_within, points, requested_runs
 
 
 def frontier(arguments: Sequence[str]) -> int:
@@ -40,15 +40,15 @@ def frontier(arguments: Sequence[str]) -> int:
         Cell(device=device, model=model, context=context, every_s=every_s)
         for device, model, context, every_s in product(wanted.devices, wanted.models, wanted.contexts, wanted.every)
     ]
-    found: list[Point] = []
-    runs = list(asked(cells, wanted.designs, wanted.seeds))
+    done: list[Point] = []
+    runs = list(requested_runs(cells, wanted.designs, wanted.seeds))
     for each in points(runs, processes=max(1, wanted.processes)):
-        found.append(each)
-        if not wanted.json and _is_last(each, runs, len(found)):
-            _show_cell(each.asked.cell, found, wanted.within)
-        _log(f"{len(found)}/{len(runs)} {each.asked.cell}: {each.asked.design}, {_lead(each)}: {_figures(each)}")
+        done.append(each)
+        if not wanted.json and _is_last(each, runs, len(done)):
+            _show_cell(each.asked.cell, done, wanted.within)
+        _log(f"{len(done)}/{len(runs)} {each.asked.cell}: {each.asked.design}, {_lead(each)}: {_figures(each)}")
     if wanted.json:
-        sys.stdout.write(json.dumps({"points": [asdict(each) for each in found]}) + "\n")
+        sys.stdout.write(json.dumps({"points": [asdict(each) for each in done]}) + "\n")
     return 0
 
 
@@ -56,9 +56,9 @@ def _is_last(each: Point, runs: Sequence[object], num: int) -> bool:
     return num == len(runs) or getattr(runs[num], "cell") != each.asked.cell  # noqa: B009
 
 
-def _show_cell(cell: Cell, found: Sequence[Point], within: Sequence[float]) -> None:
+def _show_cell(cell: Cell, points: Sequence[Point], within: Sequence[float]) -> None:
     of_design: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
-    for each in found:
+    for each in points:
         if each.asked.cell == cell:
             of_design[each.asked.design][each.asked.seed].append(each)
     lines = [f"\n{cell}: tokens/s within a mean staleness of", f"{'':14}" + "".join(f"{each:>10g}" for each in within)]

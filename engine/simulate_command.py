@@ -61,61 +61,61 @@ def simulate(arguments: list[str]) -> int:
     parser.add_argument("--device", default="CPU", choices=list(DEVICES), help="the device of the live run (CPU)")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="its devices per replica (1)")
     parser.add_argument("--training", type=int, default=1, metavar="N", help="its training devices (1)")
-    asked = parser.parse_args(arguments)
-    if len(asked.files) != (2 if asked.what == "plots" else 0):
+    args = parser.parse_args(arguments)
+    if len(args.files) != (2 if args.what == "plots" else 0):
         parser.error("plots takes a report and a folder; other commands take no files")
-    match asked.what:
+    match args.what:
         case "calibration":
-            return _calibration() if asked.calibrate is None else _calibrate(asked)
+            return _calibration() if args.calibrate is None else _calibrate(args)
         case "dora":
             return _dora()
         case "paper":
-            return _paper(asked)
+            return _paper(args)
         case "scorecard":
-            return _scorecard(asked)
+            return _scorecard(args)
         case "sweep":
-            return _sweep(asked)
+            return _sweep(args)
         case "plots":
-            return plots(*asked.files)
+            return plots(*args.files)
         case _:
-            return _cluster(Path(asked.what))
+            return _cluster(Path(args.what))
 
 
-def _paper(asked: argparse.Namespace) -> int:
-    extent = QUICK if asked.quick else WHOLE
-    kept = None if asked.keep is None else Kept(asked.keep, extent)
-    grid = run_on(extent, processes=max(1, asked.processes), kept=kept, said=_say)
-    found = report(grid, extent, checked=[] if asked.quick else list(checked(grid, processes=max(1, asked.processes))))
-    if asked.json:
-        _show(json.dumps(found))
+def _paper(args: argparse.Namespace) -> int:
+    extent = QUICK if args.quick else WHOLE
+    kept = None if args.keep is None else Kept(args.keep, extent)
+    grid = run_on(extent, processes=max(1, args.processes), kept=kept, on_cell=_print_cell)
+    result = report(grid, extent, checked=[] if args.quick else list(checked(grid, processes=max(1, args.processes))))
+    if args.json:
+        _show(json.dumps(result))
         return 0
-    for name, its in found["summary"].items():
+    for name, its in result["summary"].items():
         _show(f"{name}: {its['design']}")
         for other, figures in its["over"].items():
             _show(f"  over {other:12} {figures['mean']:5.2f} x in the mean, {figures['max']:5.2f} x at most")
     return 0
 
 
-def _sweep(asked: argparse.Namespace) -> int:
+def _sweep(args: argparse.Namespace) -> int:
     def kept(extent: Extent) -> Kept | None:
-        return None if asked.keep is None else Kept(asked.keep, extent)
+        return None if args.keep is None else Kept(args.keep, extent)
 
-    extent = QUICK if asked.quick else WHOLE
-    found = sweep(extent, processes=max(1, asked.processes), kept=kept, said=_say)
-    if asked.json:
-        _show(json.dumps(found))
+    extent = QUICK if args.quick else WHOLE
+    ranges = sweep(extent, processes=max(1, args.processes), kept=kept, on_cell=_print_cell)
+    if args.json:
+        _show(json.dumps(ranges))
         return 0
-    for row in found["rows"]:
+    for row in ranges["rows"]:
         overturned = ", ".join(
             f"{one} over {other} ({' '.join(map(str, at))})" for at, (one, other) in row["overturned"]
         )
         _show(f"{row['constant']:16} x {row['factor']:4g}  overturned: {overturned or 'nothing'}")
-    for name, (least, most) in found["over_sync"].items():
+    for name, (least, most) in ranges["over_sync"].items():
         _show(f"{name:12} {least:5.2f} to {most:5.2f} x sync")
     return 0
 
 
-def _say(progress: Progress) -> None:
+def _print_cell(progress: Progress) -> None:
     """Prints each cell on standard error as it ends: the whole grid takes long."""
     ran, cell = progress.ran, progress.ran.cell
     done = f"{progress.num_done:3}/{progress.num_cells}{' kept' if progress.was_kept else ''}"
@@ -132,7 +132,7 @@ def _say(progress: Progress) -> None:
 
 def _cluster(path: Path) -> int:
     try:
-        found = simulated(ClusterFile.model_validate_json(path.read_bytes()))
+        outcome = simulated(ClusterFile.model_validate_json(path.read_bytes()))
     except OSError as error:
         _log(f"{path}: {error.strerror}")
         return 2
@@ -143,7 +143,7 @@ def _cluster(path: Path) -> int:
     except ValueError as error:
         _log(str(error))
         return 2
-    _show(json.dumps(found))
+    _show(json.dumps(outcome))
     return 0
 
 
@@ -162,57 +162,54 @@ def _calibration() -> int:
     return 0
 
 
-def _calibrate(asked: argparse.Namespace) -> int:
+def _calibrate(args: argparse.Namespace) -> int:
     try:
-        seen = observed(read_facts(asked.calibrate))
-        found = fit(
-            seen, DEVICES[asked.device], tensor_parallel=max(1, asked.tensor_parallel), training=max(1, asked.training)
-        )
+        seen = observed(read_facts(args.calibrate))
+        num_devices, training = max(1, args.tensor_parallel), max(1, args.training)
+        device_fit = fit(seen, DEVICES[args.device], tensor_parallel=num_devices, training=training)
     except OSError as error:
-        _log(f"{asked.calibrate}: {error.strerror}")
+        _log(f"{args.calibrate}: {error.strerror}")
         return 2
     except ValueError as error:
         _log(str(error))
         return 2
-    if asked.json:
-        _show(json.dumps({"device": asked.device, "constants": [told(each) for each in found.constants]}))
+    if args.json:
+        _show(json.dumps({"device": args.device, "constants": [told(each) for each in device_fit.constants]}))
         return 0
-    for each in found.constants:
+    for each in device_fit.constants:
         how = f"± {each.error:.0%}, {each.num_observations} observations, residual {each.residual:.1%}"
         fitted = f"unchanged: {each.why_not}" if each.why_not else how
         _show(f"{each.constant.name:16} {each.value:<12.4g} {each.constant.unit:32} {fitted}")
     return 0
 
 
-def _scorecard(asked: argparse.Namespace) -> int:
-    if asked.runs is None or asked.calibrate is None:
+def _scorecard(args: argparse.Namespace) -> int:
+    if args.runs is None or args.calibrate is None:
         _log("scorecard needs --runs FOLDER and --calibrate FOLDER/RUN")
         return 2
-    out = "" if asked.out is None else f" --out {asked.out}"
-    command = f"python -m engine simulate scorecard --runs {asked.runs} --calibrate {asked.calibrate}{out}"
+    out = "" if args.out is None else f" --out {args.out}"
+    command = f"python -m engine simulate scorecard --runs {args.runs} --calibrate {args.calibrate}{out}"
     try:
-        using = calibrated(asked.calibrate)
-        found = document(asked.runs, using, scores(asked.runs, using), command=command)
+        using = calibrated(args.calibrate)
+        text = document(args.runs, using, scores(args.runs, using), command=command)
     except OSError as error:
         _log(f"{error.filename}: {error.strerror}")
         return 2
     except ValueError as error:
         _log(str(error))
         return 2
-    if asked.out is None:
-        _show(found)
+    if args.out is None:
+        _show(text)
     else:
-        asked.out.write_text(found)
+        args.out.write_text(text)
     return 0
 
 
 def _dora() -> int:
     _show(f"{'rollouts of a sync step, published':34} {dora.PUBLISHED_S:6.0f} s")
-    for found in dora.variants():
-        figures = (
-            f"{found.seconds:6.0f} s, {found.of_published:4.2f} of it; half of the tokens by {found.half_s:4.0f} s"
-        )
-        _show(f"{found.what:34} {figures}; a token alone {1e3 * found.last_step_s:4.1f} ms")
+    for each in dora.variants():
+        figures = f"{each.seconds:6.0f} s, {each.of_published:4.2f} of it; half of the tokens by {each.half_s:4.0f} s"
+        _show(f"{each.what:34} {figures}; a token alone {1e3 * each.last_step_s:4.1f} ms")
     _show(
         f"{'a token, if the longest answer began at once and lasted that long':64} {1e3 * dora.needed_step_s():4.1f} ms"
     )

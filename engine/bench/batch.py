@@ -94,9 +94,9 @@ def _way_in(arguments: argparse.Namespace, speed: float) -> Iterator[Row]:
         "step begun, 1 rank": (all_tokens, 0),
         "all its micro-batches, 1 rank": (all_tokens, JOINED + MADE),
     }
-    found = [_one_way(groups, trainer, rank, arguments) for _ in range(arguments.repeats + 1)][1:]
+    ways = [_one_way(groups, trainer, rank, arguments) for _ in range(arguments.repeats + 1)][1:]
     for at, (part, (num_tokens, num_bytes)) in enumerate(moved.items()):
-        spread, bound = Spread.of([seconds[at] for seconds in found]), num_tokens * 2 * num_bytes / speed
+        spread, bound = Spread.of([seconds[at] for seconds in ways]), num_tokens * 2 * num_bytes / speed
         yield {
             "part": part,
             "million_tokens": round(num_tokens / 1e6, 1),
@@ -104,7 +104,7 @@ def _way_in(arguments: argparse.Namespace, speed: float) -> Iterator[Row]:
             "bound": rounded(bound) or None,
             "times_the_bound": rounded(spread.median / bound) if bound else None,
         }
-    spread = Spread.of([sum(seconds[:4]) for seconds in found])
+    spread = Spread.of([sum(seconds[:4]) for seconds in ways])
     yield {
         "part": f"until the first pass of {arguments.ranks} ranks",
         "million_tokens": round(all_tokens / 1e6, 1),
@@ -245,5 +245,5 @@ def _copied_bytes_per_s() -> float:
 
 def _timed(make: Callable[[], Made]) -> tuple[float, Made]:
     started = time.perf_counter()
-    made = make()
-    return time.perf_counter() - started, made
+    result = make()
+    return time.perf_counter() - started, result

@@ -75,31 +75,31 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def _saving(model: Path, place: Path, arguments: argparse.Namespace) -> list[Row]:
-    told = _ranks(arguments.ranks, partial(_save, model, place / "step", arguments))
-    num_bytes = sum(each["checkpoint_bytes"] for each in told)
-    grown = max(each["grown_bytes"] for each in told)
+    reports = _ranks(arguments.ranks, partial(_save, model, place / "step", arguments))
+    num_bytes = sum(each["checkpoint_bytes"] for each in reports)
+    grown = max(each["grown_bytes"] for each in reports)
     rows: list[Row] = [
         {
-            "what": "memory of a rank for it" + (", without the file" if told[0]["is_mapped"] else ""),
+            "what": "memory of a rank for it" + (", without the file" if reports[0]["is_mapped"] else ""),
             "gb": rounded(grown / 1e9),
-            "bytes_a_parameter": rounded(grown / told[0]["num_parameters"]),
+            "bytes_a_parameter": rounded(grown / reports[0]["num_parameters"]),
         }
     ]
     for what, size in (
-        ("copy", sum(each["state_bytes"] for each in told)),
-        ("first stall", sum(each["state_bytes"] for each in told)),
-        ("stall", sum(each["state_bytes"] for each in told)),
+        ("copy", sum(each["state_bytes"] for each in reports)),
+        ("first stall", sum(each["state_bytes"] for each in reports)),
+        ("stall", sum(each["state_bytes"] for each in reports)),
         ("disk", num_bytes),
         ("write", num_bytes),
     ):
-        rows.append(_row(what, size, [max(each) for each in zip(*(one[what] for one in told), strict=True)]))
+        rows.append(_row(what, size, [max(each) for each in zip(*(one[what] for one in reports), strict=True)]))
     return rows
 
 
 def _restoring(model: Path, place: Path, num_ranks: int, repeats: int) -> list[Row]:
-    told = _ranks(num_ranks, partial(_restore, model, place / "step", repeats))
-    seconds = [max(each) for each in zip(*(one["restore"] for one in told), strict=True)]
-    return [_row(f"restore on {num_ranks}", told[0]["checkpoint_bytes"], seconds)]
+    reports = _ranks(num_ranks, partial(_restore, model, place / "step", repeats))
+    seconds = [max(each) for each in zip(*(one["restore"] for one in reports), strict=True)]
+    return [_row(f"restore on {num_ranks}", reports[0]["checkpoint_bytes"], seconds)]
 
 
 def _row(what: str, num_bytes: int, seconds: Sequence[float]) -> Row:
@@ -118,19 +118,19 @@ def _row(what: str, num_bytes: int, seconds: Sequence[float]) -> Row:
 def _ranks(num_ranks: int, act: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
     """The results of each rank, run in separate processes."""
     context = multiprocessing.get_context("spawn")
-    addresses, told = context.Queue(), context.Queue()
+    addresses, results = context.Queue(), context.Queue()
     ranks = [
-        context.Process(target=_be_a_rank, args=(rank, num_ranks, addresses, told, act)) for rank in range(num_ranks)
+        context.Process(target=_be_a_rank, args=(rank, num_ranks, addresses, results, act)) for rank in range(num_ranks)
     ]
     for rank in ranks:
         rank.start()
-    found = [told.get(timeout=WAIT_S) for _ in ranks]
+    reports = [results.get(timeout=WAIT_S) for _ in ranks]
     for rank in ranks:
         rank.join()
-    return found
+    return reports
 
 
-def _be_a_rank(rank: int, num_ranks: int, addresses: Any, told: Any, act: Callable[[Any], dict[str, Any]]) -> None:
+def _be_a_rank(rank: int, num_ranks: int, addresses: Any, results: Any, act: Callable[[Any], dict[str, Any]]) -> None:
     from engine.training.ranks.world import World
 
     torch.set_num_threads(1)
@@ -140,7 +140,7 @@ def _be_a_rank(rank: int, num_ranks: int, addresses: Any, told: Any, act: Callab
         world = World.open(num_ranks=num_ranks, host="127.0.0.1")
         for _ in range(num_ranks - 1):
             addresses.put(world.address)
-    told.put(act(world))
+    results.put(act(world))
 
 
 def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) -> dict[str, Any]:
@@ -151,25 +151,25 @@ def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) 
     for values in live:
         values.normal_()
     before = _own_bytes()
-    found: dict[str, Any] = {what: [] for what in ("copy", "first stall", "stall", "disk", "write")}
+    report: dict[str, Any] = {what: [] for what in ("copy", "first stall", "stall", "disk", "write")}
     if not arguments.cold:
         trainer.get_ready_to_save()
         trainer._saver.wait_until_ready()
-    found["first stall"].append(_together(world, partial(trainer.prepare_save, folder)))
+    report["first stall"].append(_together(world, partial(trainer.prepare_save, folder)))
     acts: list[Callable[[], object]] = []
     for _ in range(arguments.repeats):
-        found["stall"].append(_together(world, lambda: acts.append(trainer.prepare_save(folder))))
+        report["stall"].append(_together(world, lambda: acts.append(trainer.prepare_save(folder))))
         with _peak() as peak:
-            found["write"].append(_together(world, acts.pop()))
-        found["grown_bytes"] = max(peak) - before
+            report["write"].append(_together(world, acts.pop()))
+        report["grown_bytes"] = max(peak) - before
         own = list(folder.glob(f"*-{world.index + 1:05d}-of-*")) or list(folder.glob("*.safetensors"))
-        found["disk"].append(_together(world, partial(_plain_write, own, folder.parent / f"plain-{world.index}")))
-        found["checkpoint_bytes"] = sum(file.stat().st_size for file in own)
-        found["copy"].append(_together(world, partial(_copy, live, trainer._saver._staging._memory)))
-    found |= {"state_bytes": sum(values.nbytes for values in live), "num_parameters": trainer.num_parameters}
-    found["is_mapped"] = trainer._saver._staging.is_mapped
+        report["disk"].append(_together(world, partial(_plain_write, own, folder.parent / f"plain-{world.index}")))
+        report["checkpoint_bytes"] = sum(file.stat().st_size for file in own)
+        report["copy"].append(_together(world, partial(_copy, live, trainer._saver._staging._memory)))
+    report |= {"state_bytes": sum(values.nbytes for values in live), "num_parameters": trainer.num_parameters}
+    report["is_mapped"] = trainer._saver._staging.is_mapped
     trainer.close()
-    return found
+    return report
 
 
 def _restore(model: Path, folder: Path, repeats: int, world: Any) -> dict[str, Any]:

@@ -285,13 +285,13 @@ def agreement(device: torch.device) -> Iterator[dict[str, Any]]:
         )
         for length in (3, 17, 40)
     ]  # fmt: skip
-    told: dict[str, Tensor] = {}
+    logprobs: dict[str, Tensor] = {}
     ways: list[tuple[str, ComputeDtype]] = [("cpu", "float32"), (str(device), "float32"), (str(device), "bfloat16")]
     for where, dtype in dict.fromkeys(ways):
         model = load_decoder(DEMO_FOLDER, device=where, dtype=torch.float32)
         [batch] = batch_step(answers, max_tokens=1_000, device=where).micro_batches
         with torch.no_grad():
             scores = score_tokens(model, batch, temperature=1.0, compute_dtype=dtype, train_entropy=False)
-        gap = 0.0 if not told else (scores.logprobs_N.cpu() - told["cpu float32"]).abs().max().item()
-        told[f"{where} {dtype}"] = scores.logprobs_N.cpu()
+        gap = 0.0 if not logprobs else (scores.logprobs_N.cpu() - logprobs["cpu float32"]).abs().max().item()
+        logprobs[f"{where} {dtype}"] = scores.logprobs_N.cpu()
         yield {"figure": f"log-probs in {dtype} on {where}", "unit": "nats off a CPU's float32", "median": gap}

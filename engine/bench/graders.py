@@ -56,16 +56,16 @@ def _row(num_open: int, seconds: float) -> Row:
     for sample in range(num_open):
         key = SampleKey(group=GroupKey(ordinal=0), sample=sample)
         threads.ask(Ask(by=rollout_address(0), key=key, prompt=prompt, turns=(Turn(text="x"),)))
-    told = [answers.get() for _ in range(num_open)]
+    replies = [answers.get() for _ in range(num_open)]
     lasted_s = time.monotonic() - began
     bound_per_s = host_capacity().most / seconds
     return {
         "open": num_open,
-        "failed": sum(isinstance(answer.said, Failure) for answer in told),
+        "failed": sum(isinstance(answer.said, Failure) for answer in replies),
         "processes": host_capacity().most,
         "seconds": rounded(lasted_s),
         "calls_per_s": rounded(num_open / lasted_s),
         "bound_per_s": rounded(bound_per_s),
         "of_the_bound": rounded(num_open / lasted_s / bound_per_s),
-        "longest_wait_s": rounded(max(answer.waited_s for answer in told)),
+        "longest_wait_s": rounded(max(answer.waited_s for answer in replies)),
     }

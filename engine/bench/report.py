@@ -75,8 +75,8 @@ def machine() -> dict[str, Value]:
 
 def show(report: Report, machine: Mapping[str, Value], *, as_json: bool) -> None:
     if as_json:
-        told = {"bench": report.bench, "machine": machine, "rows": list(report.rows), "remarks": list(report.remarks)}
-        sys.stdout.write(json.dumps(told) + "\n")
+        record = {"bench": report.bench, "machine": machine, "rows": list(report.rows), "remarks": list(report.remarks)}
+        sys.stdout.write(json.dumps(record) + "\n")
         return
     lines = [*table(report.rows), "", ", ".join(f"{name} {value}" for name, value in machine.items()), *report.remarks]
     sys.stdout.write("\n".join(lines) + "\n")

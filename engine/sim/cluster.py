@@ -135,12 +135,12 @@ class Cluster:
     def start_driver(self, brain: DriverBrain) -> None:
         """Starts the driver, before all other processes: they report to it."""
         process = self._process(DRIVER, 0, brain)
-        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._heard_by_driver
+        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._on_received_by_driver
         self._admit(DRIVER, process)
         process.after(TICK_S, process.tick)
 
-    def _heard_by_driver(self, message: Message) -> None:
-        self._driven.on_heard(message)
+    def _on_received_by_driver(self, message: Message) -> None:
+        self._driven.on_received(message)
         if isinstance(message, CheckpointReported):
             self._store.told = message.step
 

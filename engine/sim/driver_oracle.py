@@ -38,7 +38,7 @@ PIECES_OF_WORK: Final = 6
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked:
+class TrackedRequest:
     request: PauseAsked | ResizeAsked
     at: float
     is_reached: bool = False
@@ -52,14 +52,14 @@ class DriverOracle:
         self._in_time_s = COMES_TRUE_WITHIN_S + PIECES_OF_WORK * longest_s
         self._plan, self._oracle, self._start_step = plan, oracle, start_step
         self._max_replicas = self._num_awaited = num_replicas
-        self._said: list[type[Message]] = []
+        self._sent: list[type[Message]] = []
         self._loaded: set[int] = set()
-        self._asked: dict[str, Asked] = {}
+        self._requests: dict[str, TrackedRequest] = {}
         self._phase = PHASES.index("loading_weights")
         self._newest_trainer = 0
         self._finished: set[tuple[str, int]] = set()
-        self._has_heard_trainer = self._is_ready = False
-        self._heard_steps: set[int] = set()
+        self._has_trainer = self._is_ready = False
+        self._received_steps: set[int] = set()
         self.sizes: list[int] = []
         """The announced numbers of replicas."""
         self.disturbed_until = 0.0
@@ -71,15 +71,15 @@ class DriverOracle:
     def on_trainer_ordered(self, epoch: int) -> None:
         self._newest_trainer = epoch
 
-    def on_asked(self, request: PauseAsked | ResizeAsked, now: float) -> None:
+    def on_request(self, request: PauseAsked | ResizeAsked, now: float) -> None:
         if isinstance(request, ResizeAsked):
-            for asked in self._open(ResizeAsked):
-                asked.is_overtaken = True
-        self._asked.setdefault(request.request_id, Asked(request=request, at=now))
+            for entry in self._open(ResizeAsked):
+                entry.is_overtaken = True
+        self._requests.setdefault(request.request_id, TrackedRequest(request=request, at=now))
 
-    def on_said(self, message: Message) -> None:
+    def on_sent(self, message: Message) -> None:
         """Records a part's message to the driver, even if it never arrives."""
-        self._said.append(type(message))
+        self._sent.append(type(message))
         match message:
             case ReplicaReady():
                 self._loaded.add(message.replica)
@@ -87,30 +87,30 @@ class DriverOracle:
                 self._finished.add((message.part, message.epoch))
             case ResizeReported():
                 self._num_awaited = min(self._num_awaited, message.replicas)
-                for asked in self._open(ResizeAsked):
-                    asked.is_reached = asked.is_reached or message.replicas == self._size(asked)
+                for entry in self._open(ResizeAsked):
+                    entry.is_reached = entry.is_reached or message.replicas == self._size(entry)
 
-    def _open(self, kind: type[PauseAsked | ResizeAsked]) -> list[Asked]:
+    def _open(self, kind: type[PauseAsked | ResizeAsked]) -> list[TrackedRequest]:
         return [
-            asked for asked in self._asked.values() if isinstance(asked.request, kind) and not asked.is_acknowledged
+            entry for entry in self._requests.values() if isinstance(entry.request, kind) and not entry.is_acknowledged
         ]
 
-    def _size(self, asked: Asked) -> int | None:
-        return min(asked.request.replicas, self._max_replicas) if isinstance(asked.request, ResizeAsked) else None
+    def _size(self, entry: TrackedRequest) -> int | None:
+        return min(entry.request.replicas, self._max_replicas) if isinstance(entry.request, ResizeAsked) else None
 
     # ── the driver's decisions ────────────────────────────────────────────────────────────────────────────────────
 
-    def on_heard(self, message: Message) -> None:
+    def on_received(self, message: Message) -> None:
         """Checks a message after the driver has decided on it."""
         if isinstance(message, ResizeAsked) and self.end is None:
-            at = self._asked[message.request_id].at
-            forgotten = [asked for asked in self._open(ResizeAsked) if asked.at < at]
+            at = self._requests[message.request_id].at
+            forgotten = [entry for entry in self._open(ResizeAsked) if entry.at < at]
             demand(not forgotten, f"superseded by {message} and not acknowledged: {forgotten}")
-        self._has_heard_trainer |= isinstance(message, TrainerReady)
+        self._has_trainer |= isinstance(message, TrainerReady)
         if isinstance(message, StepReported):
-            self._heard_steps.add(message.step)
+            self._received_steps.add(message.step)
         is_result = self._plan.only_evaluates and isinstance(message, EvaluationReported)
-        is_work = isinstance(message, StepReported) or (is_result and self._has_heard_trainer)
+        is_work = isinstance(message, StepReported) or (is_result and self._has_trainer)
         if self.end is None:
             demand(self._is_ready or not is_work, f"{type(message).__name__} is recorded before the pipeline is ready")
 
@@ -122,8 +122,8 @@ class DriverOracle:
             case EnterPhase():
                 self._on_phase(effect)
             case AnnounceSize():
-                reached = [asked for asked in self._open(ResizeAsked) if asked.is_reached and not asked.is_overtaken]
-                demand([self._size(asked) for asked in reached] == [effect.replicas], f"{effect}, asked {self._asked}")
+                reached = [entry for entry in self._open(ResizeAsked) if entry.is_reached and not entry.is_overtaken]
+                demand([self._size(entry) for entry in reached] == [effect.replicas], f"{effect}, of {self._requests}")
                 self.sizes.append(effect.replicas)
             case Acknowledge():
                 self._on_acknowledged(effect)
@@ -133,8 +133,8 @@ class DriverOracle:
 
     def _on_ready(self, effect: AnnounceReady) -> None:
         demand(not self._is_ready, "ready a second time")
-        demand(TrainerReady in self._said, "ready before the trainer has loaded")
-        works = StepReported in self._said or (self._plan.only_evaluates and EvaluationReported in self._said)
+        demand(TrainerReady in self._sent, "ready before the trainer has loaded")
+        works = StepReported in self._sent or (self._plan.only_evaluates and EvaluationReported in self._sent)
         missing = set(range(self._num_awaited)) - self._loaded
         demand(works or not missing, f"ready, but the replicas {missing} hold no weights")
         demand(1 <= effect.num_replicas <= self._max_replicas, f"{effect} of {self._max_replicas}")
@@ -147,27 +147,27 @@ class DriverOracle:
         ground = {
             "evaluating": self._plan.only_evaluates,
             "training": not self._plan.only_evaluates,
-            "finalizing": not self._plan.only_evaluates and EvaluationStarted in self._said,
+            "finalizing": not self._plan.only_evaluates and EvaluationStarted in self._sent,
         }
         demand(ground[effect.phase], f"{effect} without a reason")
         self._phase = entered
 
     def _on_acknowledged(self, effect: Acknowledge) -> None:
-        asked = self._asked.get(effect.request_id)
-        demand(asked is not None and not asked.is_acknowledged, f"{effect}, asked {self._asked}")
-        assert asked is not None
-        asked.is_acknowledged = True
-        if isinstance(asked.request, ResizeAsked):
-            demand(asked.is_reached or asked.is_overtaken, f"{effect}, but the request is not fulfilled")
+        entry = self._requests.get(effect.request_id)
+        demand(entry is not None and not entry.is_acknowledged, f"{effect}, requests {self._requests}")
+        assert entry is not None
+        entry.is_acknowledged = True
+        if isinstance(entry.request, ResizeAsked):
+            demand(entry.is_reached or entry.is_overtaken, f"{effect}, but the request is not fulfilled")
 
     def _on_end(self, effect: EndRun, now: float) -> None:
         demand(effect.outcome != "failed", f"the run failed: {effect.message}")
         self.end, self.ended_at = effect, now
-        unrecorded = set(range(self._start_step + 1, self._oracle.trained_steps + 1)) - self._heard_steps
+        unrecorded = set(range(self._start_step + 1, self._oracle.trained_steps + 1)) - self._received_steps
         demand(self._plan.only_evaluates or not unrecorded, f"{effect.outcome} without a record of steps {unrecorded}")
-        pauses = [asked for asked in self._asked.values() if isinstance(asked.request, PauseAsked)]
+        pauses = [entry for entry in self._requests.values() if isinstance(entry.request, PauseAsked)]
         is_paused = effect.outcome == "paused"
-        demand(all(asked.is_acknowledged == is_paused for asked in pauses), f"{effect.outcome} with {pauses}")
+        demand(all(entry.is_acknowledged == is_paused for entry in pauses), f"{effect.outcome} with {pauses}")
         if is_paused:
             demand(bool(pauses), "paused without a request")
             self._oracle.on_paused()
@@ -179,8 +179,8 @@ class DriverOracle:
 
     def _check_in_time(self, now: float) -> None:
         in_time_s = self._in_time_s
-        if EvaluationStarted in self._said:  # the run continues to its end, and a sample may hang twice
+        if EvaluationStarted in self._sent:  # the run continues to its end, and a sample may hang twice
             in_time_s += self._plan.given_up_within_s
-        for asked in (*self._open(PauseAsked), *self._open(ResizeAsked)):
-            waited_s = now - max(asked.at, self.disturbed_until)
-            demand(waited_s <= in_time_s, f"{asked.request} is not fulfilled after {waited_s:.0f} s")
+        for entry in (*self._open(PauseAsked), *self._open(ResizeAsked)):
+            waited_s = now - max(entry.at, self.disturbed_until)
+            demand(waited_s <= in_time_s, f"{entry.request} is not fulfilled after {waited_s:.0f} s")

@@ -126,7 +126,7 @@ class RelayBody:
         is_torn = content != chunk.content
         if not is_torn and content == (buffer.expected or {chunk.index: content})[chunk.index]:
             buffer.chunks[chunk.index] = content
-        self._tell(buffer, chunk.buffer_id, chunk.index, content, is_torn=is_torn)
+        self._report_chunk(buffer, chunk.buffer_id, chunk.index, content, is_torn=is_torn)
 
     def _open(self, buffer: WeightBuffer) -> None:
         buffer.is_open = True
@@ -152,12 +152,12 @@ class RelayBody:
                 self._later(0.0, FetchFailed(arrival=effect.arrival, reason="a chunk arrived torn"))
             else:
                 buffer.chunks[index] = sent[index]
-                self._tell(buffer, buffer_id, index, sent[index])
+                self._report_chunk(buffer, buffer_id, index, sent[index])
                 self._work("fetch", FETCH_S / len(sent), partial(take, index + 1))
 
         self._work("fetch", FETCH_S / len(sent), partial(take, 0))
 
-    def _tell(
+    def _report_chunk(
         self, buffer: WeightBuffer, buffer_id: BufferId, index: int, content: str, *, is_torn: bool = False
     ) -> None:
         arrival = buffer.arrival
@@ -183,8 +183,8 @@ class RelayBody:
             self._buffers[whole] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
         chunks = self._buffers[whole].chunks
         identity = "+".join(chunks[index] for index in sorted(chunks))
-        made = BufferHashed(arrival=effect.arrival, identity=identity)
-        self._work("assemble", ASSEMBLE_S, lambda: self._later(0.0, made))
+        hashed = BufferHashed(arrival=effect.arrival, identity=identity)
+        self._work("assemble", ASSEMBLE_S, lambda: self._later(0.0, hashed))
 
     def _make_delta(self, effect: MakeDelta) -> None:
         base, result = self._manifests[effect.base], self._manifests[effect.weights]
@@ -199,8 +199,8 @@ class RelayBody:
             chunk_hashes=(chunk,),
         )
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
-        made = DeltaMade(weights=effect.weights, delta=delta)
-        self._work("delta", DELTA_S, lambda: self._later(0.0, made))
+        message = DeltaMade(weights=effect.weights, delta=delta)
+        self._work("delta", DELTA_S, lambda: self._later(0.0, message))
 
     def _seal(self, weights: WeightsId) -> None:
         if BufferId(weights=weights) in self._buffers:

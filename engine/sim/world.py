@@ -153,7 +153,7 @@ class World:
             self.driven.on_decided(effect, self.kernel.now)
 
     def _report(self, message: Message) -> None:
-        self.driven.on_said(message)
+        self.driven.on_sent(message)
         match message:
             case AnswersCounted():
                 self.oracle.on_counted(message)
@@ -168,10 +168,10 @@ class World:
         number = f"{blow.kind} {self.kernel.now}"
         match blow.kind:
             case "resize":
-                self._ask(ResizeAsked(request_id=number, replicas=blow.which))
+                self._send_request(ResizeAsked(request_id=number, replicas=blow.which))
                 return
             case "pause":
-                self._ask(PauseAsked(request_id=number))
+                self._send_request(PauseAsked(request_id=number))
                 return
             case "host goes" | "host comes":
                 self._cluster.change_hosts(blow)
@@ -203,9 +203,9 @@ class World:
                     watched_by = DRIVER if part.kind == "environment" else MANAGER
                     self.kernel.after(NOTICE_S, partial(self._deliver, watched_by, lost))
 
-    def _ask(self, request: PauseAsked | ResizeAsked) -> None:
+    def _send_request(self, request: PauseAsked | ResizeAsked) -> None:
         """Delivers the request twice, as an unacknowledged request comes with every heartbeat."""
-        self.driven.on_asked(request, self.kernel.now)
+        self.driven.on_request(request, self.kernel.now)
         for _ in range(2):
             self._deliver(DRIVER, request)
 

@@ -81,8 +81,8 @@ class _Data:
         self._held: list[list[GroupTask]] = [[] for _ in range(num)]
         self._serials = [0] * num
         for replica in range(num):
-            self._hear(self._sync(replica, ended=()))
-            self._hear(self._sync(replica, ended=()))
+            self._handle(self._sync(replica, ended=()))
+            self._handle(self._sync(replica, ended=()))
 
     def messages(self, num: int) -> list[float]:
         """Messages spread over the replicas; none ends more than it holds, and data has groups left to grant."""
@@ -92,10 +92,10 @@ class _Data:
     def batches(self) -> list[float]:
         for replica in range(self._num):
             self._ends_one(replica)
-        return [self._hear(BatchWanted(step=2, epoch=0, checkpointed=1))]
+        return [self._handle(BatchWanted(step=2, epoch=0, checkpointed=1))]
 
     def _ends_one(self, replica: int) -> float:
-        return self._hear(self._sync(replica, ended=self._held[replica][:1]))
+        return self._handle(self._sync(replica, ended=self._held[replica][:1]))
 
     def _sync(self, replica: int, *, ended: Sequence[GroupTask]) -> ReplicaSynced:
         self._serials[replica] += 1
@@ -116,7 +116,7 @@ class _Data:
             ),
         )
 
-    def _hear(self, message: Message) -> float:
+    def _handle(self, message: Message) -> float:
         """The seconds of the decision; writes to disk take no time and do not count."""
         began = time.process_time()
         effects = self._brain.handle(message, 0.0)

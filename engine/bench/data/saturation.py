@@ -51,7 +51,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         f"longest: of data's thread, for one message or one turn of its log; {growing.memory_bytes / 1e6:,.0f} MB held "
         f"for {growing.tokens_held:,} tokens of progress",
     ]
-    return Report(bench="data", rows=rows, remarks=[*remarks, *(_told(profile) if profile else ())])
+    return Report(bench="data", rows=rows, remarks=[*remarks, *(_profile_lines(profile) if profile else ())])
 
 
 def _growing(arguments: argparse.Namespace, folder: Path) -> Traffic:
@@ -101,7 +101,7 @@ def _rows(name: str, traffic: Traffic) -> Iterator[Row]:
     }
 
 
-def _told(profile: cProfile.Profile) -> Iterator[str]:
+def _profile_lines(profile: cProfile.Profile) -> Iterator[str]:
     """The top functions; the replicas' share is included, under its module's name."""
     found = pstats.Stats(profile).get_stats_profile().func_profiles
     most = sorted(found.items(), key=lambda each: -each[1].tottime)[:SHOWN]

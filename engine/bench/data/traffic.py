@@ -77,7 +77,7 @@ class Replica:
                 raise AssertionError("no sample is stopped here")
             case ReportProgress():
                 known = [heard for heard in effect.heard if heard.key in self._samples]
-                return [ProgressReported(progress=tuple(map(self._told, known)))]
+                return [ProgressReported(progress=tuple(map(self._progress_of, known)))]
         return []
 
     def grow(self, num_tokens: int) -> tuple[Message | None, int]:
@@ -106,13 +106,13 @@ class Replica:
             age = (key.group.ordinal * 97 + key.sample * 31) % self._length
         self._samples[key] = Growing(key, at, age)
 
-    def _told(self, heard: HeardUpTo) -> SampleProgress:
-        each = self._samples[heard.key]
+    def _progress_of(self, request: HeardUpTo) -> SampleProgress:
+        each = self._samples[request.key]
         book, part = self._book, slice(each.at, each.at + each.num_tokens)
         partial_turn = SequenceProgress(
             token_ids=book.id_list[part], logprobs=book.logprob_list[part], versions=(0,) * each.num_tokens
         )
-        return told(self._conversation(each.key), partial_turn, lambda version: WEIGHTS, heard=heard)
+        return told(self._conversation(each.key), partial_turn, lambda version: WEIGHTS, heard=request)
 
     def _conversation(self, key: SampleKey) -> Conversation:
         prompt = Prompt(
@@ -186,10 +186,10 @@ class Traffic:
         return max(0, after - before)
 
     def begin(self) -> None:
-        self._tell_data(BatchWanted(step=1))
+        self._send_to_data(BatchWanted(step=1))
         manifest = WeightManifest(weights=WEIGHTS, num_bytes=0, chunk_bytes=1, identity="", chunk_hashes=(), tensors=())
         for replica in self._replicas:
-            self._tell(replica, WeightsServed(manifest=manifest, payload=None))
+            self._send_to_replica(replica, WeightsServed(manifest=manifest, payload=None))
         for _ in range(3):  # the evaluation before training, then every replica's first group
             self.round(1)
 
@@ -201,9 +201,9 @@ class Traffic:
             self.tokens += grown
             if ended is not None:
                 self.num_ended += len(ended.trajectories)  # type: ignore[union-attr]
-                self._tell(replica, ended)
-            self._tell(replica, Tick())
-        self._tell_data(Tick())
+                self._send_to_replica(replica, ended)
+            self._send_to_replica(replica, Tick())
+        self._send_to_data(Tick())
 
     def close(self) -> None:
         self._timed("logged", self._journal.close)
@@ -211,16 +211,16 @@ class Traffic:
 
     # ── receivers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, replica: Replica, message: Message) -> None:
+    def _send_to_replica(self, replica: Replica, message: Message) -> None:
         waiting = deque([message])
         while waiting:
             for effect in replica.brain.handle(waiting.popleft(), self._now):
                 if not isinstance(effect, Send):
                     waiting.extend(replica.perform(effect))
                 elif effect.to == DATA:
-                    self._tell_data(effect.message)
+                    self._send_to_data(effect.message)
 
-    def _tell_data(self, message: Message) -> None:
+    def _send_to_data(self, message: Message) -> None:
         carried = _packed(message)
         self.bytes_received += len(carried)
         heard: Message = self._timed("received", partial(_opened, carried))
@@ -228,7 +228,7 @@ class Traffic:
         while self._body.is_busy:
             for kept in self._timed("logged", self._body.work):
                 self._decide(kept)
-            self._timed_beside()
+            self._time_snapshot()
             self._written.look()
 
     def _decide(self, message: Message) -> None:
@@ -240,12 +240,12 @@ class Traffic:
             if effect.to == TRAINER:
                 self._train(effect.message)
             elif effect.to.kind == "rollout":
-                self._tell(self._replicas[effect.to.number], _opened(carried))
+                self._send_to_replica(self._replicas[effect.to.number], _opened(carried))
 
     def _train(self, message: Message) -> None:
         assert isinstance(message, BatchReady)
         kept = message.step // self._plan.checkpoint_every * self._plan.checkpoint_every
-        self._tell_data(BatchWanted(step=message.step + 1, checkpointed=kept))
+        self._send_to_data(BatchWanted(step=message.step + 1, checkpointed=kept))
 
     def _timed(self, part: str, work: Callable[[], Made]) -> Made:
         started, began = time.thread_time(), time.perf_counter()
@@ -254,7 +254,7 @@ class Traffic:
         self.longest_s = max(self.longest_s, time.perf_counter() - began)
         return made
 
-    def _timed_beside(self) -> None:
+    def _time_snapshot(self) -> None:
         """The CPU time of a snapshot that was begun, by waiting for it: data itself does not."""
         before, of_this_thread = time.process_time(), time.thread_time()
         self._journal.finish_snapshot()

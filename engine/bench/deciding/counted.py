@@ -72,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             f"{machine.model.kv_bytes:,.0f} bytes a token; {REPLICAS} replicas of {arguments.rows} rows, "
             f"{batch} answers a step, of median {arguments.median} and at most {arguments.longest} tokens; "
             "one thread, its own seconds",
-            "own constants: " + ", ".join(_told(own)),
+            "own constants: " + ", ".join(_describe(own)),
             f"a version every {base.train_every_s:.2f} s",
         ],
     )
@@ -84,16 +84,16 @@ GROUP: Final = 4
 def _base(machine: Machine, own: OwnConstants, arguments: argparse.Namespace) -> Setup:
     """The set-up before its schedule is filled in."""
     lengths = Lengths(median=arguments.median, sigma=SIGMA.value, prompt=arguments.prompt, longest=arguments.longest)
-    found, samples = fit(own.observations, DEVICES["CPU"]), arguments.prompts * GROUP
+    device_fit, samples = fit(own.observations, DEVICES["CPU"]), arguments.prompts * GROUP
     setup = Setup(
-        device=_device(machine, versions=1, book=found.book),
+        device=_device(machine, versions=1, book=device_fit.book),
         model=machine.model,
         schedule=CONTESTANTS["sync_split"].schedule,
         train_devices=1,
         rollout_devices=REPLICAS,
         tp=1,
         lengths=lengths,
-        book=found.book,
+        book=device_fit.book,
         steps=arguments.steps,
         warm_steps=arguments.warm_up,
         groups_per_step=arguments.prompts,
@@ -157,12 +157,12 @@ def _row(name: str, setup: Setup, machine: Machine, own: OwnConstants) -> Row:
         "priced": rounded(sum(terms.values())),
         "priced_over": rounded(sum(terms.values()) / took_s),
         **{f"{term}_s": rounded(seconds) for term, seconds in terms.items()},
-        **_beside("tokens_per_s", real.tokens_per_s, simulated.tokens_per_s),
-        **_beside("staleness", real.staleness_mean, simulated.staleness_mean),
+        **_compare("tokens_per_s", real.tokens_per_s, simulated.tokens_per_s),
+        **_compare("staleness", real.staleness_mean, simulated.staleness_mean),
     }
 
 
-def _beside(name: str, real: float, simulated: float) -> dict[str, Value]:
+def _compare(name: str, real: float, simulated: float) -> dict[str, Value]:
     ratio = rounded(simulated / real) if real else None
     return {name: rounded(real), f"{name}_simulated": rounded(simulated), f"{name}_over": ratio}
 
@@ -178,7 +178,7 @@ def _first_token_s(published_at: Mapping[WeightsId, float], bodies: Sequence[Eng
     return fmean(lags) if lags else 0.0
 
 
-def _told(own: OwnConstants) -> Iterator[str]:
+def _describe(own: OwnConstants) -> Iterator[str]:
     for rows, seconds in zip(own.rows, own.step_s, strict=True):
         yield f"a step of {rows} rows {1e3 * seconds:.1f} ms"
     yield f"a token of context {1e6 * own.context_token_s:.2f} us"

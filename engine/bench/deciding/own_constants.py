@@ -109,14 +109,14 @@ def _steps(engine: CountingEngine, *, num_rows: int, prompt: int, seen: Observat
 
 def _reading_s(engine: CountingEngine, prompt: int, seen: Observations) -> float:
     """The prefill time of one prompt: its first step prefills and decodes a token, its second only decodes."""
-    found = []
+    seconds = []
     for _ in range(NUM_INSTALLS):
         names = _submitted(engine, 1, prompt=prompt)
         with_reading, alone = _own_seconds(engine.step), _own_seconds(engine.step)
         engine.abort(names)
-        found.append(with_reading - alone)
+        seconds.append(with_reading - alone)
         seen.decoded.append(Decoded(seconds=with_reading, num_steps=1, num_tokens=1, num_prefilled=prompt - 1))
-    return statistics.median(found)
+    return statistics.median(seconds)
 
 
 def _install_s(engine: CountingEngine, machine: Machine, seen: Observations) -> float:

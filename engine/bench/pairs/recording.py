@@ -77,7 +77,7 @@ def turn_overhead(run: KeptRun) -> Overhead:
     beyond = [
         said.seconds - wait_s(environment, each.key, turn)
         for each in ended(run.recordings)
-        for turn, said in enumerate(said for said in _said(each) if not said.is_own)
+        for turn, said in enumerate(said for said in _utterances_of(each) if not said.is_own)
         if said.seconds is not None
     ]
     if not beyond:
@@ -98,14 +98,14 @@ def wait_s(environment: ToolSums, key: SampleKey, turn: int) -> float:
     )
 
 
-def _said(trajectory: Trajectory) -> tuple[Utterance, ...]:
+def _utterances_of(trajectory: Trajectory) -> tuple[Utterance, ...]:
     assert trajectory.content is not None
     return trajectory.content.utterances
 
 
 def _work(trajectory: Trajectory) -> Work:
     assert trajectory.content is not None
-    said = trajectory.content.utterances
-    own = tuple(max(1, each.num_tokens) for each in said if each.is_own) or (max(1, trajectory.num_tokens),)
-    answers = tuple(Call(each.seconds or 0.0, each.num_tokens) for each in said if not each.is_own)
+    utterances = trajectory.content.utterances
+    own = tuple(max(1, each.num_tokens) for each in utterances if each.is_own) or (max(1, trajectory.num_tokens),)
+    answers = tuple(Call(each.seconds or 0.0, each.num_tokens) for each in utterances if not each.is_own)
     return Work(prompt=len(trajectory.content.prompt_ids), turns=own, calls=answers[: len(own) - 1])

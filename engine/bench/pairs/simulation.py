@@ -38,19 +38,19 @@ def measured(run: KeptRun) -> Figures:
     if len(steps) < run.spec.training.steps:
         raise ValueError(f"{run.folder}: {len(steps)} of {run.spec.training.steps} steps were trained")
     counted = steps[run.warm_up : run.warm_up + run.num_steps]
-    told = [step.metrics for _, step in counted]
+    metrics = [step.metrics for _, step in counted]
     seconds = _between(steps[run.warm_up - 1][0], counted[-1][0])
     return Figures(
         trajectories_per_s=run.num_steps * run.trajectories_per_step / seconds,
-        staleness_mean=sum(each["staleness/mean"] for each in told) / len(told),
-        trainer_waits=sum(each["trainer/wait_fraction"] * each["trainer/step_s"] for each in told)
-        / sum(each["trainer/step_s"] for each in told),
+        staleness_mean=sum(each["staleness/mean"] for each in metrics) / len(metrics),
+        trainer_waits=sum(each["trainer/wait_fraction"] * each["trainer/step_s"] for each in metrics)
+        / sum(each["trainer/step_s"] for each in metrics),
     )
 
 
-def simulated(run: KeptRun, trace: Trace, found: DeviceFit) -> Figures:
+def simulated(run: KeptRun, trace: Trace, device_fit: DeviceFit) -> Figures:
     longest = max(each.num_tokens for each in trace.tokens.samples.values())
-    outcome = Fleet(setup_of(run, trace, found, longest=longest)).run()
+    outcome = Fleet(setup_of(run, trace, device_fit, longest=longest)).run()
     return Figures(
         trajectories_per_s=run.trajectories_per_step / outcome.step_s,
         staleness_mean=outcome.staleness_mean,
@@ -58,14 +58,14 @@ def simulated(run: KeptRun, trace: Trace, found: DeviceFit) -> Figures:
     )
 
 
-def setup_of(run: KeptRun, drawn: Drawing, found: DeviceFit, *, longest: int) -> Setup:
+def setup_of(run: KeptRun, drawn: Drawing, device_fit: DeviceFit, *, longest: int) -> Setup:
     """`longest`: tokens of a sample."""
     spec, plan = run.spec, Plan.from_spec(run.spec)
     device = replace(DEVICES[DEVICE], per_host=spec.rollout.replicas)  # one host
     updates = spec.training.mini_batches * spec.training.passes
     setup = Setup(
         device=device,
-        model=found.model,
+        model=device_fit.model,
         schedule=plan.schedule,
         train_devices=1,
         rollout_devices=spec.rollout.replicas,
@@ -73,7 +73,7 @@ def setup_of(run: KeptRun, drawn: Drawing, found: DeviceFit, *, longest: int) ->
         slots=Slots(num=plan.weight_slots),
         lengths=Lengths(longest=longest),
         drawn=drawn,
-        book=found.book,
+        book=device_fit.book,
         seed=spec.training.seed,
         steps=run.num_steps,
         warm_steps=run.warm_up,

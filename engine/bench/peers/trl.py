@@ -21,8 +21,8 @@ def run_trl(task: str, *, steps: int, warm_up: int, threads: int, at_once: bool 
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"TRL failed:\n{done.stderr[-2_000:]}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    return Measured(samples_per_s=told["samples_per_s"], of_step=StepMs(**told["of_step"]))
+    result = json.loads(done.stdout.splitlines()[-1])
+    return Measured(samples_per_s=result["samples_per_s"], of_step=StepMs(**result["of_step"]))
 
 
 def _train(name: str, steps: int, warm_up: int, *, at_once: bool) -> Measured:
@@ -37,7 +37,7 @@ def _train(name: str, steps: int, warm_up: int, *, at_once: bool) -> Measured:
 
     task = TASKS[name]
     environment: Any = make_environment(EnvironmentSpec.model_validate(task.environment), seed=0, data_folder=None)
-    asked = [environment.prompt("train", ordinal) for ordinal in range((steps + warm_up) * PROMPTS)]
+    prompts = [environment.prompt("train", ordinal) for ordinal in range((steps + warm_up) * PROMPTS)]
     clock = StepClock()
 
     class Watch(TrainerCallback):
@@ -57,9 +57,9 @@ def _train(name: str, steps: int, warm_up: int, *, at_once: bool) -> Measured:
         trainer = Clocked(
             model=AutoModelForCausalLM.from_pretrained(DEMO_FOLDER),
             args=GRPOConfig(**_settings(task, folder, steps + warm_up)),
-            train_dataset=Dataset.from_list([_row(task, prompt, at_once=at_once) for prompt in asked]),
+            train_dataset=Dataset.from_list([_row(task, prompt, at_once=at_once) for prompt in prompts]),
             callbacks=[Watch()],
-            **_wiring(task, environment, asked, at_once=at_once),
+            **_wiring(task, environment, prompts, at_once=at_once),
         )
         trainer.train()
     return clock.measured(steps=steps, warm_up=warm_up)
@@ -96,7 +96,7 @@ def _row(task: Task, prompt: Any, *, at_once: bool) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": prompt.text}] if is_chat else prompt.text, "ordinal": prompt.ordinal}
 
 
-def _wiring(task: Task, environment: Any, asked: Sequence[Any], *, at_once: bool) -> dict[str, Any]:
+def _wiring(task: Task, environment: Any, prompts: Sequence[Any], *, at_once: bool) -> dict[str, Any]:
     """The tokenizer, the rewards, and the way of the turns."""
     from engine.bench.peers import trl_tools
     from engine.environments.port import Turn, Verdict
@@ -112,7 +112,7 @@ def _wiring(task: Task, environment: Any, asked: Sequence[Any], *, at_once: bool
 
         def reward(ordinal: list[int], completion_ids: list[list[int]], **_: object) -> list[float | None]:
             said = zip(ordinal, completion_ids, strict=True)
-            verdicts = [environment.respond(asked[at], [Turn(text=own.decode(ids))]) for at, ids in said]
+            verdicts = [environment.respond(prompts[at], [Turn(text=own.decode(ids))]) for at, ids in said]
             return [verdict.reward if isinstance(verdict, Verdict) else 0.0 for verdict in verdicts]
 
         return {"reward_funcs": reward, "processing_class": tokenizer}

@@ -68,13 +68,13 @@ def of_sample(environment: ToolSums, ordinal: int, number: int) -> Prompt:
     return replace(prompt, facts={**prompt.facts, "sample": number % GROUP})
 
 
-def rewards_of(environment: ToolSums, ordinals: Sequence[int], said: Sequence[Sequence[str]]) -> list[float]:
+def rewards_of(environment: ToolSums, ordinals: Sequence[int], answers: Sequence[Sequence[str]]) -> list[float]:
     """The rewards; 0 for an answer cut off before its last turn."""
     verdicts = [
         environment.respond(environment.prompt("train", ordinal), [Turn(text=text) for text in texts])
         if len(texts) == environment.num_turns
         else None
-        for ordinal, texts in zip(ordinals, said, strict=True)
+        for ordinal, texts in zip(ordinals, answers, strict=True)
     ]
     return [verdict.reward if isinstance(verdict, Verdict) else 0.0 for verdict in verdicts]
 
@@ -117,10 +117,10 @@ class TurnsAtOnce:
         assert prompt.text == text, f"{text!r} is not prompt {number // GROUP}"
         return prompt
 
-    def _observe(self, asked: Sequence[Prompt], turn: int, answers: list[list[int]], masks: list[list[int]]) -> None:
-        wait_s = max(self._environment.waits.seconds(prompt, turn - 1) for prompt in asked)
+    def _observe(self, prompts: Sequence[Prompt], turn: int, answers: list[list[int]], masks: list[list[int]]) -> None:
+        wait_s = max(self._environment.waits.seconds(prompt, turn - 1) for prompt in prompts)
         time.sleep(wait_s)
-        for prompt, answer, mask in zip(asked, answers, masks, strict=True):
+        for prompt, answer, mask in zip(prompts, answers, masks, strict=True):
             ids = self._tokenizer(text=self._environment.observation(prompt, turn).text)["input_ids"]
             answer += ids
             mask += [0] * len(ids)

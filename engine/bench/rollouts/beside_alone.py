@@ -76,7 +76,7 @@ def _rows_of(model: str, batches: list[int], python: str, arguments: argparse.Na
                     "prompt_tokens": prompt_tokens,
                 }
                 turns = _in_turns(asked, ours, alone, repeats=arguments.repeats)
-                yield from _told(turns, model, batch, draw, arguments.new_tokens, at_once=at_once)
+                yield from _rows_of(turns, model, batch, draw, arguments.new_tokens, at_once=at_once)
 
 
 def _write(folder: Path, model: str, *, positions: int) -> None:
@@ -88,18 +88,18 @@ def _write(folder: Path, model: str, *, positions: int) -> None:
         (folder / "config.json").write_text(json.dumps({**settings, "architectures": ["AnswersAtOnceForCausalLM"]}))
 
 
-def _in_turns(asked: dict[str, Any], ours: Ask, alone: Ask, *, repeats: int) -> dict[str, list[Sample]]:
+def _in_turns(request: dict[str, Any], ours: Ask, alone: Ask, *, repeats: int) -> dict[str, list[Sample]]:
     contestants: dict[str, Callable[[], Sample]] = {
-        OURS: partial(ours, asked),
-        ALONE: partial(alone, asked | {"logprobs": True}),
-        SILENT: partial(alone, asked | {"logprobs": False}),
+        OURS: partial(ours, request),
+        ALONE: partial(alone, request | {"logprobs": True}),
+        SILENT: partial(alone, request | {"logprobs": False}),
     }
     for run in contestants.values():
         run()
     return in_turns(contestants, repeats=repeats)
 
 
-def _told(
+def _rows_of(
     turns: dict[str, list[Sample]], model: str, batch: int, draw: str, num_steps: int, *, at_once: bool
 ) -> Iterator[Row]:
     median = {

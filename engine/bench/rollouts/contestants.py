@@ -35,10 +35,10 @@ def ours(folder: Path, max_batch: int) -> Run:
     SeededDraw.apply = lambda self, logits: clock.within("draw_s", lambda: apply(self, logits))  # type: ignore[method-assign]
     engine = Engine(folder, max_batch=max_batch, device="cpu")
 
-    def run(asked: dict[str, Any]) -> dict[str, Any]:
+    def run(request: dict[str, Any]) -> dict[str, Any]:
         wanted = [
-            replace(each, sampling=replace(each.sampling, temperature=asked["temperature"]))
-            for each in requests(asked["batch"], asked["new_tokens"], prompt_tokens=asked["prompt_tokens"])
+            replace(each, sampling=replace(each.sampling, temperature=request["temperature"]))
+            for each in requests(request["batch"], request["new_tokens"], prompt_tokens=request["prompt_tokens"])
         ]
 
         def decode() -> int:
@@ -71,19 +71,19 @@ def alone(folder: Path, max_batch: int) -> Run:
         kv_cache_memory_bytes=KV_BYTES,
     )
 
-    def run(asked: dict[str, Any]) -> dict[str, Any]:
-        wanted = requests(asked["batch"], asked["new_tokens"], prompt_tokens=asked["prompt_tokens"])
+    def run(request: dict[str, Any]) -> dict[str, Any]:
+        wanted = requests(request["batch"], request["new_tokens"], prompt_tokens=request["prompt_tokens"])
         prompts = [TokensPrompt(prompt_token_ids=list(each.prompt_ids)) for each in wanted]
         sampling = SamplingParams(
-            temperature=asked["temperature"],
-            max_tokens=asked["new_tokens"],
+            temperature=request["temperature"],
+            max_tokens=request["new_tokens"],
             ignore_eos=True,
             detokenize=False,
-            logprobs=0 if asked["logprobs"] else None,
+            logprobs=0 if request["logprobs"] else None,
         )
-        return timed(lambda: said(llm.generate(prompts, sampling, use_tqdm=False)))
+        return timed(lambda: count_tokens(llm.generate(prompts, sampling, use_tqdm=False)))
 
-    def said(outputs: Sequence[Any]) -> int:
+    def count_tokens(outputs: Sequence[Any]) -> int:
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
     return run

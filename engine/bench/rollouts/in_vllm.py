@@ -59,11 +59,11 @@ def answer_lines(answer: Ask) -> None:
     """The process's side. An exception becomes the answer, and the next line is served."""
     for line in sys.stdin:
         try:
-            told = answer(json.loads(line))
+            reply = answer(json.loads(line))
         except Exception as error:  # noqa: BLE001 - the caller receives it
             traceback.print_exc()
-            told = {"failed": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"}
-        sys.stdout.write(json.dumps(told) + "\n")
+            reply = {"failed": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"}
+        sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
 

@@ -98,8 +98,8 @@ def vllm_rows(bench: Bench, *, python: str | None = None) -> Iterator[Row]:
 def _rows_of(bench: Bench, python: str, folder: Path, name: str, way: str) -> Iterator[Row]:
     """The rows of one process. Failures are listed by name."""
     shape = ModelShape.of_config(bench.scale.configs[name])
-    told = {"folder": str(folder), "device": bench.device, "way": way, "max_batch": max(bench.scale.batches)}
-    with process_of(python, "engine.bench.rollouts.on_device_vllm", [json.dumps(told)]) as ask:
+    settings = {"folder": str(folder), "device": bench.device, "way": way, "max_batch": max(bench.scale.batches)}
+    with process_of(python, "engine.bench.rollouts.on_device_vllm", [json.dumps(settings)]) as ask:
         try:
             ask({"do": "start"})
         except RuntimeError as error:

@@ -34,22 +34,22 @@ Answer = dict[str, Any]
 class Ours:
     """Our engine, with the runner that it has by itself or with another."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told, self._own_s = told, 0.0
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._setup, self._own_s = setup, 0.0
         self._engine: Any = None
-        self._folder = Path(told["folder"])
-        if told["way"] in RUNNERS:
-            start.runner_on = lambda device: RUNNERS[told["way"]]
+        self._folder = Path(setup["folder"])
+        if setup["way"] in RUNNERS:
+            start.runner_on = lambda device: RUNNERS[setup["way"]]
 
-    def __call__(self, asked: dict[str, Any]) -> Answer:
-        match asked["do"]:
+    def __call__(self, order: dict[str, Any]) -> Answer:
+        match order["do"]:
             case "start":
                 self._engine = self._start()
                 return {}
             case "install":
-                return self._install(asked)
+                return self._install(order)
             case _:
-                return self._decode(asked)
+                return self._decode(order)
 
     def _start(self) -> Any:
         from engine.inference.vllm.engine import VllmRolloutEngine
@@ -68,10 +68,10 @@ class Ours:
                 finally:
                     bench._own_s -= time.perf_counter() - started
 
-        return Engine(self._folder, max_batch=self._told["max_batch"], device=self._told["device"])
+        return Engine(self._folder, max_batch=self._setup["max_batch"], device=self._setup["device"])
 
-    def _decode(self, asked: dict[str, Any]) -> Answer:
-        engine, wanted = self._engine, requests(asked)
+    def _decode(self, order: dict[str, Any]) -> Answer:
+        engine, wanted = self._engine, requests(order)
         num_tokens = sum(len(each.prompt_ids) + each.sampling.max_new_tokens for each in wanted)
         if num_tokens > engine.kv_tokens:
             raise ValueError(f"there is room for {engine.kv_tokens} tokens, and this takes {num_tokens}")
@@ -79,21 +79,21 @@ class Ours:
         engine.submit(wanted)
         seconds, own_ms, num_ended = [], [], 0
         try:
-            while engine.view().num_prefilled - before.num_prefilled < asked["batch"] * (asked["context"] - 1):
+            while engine.view().num_prefilled - before.num_prefilled < order["batch"] * (order["context"] - 1):
                 num_ended += len(engine.step())
-            for _ in range(asked["repeats"]):
+            for _ in range(order["repeats"]):
                 self._own_s, started = 0.0, time.perf_counter()
-                for _ in range(asked["steps"]):
+                for _ in range(order["steps"]):
                     num_ended += len(engine.step())
                 seconds.append(time.perf_counter() - started)
-                own_ms.append(1e3 * (self._own_s + seconds[-1]) / asked["steps"])
+                own_ms.append(1e3 * (self._own_s + seconds[-1]) / order["steps"])
             num_said = engine.view().num_decoded - before.num_decoded
         finally:
             engine.abort([each.sequence_id for each in wanted])
         assert not num_ended, "a row ended before it was measured"
-        return {"seconds": seconds, "own_ms": own_ms, "context": asked["context"] + num_said / asked["batch"]}
+        return {"seconds": seconds, "own_ms": own_ms, "context": order["context"] + num_said / order["batch"]}
 
-    def _install(self, asked: dict[str, Any]) -> Answer:
+    def _install(self, order: dict[str, Any]) -> Answer:
         """Of what the folder has, from this host's memory."""
         from safetensors.torch import load_file
 
@@ -103,7 +103,7 @@ class Ours:
 
         tensors = {name: value for file in weight_files(self._folder) for name, value in load_file(file).items()}
         weights, seconds = pack_weights(tensors, weights=WeightsId(0, 0)), []
-        for _ in range(1 + asked["repeats"]):
+        for _ in range(1 + order["repeats"]):
             started = time.perf_counter()
             self._engine.install(weights)
             seconds.append(time.perf_counter() - started)
@@ -113,44 +113,44 @@ class Ours:
 class Asynchronous:
     """vLLM's engine with its core in a process of its own, with our draw; every row is a stream."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told, self._loop = told, asyncio.new_event_loop()
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._setup, self._loop = setup, asyncio.new_event_loop()
         self._engine: Any = None
-        self._said: dict[str, int] = {}
+        self._num_by_row: dict[str, int] = {}
         self._is_reached: Callable[[], bool] = bool
         self._reached = asyncio.Event()
 
-    def __call__(self, asked: dict[str, Any]) -> Answer:
-        return self._loop.run_until_complete(self._start() if asked["do"] == "start" else self._decode(asked))
+    def __call__(self, order: dict[str, Any]) -> Answer:
+        return self._loop.run_until_complete(self._start() if order["do"] == "start" else self._decode(order))
 
-    async def _decode(self, asked: dict[str, Any]) -> Answer:
-        wanted, seconds = requests(asked), []
-        self._said = dict.fromkeys((each.sequence_id for each in wanted), 0)
+    async def _decode(self, order: dict[str, Any]) -> Answer:
+        wanted, seconds = requests(order), []
+        self._num_by_row = dict.fromkeys((each.sequence_id for each in wanted), 0)
         rows = [asyncio.ensure_future(self._follow(each)) for each in wanted]
         try:
-            await self._until(lambda: all(self._said.values()), rows)
-            for _ in range(asked["repeats"]):
-                started, goal = time.perf_counter(), self._num_said + asked["batch"] * asked["steps"]
-                await self._until(partial(self._has_said, goal), rows)
+            await self._until(lambda: all(self._num_by_row.values()), rows)
+            for _ in range(order["repeats"]):
+                started, goal = time.perf_counter(), self._num_tokens + order["batch"] * order["steps"]
+                await self._until(partial(self._has_decoded, goal), rows)
                 seconds.append(time.perf_counter() - started)
         finally:
             for row in rows:
                 row.cancel()
             await asyncio.gather(*rows, return_exceptions=True)
-        return {"seconds": seconds, "own_ms": [], "context": asked["context"] + self._num_said / asked["batch"]}
+        return {"seconds": seconds, "own_ms": [], "context": order["context"] + self._num_tokens / order["batch"]}
 
-    def _has_said(self, num_tokens: int) -> bool:
-        return self._num_said >= num_tokens
+    def _has_decoded(self, num_tokens: int) -> bool:
+        return self._num_tokens >= num_tokens
 
     @property
-    def _num_said(self) -> int:
-        return sum(self._said.values())
+    def _num_tokens(self) -> int:
+        return sum(self._num_by_row.values())
 
     async def _start(self) -> Answer:
         arguments = start.engine_arguments(
-            Path(self._told["folder"]),
-            max_batch=self._told["max_batch"],
-            device=self._told["device"],
+            Path(self._setup["folder"]),
+            max_batch=self._setup["max_batch"],
+            device=self._setup["device"],
             kv_tokens=0,
             num_devices=1,
         )
@@ -179,7 +179,7 @@ class Asynchronous:
         )
         prompt = {"prompt_token_ids": list(wanted.prompt_ids)}
         async for output in self._engine.generate(prompt, params, wanted.sequence_id):
-            self._said[wanted.sequence_id] += len(output.outputs[0].token_ids)
+            self._num_by_row[wanted.sequence_id] += len(output.outputs[0].token_ids)
             if self._is_reached():
                 self._reached.set()
         raise AssertionError("a row ended before it was measured")
@@ -195,11 +195,11 @@ class Asynchronous:
             done.pop().result()
 
 
-def requests(asked: dict[str, Any]) -> list[SequenceRequest]:
+def requests(order: dict[str, Any]) -> list[SequenceRequest]:
     """Requests with enough tokens for the prefill of the others and the measurement."""
-    batch, context = asked["batch"], asked["context"]
+    batch, context = order["batch"], order["context"]
     num_reading = -(-batch * context // MAX_READ_IN)
-    new_tokens = num_reading + asked["steps"] * asked["repeats"] + batch + 8
+    new_tokens = num_reading + order["steps"] * order["repeats"] + batch + 8
     generator = torch.Generator().manual_seed(next(_NEXT_PROMPTS))
     return [
         SequenceRequest(

@@ -107,9 +107,9 @@ def _engine(bench: Bench, config: Any, max_batch: int, context: int) -> TorchRol
     room = _room(bench, max_batch, context)
     with tempfile.TemporaryDirectory() as folder:
         # Nothing is an end, and positions go as far as the rows.
-        told = {**config, "eos_token_id": [], "hidden_act": "silu"}
-        told["max_position_embeddings"] = max(config["max_position_embeddings"], room // max_batch)
-        (Path(folder) / "config.json").write_text(json.dumps(told))
+        settings = {**config, "eos_token_id": [], "hidden_act": "silu"}
+        settings["max_position_embeddings"] = max(config["max_position_embeddings"], room // max_batch)
+        (Path(folder) / "config.json").write_text(json.dumps(settings))
         engine = TorchRolloutEngine(
             Path(folder),
             max_batch=max_batch,

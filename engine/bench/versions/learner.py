@@ -123,9 +123,9 @@ class Learner:
         return write(self._engine, wanted, trained=trained, versions=versions)
 
     def _judged(self, prompt: Prompt, answer: Written) -> float:
-        said = self._environment.respond(prompt, [self._wording.heard(answer.token_ids).turn])
-        assert isinstance(said, Verdict), "one turn is answered by a verdict"
-        return said.reward
+        verdict = self._environment.respond(prompt, [self._wording.heard(answer.token_ids).turn])
+        assert isinstance(verdict, Verdict), "one turn is answered by a verdict"
+        return verdict.reward
 
     def _held_out(self) -> float:
         num, newest = self._spec.evaluation.prompts, self._versions[-1].version
@@ -136,10 +136,10 @@ class Learner:
         return sum(rewards) / num
 
 
-def _trained(group: int, asked: Wanted, answer: Written, reward: float) -> TrainingTrajectory:
+def _trained(group: int, wanted: Wanted, answer: Written, reward: float) -> TrainingTrajectory:
     return TrainingTrajectory(
         group=group,
-        prompt_ids=asked.prompt_ids,
+        prompt_ids=wanted.prompt_ids,
         response_ids=answer.token_ids,
         behaviour_logprobs=answer.logprobs,
         reward=reward,

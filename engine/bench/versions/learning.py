@@ -86,18 +86,18 @@ def _all(
     cases: Sequence[Case], traces: dict[tuple[str, int | None], Trace], arguments: argparse.Namespace
 ) -> dict[Case, list[Learned]]:
     """Seeds in turns, so that a slow minute slows all."""
-    asked = [(case, seed) for seed in arguments.seeds for case in cases]
-    words = [(_spec(case, seed, arguments), traces[case.schedule, case.bound]) for case, seed in asked]
-    found: dict[Case, list[Learned]] = defaultdict(list)
+    runs = [(case, seed) for seed in arguments.seeds for case in cases]
+    words = [(_spec(case, seed, arguments), traces[case.schedule, case.bound]) for case, seed in runs]
+    results: dict[Case, list[Learned]] = defaultdict(list)
     with ProcessPoolExecutor(max(1, arguments.processes)) as pool:
-        for (case, _), learned in zip(asked, pool.map(_learned, words), strict=True):
-            found[case].append(learned)
-    return found
+        for (case, _), learned in zip(runs, pool.map(_learned, words), strict=True):
+            results[case].append(learned)
+    return results
 
 
-def _learned(asked: tuple[JobSpec, Trace]) -> Learned:
+def _learned(run: tuple[JobSpec, Trace]) -> Learned:
     torch.set_num_threads(1)
-    spec, trace = asked
+    spec, trace = run
     return Learner(spec, trace).learn(evaluate_every=max(1, spec.training.steps // 10))
 
 

@@ -59,8 +59,8 @@ class Check:
 def checked(grid: Sequence[Ran], *, processes: int) -> Iterator[Published]:
     checks = [check for check in (_kv_without_repack(grid), _dora_sync(), _verl_sync(), _verl_async()) if check.setups]
     with ProcessPoolExecutor(processes) as pool:
-        asked = [[pool.submit(_run, setup) for setup in check.setups] for check in checks]
-        for check, runs in zip(checks, asked, strict=True):
+        futures = [[pool.submit(_run, setup) for setup in check.setups] for check in checks]
+        for check, runs in zip(checks, futures, strict=True):
             outcomes = [run.result() for run in runs]
             yield from (figure.of(outcomes) for figure in check.figures)
 

@@ -29,11 +29,11 @@ PROGRAM: Final = ("sim", "pipeline", "policy")
 def fingerprint(extent: Extent) -> str:
     """A hash of everything that a cell's figures depend on."""
     of_a_cell = replace(extent, workloads=(), models=(), gpus=(), schedules=())
-    found = sha256(repr((of_a_cell, CONSTANTS, CONTESTANTS, DEVICES, MODELS)).encode())
+    digest = sha256(repr((of_a_cell, CONSTANTS, CONTESTANTS, DEVICES, MODELS)).encode())
     for package in PROGRAM:
         for path in sorted((ENGINE / package).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class Kept:

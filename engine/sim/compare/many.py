@@ -24,19 +24,19 @@ def run_on(
     *,
     processes: int,
     kept: Kept | None = None,
-    said: Callable[[Progress], None] = lambda progress: None,
+    on_cell: Callable[[Progress], None] = lambda progress: None,
 ) -> list[Ran]:
-    """`said` is called with each cell as it ends."""
+    """`on_cell` is called with each cell as it ends."""
     cells = list(extent.cells())
     known = {} if kept is None else kept.load()
     done = {cell: known[cell] for cell in cells if cell in known}
     for at, ran in enumerate(done.values(), start=1):
-        said(Progress(ran=ran, num_done=at, num_cells=len(cells), was_kept=True))
+        on_cell(Progress(ran=ran, num_done=at, num_cells=len(cells), was_kept=True))
     for ran in _run([cell for cell in cells if cell not in done], extent, processes):
         done[ran.cell] = ran
         if kept is not None:
             kept.add(ran)
-        said(Progress(ran=ran, num_done=len(done), num_cells=len(cells)))
+        on_cell(Progress(ran=ran, num_done=len(done), num_cells=len(cells)))
     return [done[cell] for cell in cells]
 
 
@@ -46,8 +46,8 @@ def _run(cells: list[Cell], extent: Extent, processes: int) -> Iterator[Ran]:
         yield from (run_cell(cell, extent) for cell in by_size)
         return
     with ProcessPoolExecutor(processes) as pool:
-        asked: list[Future[Ran]] = [pool.submit(run_cell, cell, extent) for cell in by_size]
+        futures: list[Future[Ran]] = [pool.submit(run_cell, cell, extent) for cell in by_size]
         try:
-            yield from (future.result() for future in as_completed(asked))
+            yield from (future.result() for future in as_completed(futures))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -55,21 +55,21 @@ def ratios(grid: Sequence[Ran], schedules: Iterable[str]) -> list[Ratio]:
     """The ratios of these schedules over every other one, in cells where both fit."""
     by_cell = {ran.cell: ran for ran in grid}
     wanted = set(schedules)
-    found = []
+    every_ratio = []
     for ran in grid:
         if ran.cell.schedule not in wanted:
             continue
         for other in dict.fromkeys(each.cell.schedule for each in grid):
             of_seeds = by_seed(ran, by_cell.get(beside(ran.cell, other)))
             if other != ran.cell.schedule and of_seeds:
-                found.append(_ratio(ran.cell, other, of_seeds))
-    return found
+                every_ratio.append(_ratio(ran.cell, other, of_seeds))
+    return every_ratio
 
 
-def standings(found: Iterable[Ratio]) -> dict[str, dict[str, dict[Standing, list[str]]]]:
+def standings(every_ratio: Iterable[Ratio]) -> dict[str, dict[str, dict[Standing, list[str]]]]:
     """For each pair of schedules: the cells in which the first is ahead, is behind, and those left open."""
     places: dict[str, dict[str, dict[Standing, list[str]]]] = {}
-    for ratio in found:
+    for ratio in every_ratio:
         over = places.setdefault(ratio.schedule, {}).setdefault(ratio.over, {"ahead": [], "open": [], "behind": []})
         over[ratio.standing].append(f"{ratio.workload} {ratio.model} {ratio.gpus}")
     return places

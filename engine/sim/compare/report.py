@@ -51,12 +51,12 @@ def report(grid: Sequence[Ran], extent: Extent, *, checked: Sequence[Published] 
     summary = {name: its for name, its in ahead.items() if name in ("paper", "laminar")}
     if best is not None:
         summary["best"] = ahead[best]
-    found = ratios(grid, named)
+    every_ratio = ratios(grid, named)
     return {
         "program": _program(grid, extent),
         "published": [each.told() for each in (*from_grid(grid), *checked, *from_targets())],
-        "ratios": [asdict(ratio) for ratio in found],
-        "standings": standings(found),
+        "ratios": [asdict(ratio) for ratio in every_ratio],
+        "standings": standings(every_ratio),
         "rows": [asdict(_row(ran, by_cell)) for ran in grid],
         "summary": summary,
     }
@@ -126,7 +126,7 @@ def _ahead(name: str, by_cell: dict[Cell, Ran]) -> dict[str, Any]:
 
 def _scaling(name: str, by_cell: dict[Cell, Ran]) -> dict[str, float]:
     """For each workload and model: tokens/s per device at the most devices, over those at the fewest."""
-    found = {}
+    scaling = {}
     for workload, model in dict.fromkeys((cell.workload, cell.model) for cell in by_cell):
         cells = [
             (cell.gpus, tokens_per_s(ran) / cell.gpus)
@@ -134,8 +134,8 @@ def _scaling(name: str, by_cell: dict[Cell, Ran]) -> dict[str, float]:
             if (cell.workload, cell.model, cell.schedule) == (workload, model, name) and ran.outcomes
         ]
         if len(cells) > 1:
-            found[f"{workload} {model}"] = max(cells)[1] / min(cells)[1]
-    return found
+            scaling[f"{workload} {model}"] = max(cells)[1] / min(cells)[1]
+    return scaling
 
 
 def _scale(name: str, by_cell: dict[Cell, Ran]) -> float:

@@ -43,11 +43,11 @@ def sweep(
     *,
     processes: int,
     kept: Callable[[Extent], Kept | None] = lambda extent: None,
-    said: Callable[[Progress], None] = lambda progress: None,
+    on_cell: Callable[[Progress], None] = lambda progress: None,
     constants: Sequence[Constant] | None = None,
 ) -> dict[str, Any]:
     def run(varied: Extent) -> list[Ran]:
-        return run_on(varied, processes=processes, kept=kept(varied), said=said)
+        return run_on(varied, processes=processes, kept=kept(varied), on_cell=on_cell)
 
     stands = run(extent)
     ahead = _ahead(stands)

@@ -135,7 +135,7 @@ class Fleet:
             case "driver":
                 pass  # display only
             case "manager":
-                self._tell_manager(effect.message)
+                self._notify_manager(effect.message)
             case "relay":
                 self._ask_relay(sender, effect.message)
             case _:
@@ -247,7 +247,7 @@ class Fleet:
 
     # ── the manager, as far as it repacks ─────────────────────────────────────────────────────────────────────────
 
-    def _tell_manager(self, message: Message) -> None:
+    def _notify_manager(self, message: Message) -> None:
         if self._repacker is None:
             return
         if isinstance(message, ReplicaReported):

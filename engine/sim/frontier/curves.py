@@ -41,7 +41,7 @@ class Point:
     """A step."""
 
 
-def asked(cells: Sequence[Cell], designs: Sequence[str], seeds: Sequence[int]) -> Iterator[Asked]:
+def requested_runs(cells: Sequence[Cell], designs: Sequence[str], seeds: Sequence[int]) -> Iterator[Asked]:
     for cell in cells:
         for design in designs:
             leads: Sequence[float | None] = LEADS
@@ -80,7 +80,7 @@ def points(wanted: Sequence[Asked], *, processes: int) -> Iterator[Point]:
         yield from pool.map(point, wanted)
 
 
-def most_within(found: Sequence[Point], staleness: float) -> Point | None:
+def most_within(points: Sequence[Point], staleness: float) -> Point | None:
     """`found`: of one cell, design and seed."""
-    kept = [each for each in found if not each.why_not and each.staleness <= staleness]
+    kept = [each for each in points if not each.why_not and each.staleness <= staleness]
     return max(kept, key=lambda each: each.tokens_per_s, default=None)

@@ -64,29 +64,29 @@ def read_facts(path: Path) -> Iterator[Fact]:
 
 
 def observed(facts: Iterable[Fact]) -> Observations:
-    found, replicas = Observations(), dict[tuple[int, int], ReplicaState]()
+    observations, replicas = Observations(), dict[tuple[int, int], ReplicaState]()
     for fact in facts:
         match fact.body:
             case PipelineReady():
-                found.num_parameters = fact.body.num_parameters
+                observations.num_parameters = fact.body.num_parameters
             case ReplicasObserved():
                 for state in fact.body.replicas:
                     who = (state.replica, state.incarnation)
                     if who in replicas:
-                        _add_stretch(found, replicas[who], state)
+                        _add_stretch(observations, replicas[who], state)
                     replicas[who] = state
             case TrajectoriesSampled():
-                found.has_tools |= any(
+                observations.has_tools |= any(
                     turn.author == "environment" for each in fact.body.trajectories for turn in each.turns
                 )
             case StepTrained():
-                _add_step(found, fact.body)
+                _add_step(observations, fact.body)
             case _:
                 pass
-    return found
+    return observations
 
 
-def _add_stretch(found: Observations, before: ReplicaState, now: ReplicaState) -> None:
+def _add_stretch(observations: Observations, before: ReplicaState, now: ReplicaState) -> None:
     stretch = Decoded(
         seconds=now.decode_s - before.decode_s,
         num_steps=now.num_steps - before.num_steps,
@@ -94,30 +94,30 @@ def _add_stretch(found: Observations, before: ReplicaState, now: ReplicaState) -
         num_prefilled=now.num_prefilled - before.num_prefilled,
     )
     if stretch.num_steps > 0:
-        found.decoded.append(stretch)
+        observations.decoded.append(stretch)
     installs = now.num_installs - before.num_installs
     if installs > 0:
-        found.installs_s.append((now.install_s - before.install_s) / installs)
+        observations.installs_s.append((now.install_s - before.install_s) / installs)
 
 
-def _add_step(found: Observations, step: StepTrained) -> None:
-    told = step.metrics
-    if "environment/seconds_mean" in told:
-        found.grading_s.append(told["environment/seconds_mean"])
-    handover_s = told.get("trainer/handover_s")
-    is_new = handover_s is not None and handover_s not in found.handovers_s[-1:]
+def _add_step(observations: Observations, step: StepTrained) -> None:
+    metrics = step.metrics
+    if "environment/seconds_mean" in metrics:
+        observations.grading_s.append(metrics["environment/seconds_mean"])
+    handover_s = metrics.get("trainer/handover_s")
+    is_new = handover_s is not None and handover_s not in observations.handovers_s[-1:]
     if handover_s is not None and is_new:
-        found.handovers_s.append(handover_s)
-    broadcast_s = told.get("weights/broadcast_s")
-    if broadcast_s is not None and broadcast_s not in found.broadcasts_s[-1:]:
-        found.broadcasts_s.append(broadcast_s)
-    if step.step > 1 and {"trainer/step_s", "trainer/wait_fraction", "train/tokens"} <= told.keys():
+        observations.handovers_s.append(handover_s)
+    broadcast_s = metrics.get("weights/broadcast_s")
+    if broadcast_s is not None and broadcast_s not in observations.broadcasts_s[-1:]:
+        observations.broadcasts_s.append(broadcast_s)
+    if step.step > 1 and {"trainer/step_s", "trainer/wait_fraction", "train/tokens"} <= metrics.keys():
         # The first step's time counts from the start. A hand-over lies between two steps if there was one.
-        busy_s = told["trainer/step_s"] * (1 - told["trainer/wait_fraction"])
-        found.trained.append(
+        busy_s = metrics["trainer/step_s"] * (1 - metrics["trainer/wait_fraction"])
+        observations.trained.append(
             Trained(
                 seconds=max(0.0, busy_s - (handover_s or 0.0) * is_new),
-                num_tokens=told["train/tokens"],
-                num_updates=told.get("train/updates", 1.0) + told.get("train/skipped", 0.0),
+                num_tokens=metrics["train/tokens"],
+                num_updates=metrics.get("train/updates", 1.0) + metrics.get("train/skipped", 0.0),
             )
         )

@@ -96,25 +96,25 @@ def _decode(seen: Observations, device: Device, model: Model) -> Iterator[Fitted
         yield from (_kept(each, f"{len(rows)} stretches of decoding, {FEWEST} are needed") for each in those)
         return
     try:
-        found = fitted(rows, seconds)
+        solution = fitted(rows, seconds)
     except Indistinct:
         yield from (_kept(each, "its batches were all alike: steps, rows and prefill are one figure") for each in those)
         return
-    (step_s, row_s, read_s), errors, num = found.values, found.errors, len(rows)
+    (step_s, row_s, read_s), errors, num = solution.values, solution.errors, len(rows)
     batch = sum(each.num_tokens for each in seen.decoded) / sum(each.num_steps for each in seen.decoded)
     weights_s = DecodeCost.of(device, model, tp=model.tensor_parallel).weights_s
     is_of_memory = row_s * batch < weights_s
     overhead_s = max(0.0, step_s - weights_s) if is_of_memory else step_s
-    yield _of(STEP_OVERHEAD, overhead_s, num, found.residual, errors[0] / max(overhead_s, 1e-12))
+    yield _of(STEP_OVERHEAD, overhead_s, num, solution.residual, errors[0] / max(overhead_s, 1e-12))
     flops = device.flops * model.tensor_parallel
     if row_s == 0:
         yield _kept(GEMM_SHARE, "more rows took no longer than the scatter of steps shows")
     elif is_of_memory:
         yield _kept(GEMM_SHARE, f"steps of {batch:.1f} rows are bound by memory")
     else:
-        yield _of(GEMM_SHARE, 2 * model.num_weights / (flops * row_s), num, found.residual, errors[1] / row_s)
+        yield _of(GEMM_SHARE, 2 * model.num_weights / (flops * row_s), num, solution.residual, errors[1] / row_s)
     if read_s > 0:
-        yield _of(PREFILL_SHARE, 2 * model.num_weights / (flops * read_s), num, found.residual, errors[2] / read_s)
+        yield _of(PREFILL_SHARE, 2 * model.num_weights / (flops * read_s), num, solution.residual, errors[2] / read_s)
     else:
         yield _kept(PREFILL_SHARE, "prefill is below zero: too little was read to measure it")
 
@@ -129,33 +129,33 @@ def _training(seen: Observations, device: Device, model: Model, training: int) -
         yield from (_kept(each, f"{len(rows)} steps, {FEWEST} are needed") for each in those)
         return
     try:
-        found = fitted(rows, seconds)
+        solution = fitted(rows, seconds)
     except Indistinct:
         yield from (_kept(each, "batches were all of one size: tokens and updates are one figure") for each in those)
         return
-    (token_s, update_s), errors, num = found.values, found.errors, len(rows)
+    (token_s, update_s), errors, num = solution.values, solution.errors, len(rows)
     if token_s == 0:
         yield from (_kept(each, "more tokens took no longer") for each in those)
         return
     pass_s = model.num_weights / (training * device.flops)
-    yield _of(MFU, (6 + 2 / FORWARD_GAIN.value) * pass_s / token_s, num, found.residual, errors[0] / token_s)
+    yield _of(MFU, (6 + 2 / FORWARD_GAIN.value) * pass_s / token_s, num, solution.residual, errors[0] / token_s)
     half = update_s / token_s / training
-    yield _of(HALF_TOKENS, half, num, found.residual, errors[1] / max(update_s, 1e-12))
+    yield _of(HALF_TOKENS, half, num, solution.residual, errors[1] / max(update_s, 1e-12))
 
 
 def _mean(
-    constant: Constant, told: Sequence[float], value_of: Callable[[float], float], why_not: str = NONE_TOLD
+    constant: Constant, observations: Sequence[float], value_of: Callable[[float], float], why_not: str = NONE_TOLD
 ) -> Fitted:
-    if not told:
+    if not observations:
         return _kept(constant, why_not)
-    mean = sum(told) / len(told)
-    if len(told) < FEWEST:
-        return _kept(constant, f"{len(told)} observations, {FEWEST} are needed")
+    mean = sum(observations) / len(observations)
+    if len(observations) < FEWEST:
+        return _kept(constant, f"{len(observations)} observations, {FEWEST} are needed")
     value = value_of(mean) if mean > 0 else 0.0
     if value <= 0:
         return _kept(constant, "the bytes alone take longer at the given rate")
-    spread = sqrt(sum((each - mean) ** 2 for each in told) / len(told)) / mean
-    return _of(constant, value, len(told), spread, spread / sqrt(len(told) - 1))
+    spread = sqrt(sum((each - mean) ** 2 for each in observations) / len(observations)) / mean
+    return _of(constant, value, len(observations), spread, spread / sqrt(len(observations) - 1))
 
 
 def _of(constant: Constant, value: float, num: int, missed: float, error: float) -> Fitted:

@@ -34,7 +34,7 @@ def test_the_number_of_processes_changes_nothing(in_one_go: list[Ran]) -> None:
 
 def test_each_cell_is_reported_once_as_it_ends() -> None:
     told: list[Progress] = []
-    run_on(replace(TINY, seeds=(1,)), processes=2, said=told.append)
+    run_on(replace(TINY, seeds=(1,)), processes=2, on_cell=told.append)
     assert [progress.num_done for progress in told] == list(range(1, 7))
     assert {progress.ran.cell for progress in told} == set(TINY.cells())
 
@@ -49,9 +49,9 @@ def test_interrupted_grid_resumes(tmp_path: Path, in_one_go: list[Ran]) -> None:
         if not progress.was_kept:
             ran.append(progress.ran.cell)
 
-    assert run_on(TINY, processes=1, kept=Kept(path, TINY), said=note) == in_one_go
+    assert run_on(TINY, processes=1, kept=Kept(path, TINY), on_cell=note) == in_one_go
     assert len(ran) == 4, "three of the other model, and the one that was cut off"
-    assert run_on(TINY, processes=1, kept=Kept(path, TINY), said=note) == in_one_go and len(ran) == 4
+    assert run_on(TINY, processes=1, kept=Kept(path, TINY), on_cell=note) == in_one_go and len(ran) == 4
 
 
 def test_cells_of_another_extent_are_run_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.frontier_command import frontier
 from engine.sim.compare.contestants import CONTESTANTS
 from engine.sim.frontier.cells import REPLICAS, Cell, Place
-from engine.sim.frontier.curves import DESIGNS, LEADS, Asked, Point, asked, most_within, point
+from engine.sim.frontier.curves import DESIGNS, LEADS, Asked, Point, most_within, point, requested_runs
 
 CELL: Final = Cell(device="H100", model="7B", context=4_096, every_s=5.0)
 
@@ -36,7 +36,7 @@ def test_batch_exceeds_what_full_replicas_write_between_updates() -> None:
 
 
 def test_windows_have_one_point_and_the_others_one_a_lead() -> None:
-    runs = [*asked([CELL], ["sync_split", "partial"], [1, 2])]
+    runs = [*requested_runs([CELL], ["sync_split", "partial"], [1, 2])]
     assert [each.lead for each in runs] == [None] * 2 + [lead for lead in LEADS for _ in range(2)]
 
 
