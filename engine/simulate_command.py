@@ -35,7 +35,7 @@ from engine.sim.compare.sweep import sweep
 from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
 from engine.sim.costs.devices import DEVICES
 from engine.sim.recorded.facts import observed, read_facts
-from engine.sim.recorded.fit import fit, told
+from engine.sim.recorded.fit import as_document, fit
 
 
 def simulate(arguments: list[str]) -> int:
@@ -174,7 +174,7 @@ def _calibrate(args: argparse.Namespace) -> int:
         _log(str(error))
         return 2
     if args.json:
-        _show(json.dumps({"device": args.device, "constants": [told(each) for each in device_fit.constants]}))
+        _show(json.dumps({"device": args.device, "constants": [as_document(each) for each in device_fit.constants]}))
         return 0
     for each in device_fit.constants:
         how = f"± {each.error:.0%}, {each.num_observations} observations, residual {each.residual:.1%}"

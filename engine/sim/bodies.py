@@ -45,7 +45,7 @@ Done = Callable[[], Message | None]
 """Returns the message that finished work sends to the body's own brain."""
 Work = Callable[[str, float, Done], float]
 """Blocks the loop with work of the usual duration or a random longer one. Returns the duration."""
-Beside = Callable[[str, float, Callable[[], None]], None]
+WorkAside = Callable[[str, float, Callable[[], None]], None]
 """Does such work on a worker thread, then runs a callback on the loop."""
 
 
@@ -134,12 +134,12 @@ class TrainerBody:
         oracle: Oracle,
         later: Later,
         work: Work,
-        beside: Beside,
+        aside: WorkAside,
         post: Post,
     ) -> None:
         self._epoch, self._chance, self._faults, self._costs = epoch, chance, faults, costs
         self._store, self._oracle = store, oracle
-        self._later, self._work, self._beside, self._post = later, work, beside, post
+        self._later, self._work, self._aside, self._post = later, work, aside, post
         self._kept: set[WeightsId] = set()
 
     def perform(self, effect: Effect) -> None:
@@ -160,7 +160,7 @@ class TrainerBody:
                 self._work("micro-batch", self._costs.train_s, lambda: trained)
             case SaveCheckpoint():
                 self._oracle.on_checkpoint(self._epoch, effect.step, effect.progress)
-                self._beside("checkpoint", self._costs.save_s, lambda: self._save(effect))
+                self._aside("checkpoint", self._costs.save_s, lambda: self._save(effect))
             case _:
                 raise TypeError(f"the trainer's body does not do {type(effect).__name__}")
 

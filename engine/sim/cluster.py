@@ -40,7 +40,7 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.recovery import Patience
-from engine.sim.bodies import Beside, CheckpointStore, DataBody, Done, Log, TrainerBody, Work
+from engine.sim.bodies import CheckpointStore, DataBody, Done, Log, TrainerBody, Work, WorkAside
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
 from engine.sim.driver_oracle import DriverOracle
@@ -223,7 +223,7 @@ class Cluster:
 
         return work
 
-    def _beside_of(self, process: Process) -> Beside:
+    def _aside_of(self, process: Process) -> WorkAside:
         chance = Chance(self._setting.seed, f"beside/{process.part}/{process.incarnation}")
 
         def work(what: str, usual_s: float, then: Event) -> None:
@@ -267,7 +267,7 @@ class Cluster:
             oracle=setting.oracle,
             later=process.later,
             work=work,
-            beside=self._beside_of(process),
+            aside=self._aside_of(process),
             post=self.network.post,
         ).perform
         step = self._store.go_back(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
@@ -287,7 +287,7 @@ class Cluster:
             faults=setting.faults,
             oracle=setting.oracle,
             later=process.later,
-            work=self._beside_of(process),
+            work=self._aside_of(process),
             post=self.network.post,
             carry=self.network.carry,
         )

@@ -30,7 +30,7 @@ from engine.pipeline.messages.to_relay import (
 )
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
-from engine.sim.bodies import TORN, Beside, Later, Post, carried
+from engine.sim.bodies import TORN, Later, Post, WorkAside, carried
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
@@ -75,7 +75,7 @@ class RelayBody:
         faults: Faults,
         oracle: Oracle,
         later: Later,
-        work: Beside,
+        work: WorkAside,
         post: Post,
         carry: Carry = lambda host, chunk: None,
     ) -> None:

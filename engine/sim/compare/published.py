@@ -35,7 +35,7 @@ class Published:
     def ratio(self) -> tuple[float, float]:
         return (self.ours[0] / self.published, self.ours[1] / self.published)
 
-    def told(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, Any]:
         return {**asdict(self), "ratio": self.ratio}
 
 

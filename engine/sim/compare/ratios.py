@@ -60,7 +60,7 @@ def ratios(grid: Sequence[Ran], schedules: Iterable[str]) -> list[Ratio]:
         if ran.cell.schedule not in wanted:
             continue
         for other in dict.fromkeys(each.cell.schedule for each in grid):
-            of_seeds = by_seed(ran, by_cell.get(beside(ran.cell, other)))
+            of_seeds = by_seed(ran, by_cell.get(cell_of(ran.cell, other)))
             if other != ran.cell.schedule and of_seeds:
                 every_ratio.append(_ratio(ran.cell, other, of_seeds))
     return every_ratio
@@ -75,7 +75,7 @@ def standings(every_ratio: Iterable[Ratio]) -> dict[str, dict[str, dict[Standing
     return places
 
 
-def beside(cell: Cell, schedule: str) -> Cell:
+def cell_of(cell: Cell, schedule: str) -> Cell:
     return replace(cell, schedule=schedule)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from engine.sim.compare.contestants import CONTESTANTS, OURS
 from engine.sim.compare.grid import Cell, Extent, Ran, tokens_per_s
 from engine.sim.compare.published import Published, from_grid, from_targets
-from engine.sim.compare.ratios import beside, by_seed, interval, ratios, standings
+from engine.sim.compare.ratios import by_seed, cell_of, interval, ratios, standings
 from engine.sim.costs.calibration import CONSTANTS
 from engine.sim.costs.frozen import FREEZES, fingerprint
 
@@ -54,7 +54,7 @@ def report(grid: Sequence[Ran], extent: Extent, *, checked: Sequence[Published] 
     every_ratio = ratios(grid, named)
     return {
         "program": _program(grid, extent),
-        "published": [each.told() for each in (*from_grid(grid), *checked, *from_targets())],
+        "published": [each.as_document() for each in (*from_grid(grid), *checked, *from_targets())],
         "ratios": [asdict(ratio) for ratio in every_ratio],
         "standings": standings(every_ratio),
         "rows": [asdict(_row(ran, by_cell)) for ran in grid],
@@ -81,7 +81,7 @@ def _program(grid: Sequence[Ran], extent: Extent) -> dict[str, Any]:
 
 def _row(ran: Ran, by_cell: dict[Cell, Ran]) -> Row:
     cell, setup, outcomes = ran.cell, ran.setup, ran.outcomes
-    speedups = by_seed(ran, by_cell.get(beside(cell, "sync")))
+    speedups = by_seed(ran, by_cell.get(cell_of(cell, "sync")))
     return Row(
         workload=cell.workload,
         model=cell.model,
@@ -110,7 +110,7 @@ def _ahead(name: str, by_cell: dict[Cell, Ran]) -> dict[str, Any]:
     over: dict[str, Any] = {}
     for other in dict.fromkeys(cell.schedule for cell in by_cell):
         cells = [
-            by_seed(ran, by_cell.get(beside(cell, other))) for cell, ran in by_cell.items() if cell.schedule == name
+            by_seed(ran, by_cell.get(cell_of(cell, other))) for cell, ran in by_cell.items() if cell.schedule == name
         ]
         cells = [ratios for ratios in cells if ratios]
         if other == name or not cells:

@@ -40,4 +40,4 @@ def room_for_kv(
     if tokens >= at_least_tokens + slots.room_bytes(model, book=book) / model.kv_bytes:
         return Room(tokens)
     needed = f"{at_least_tokens:,} tokens of {model.kv_bytes:,.0f} bytes"
-    return Room(0, f"{slots.said(model)} and {needed} do not fit into {usable / 1e9:.1f} GB of {tp} x {device.name}")
+    return Room(0, f"{slots.describe(model)} and {needed} do not fit in {usable / 1e9:.1f} GB of {tp} x {device.name}")

@@ -105,7 +105,7 @@ class Slots:
             return 0.0
         return sum(of_a_copy(book(CHANGED_SHARE), age) for age in self.planned_ages) * model.weight_bytes
 
-    def said(self, model: Model) -> str:
+    def describe(self, model: Model) -> str:
         """The held weights, as text."""
         weights = f"{model.weight_bytes / 1e9:.1f} GB of weights"
         match self.kept:

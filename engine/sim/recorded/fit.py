@@ -166,7 +166,7 @@ def _kept(constant: Constant, why_not: str) -> Fitted:
     return Fitted(constant=constant, value=AS_THEY_STAND(constant), why_not=why_not)
 
 
-def told(each: Fitted) -> dict[str, Any]:
+def as_document(each: Fitted) -> dict[str, Any]:
     """For a program; `factor` is what the book multiplies the constant by."""
     return {
         "name": each.constant.name,

@@ -20,8 +20,8 @@ def test_trl_tool_returns_and_waits_like_the_environment() -> None:
         tool.reset(ordinal=number // GROUP, prompt="is told too")
         prompt = tool.prompt
         assert prompt.facts["sample"] == number % GROUP
-        heard = [ENVIRONMENT.respond(prompt, [Turn(text="")] * said) for said in (1, 2)]
-        assert [tool.next_term() for _ in heard] == [each.text for each in heard if not isinstance(each, Verdict)]
+        messages = [ENVIRONMENT.respond(prompt, [Turn(text="")] * said) for said in (1, 2)]
+        assert [tool.next_term() for _ in messages] == [each.text for each in messages if not isinstance(each, Verdict)]
 
 
 def test_turns_are_rewarded_alike_and_cut_answers_with_zero() -> None:

@@ -161,8 +161,8 @@ def test_progress_is_sent_at_most_once_a_second_and_at_the_end() -> None:
 def test_the_last_count_comes_before_the_result() -> None:
     data, tasks = begun()
     effects = data.sync(version=STEP, finished=answers(tasks, version=STEP))
-    said = [type(message) for message in of(effects, AnswersCounted | EvaluationReported | PartFinished)]  # type: ignore[arg-type]  # isinstance takes it
-    assert said == [AnswersCounted, EvaluationReported, PartFinished]
+    sent = [type(message) for message in of(effects, AnswersCounted | EvaluationReported | PartFinished)]  # type: ignore[arg-type]  # isinstance takes it
+    assert sent == [AnswersCounted, EvaluationReported, PartFinished]
 
 
 def test_evaluation_does_not_wait_for_given_up_samples() -> None:

@@ -98,7 +98,7 @@ def blow(
 Bug = Callable[[pytest.MonkeyPatch], None]
 
 
-def accepts_whatever_is_handed_over(patch: pytest.MonkeyPatch) -> None:
+def accepts_every_handover(patch: pytest.MonkeyPatch) -> None:
     """Ignores the lease: a sample handed over twice runs twice."""
     receive = Workload.receive
 
@@ -154,12 +154,12 @@ def serves_before_it_hashes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transfer, "_refuse", lambda self, arrival, reason, now: self._show(arrival, now))
 
 
-def goes_on_with_any_weights(patch: pytest.MonkeyPatch) -> None:
+def continues_on_any_weights(patch: pytest.MonkeyPatch) -> None:
     init = PartialPool.__init__
     patch.setattr(PartialPool, "__init__", lambda self, **_: init(self, keeps_version=False))
 
 
-def adds_what_it_has_heard_already(patch: pytest.MonkeyPatch) -> None:
+def adds_known_tokens_again(patch: pytest.MonkeyPatch) -> None:
     """Adds an increment whole, even if it is a repetition or overlaps the known tokens."""
     add = Account.add
 
@@ -197,14 +197,14 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Mover, "_may_host", lambda self, source, host, weights, num: source.owner != host.owner and num <= host.room
     )
-    patch.setattr(Mover, "hear", hear_without_a_look)
+    patch.setattr(Mover, "hear", commit_without_a_check)
     patch.setattr(Workload, "reserve", careless)
     patch.setattr(Workload, "receive", receiving)
     patch.setattr(RolloutBrain, "_begin", unasked)
     patch.setattr(RolloutBrain, "_on_handed_over", resumed)
 
 
-def hear_without_a_look(self: Mover, replica: Any, now: float) -> None:
+def commit_without_a_check(self: Mover, replica: Any, now: float) -> None:
     for move in [move for move in self._pending.values() if move.host == replica.owner]:
         if {kept.lease for kept in move.reservations} <= replica.reserved:
             self._commit(move, replica, now)
@@ -225,18 +225,18 @@ def fills_a_host_beyond_its_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def trains_on_part_of_a_group(patch: pytest.MonkeyPatch) -> None:
-    for asked in ("has_enough", "has_ended"):
-        patch.setattr(OpenGroup, asked, property(lambda self: len(self.finished) >= self.num_least - 1))
+    for name in ("has_enough", "has_ended"):
+        patch.setattr(OpenGroup, name, property(lambda self: len(self.finished) >= self.num_least - 1))
 
 
-def counts_as_trained_what_a_group_went_on_without(patch: pytest.MonkeyPatch) -> None:
+def counts_missing_samples_as_trained(patch: pytest.MonkeyPatch) -> None:
     end = Ledger.end
     patch.setattr(
         Ledger, "end", lambda self, ordinal, how, *, num_samples, **_: end(self, ordinal, how, num_samples=num_samples)
     )
 
 
-def takes_twice_after_a_rollback(patch: pytest.MonkeyPatch) -> None:
+def counts_groups_twice_after_a_rollback(patch: pytest.MonkeyPatch) -> None:
     """After a rollback groups are trained again, but their first ends stay in the ledger."""
     fork = DataState._fork
 
@@ -253,7 +253,7 @@ def forgets_that_a_branch_died(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lineage, "staleness", lambda self, weights, *, at: max(0, at - weights.version))
 
 
-def prefers_the_weights_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+def prefers_weights_of_a_dead_trainer(patch: pytest.MonkeyPatch) -> None:
     def by_version(self: ReplicaWeights, weights: WeightsId) -> None:
         if weights.version > self._newest.version:
             self._newest = weights
@@ -267,7 +267,7 @@ def prefers_the_weights_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWeights, "on_served", newer_only)
 
 
-def trains_on_what_is_too_old(patch: pytest.MonkeyPatch) -> None:
+def trains_on_too_old_samples(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "may_train", lambda self, *, staleness: True)
 
 
@@ -290,7 +290,7 @@ def overwrites_a_slot_in_use(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWeights, "on_served", forgetful)
 
 
-def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
+def continues_on_the_newest_weights(patch: pytest.MonkeyPatch) -> None:
     """Continues a group from another replica on the weights for fresh work."""
     handed_over = RolloutBrain._on_handed_over
 
@@ -304,7 +304,7 @@ def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RolloutBrain, "_on_handed_over", on_current)
 
 
-def believes_that_it_still_holds_what_it_held(patch: pytest.MonkeyPatch) -> None:
+def reports_replaced_weights_as_held(patch: pytest.MonkeyPatch) -> None:
     installed = ReplicaWeights.on_installed
 
     def hoarding(self: ReplicaWeights, weights: WeightsId) -> None:
@@ -315,7 +315,7 @@ def believes_that_it_still_holds_what_it_held(patch: pytest.MonkeyPatch) -> None
     patch.setattr(ReplicaWeights, "residents", property(lambda self: frozenset(self.__dict__.get("_ever", ()))))
 
 
-def starts_what_it_runs_already(patch: pytest.MonkeyPatch) -> None:
+def restarts_running_samples(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Workload, "begin", lambda self, task, weights: task)
 
 
@@ -331,7 +331,7 @@ def begins_a_window_on_old_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "may_train", lambda self, *, staleness: True)
 
 
-def beats_on_the_thread_that_works(patch: pytest.MonkeyPatch) -> None:
+def sends_heartbeats_from_the_working_thread(patch: pytest.MonkeyPatch) -> None:
     def in_turn(self: Process) -> None:
         report = PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece)
         self.do(lambda: self.post(MANAGER, report))
@@ -344,7 +344,7 @@ def bounds_a_unit_of_work_too_tightly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Patience, "standstill_s", lambda self, piece: 4 * self.silent_s)
 
 
-def believes_whoever_beats(patch: pytest.MonkeyPatch) -> None:
+def trusts_every_heartbeat(patch: pytest.MonkeyPatch) -> None:
     hear = ManagerBrain._hear
 
     def trusting(self: ManagerBrain, message: PartReported, now: float) -> None:
@@ -364,7 +364,7 @@ def is_ready_with_the_first_replica(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def is_not_ready_though_somebody_works(patch: pytest.MonkeyPatch) -> None:
+def is_not_ready_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
     """Records the trainer's first step while the job is still starting."""
     patch.setattr(Readiness, "_on_work", lambda self: [])
 
@@ -373,19 +373,19 @@ def goes_back_to_an_earlier_phase(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Readiness, "_enter", lambda self, phase: [EnterPhase(phase=phase)])
 
 
-def believes_what_was_said_of_a_dead_trainer(patch: pytest.MonkeyPatch) -> None:
+def counts_messages_of_a_dead_trainer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunEnd, "finished", property(lambda self: sorted(self._finished)))
 
 
-def ends_again_whenever_it_is_told_again(patch: pytest.MonkeyPatch) -> None:
+def ends_again_on_repeated_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DriverBrain, "handle", DriverBrain._decide)
 
 
-def says_a_pause_once(patch: pytest.MonkeyPatch) -> None:
-    asked = Requests.on_pause_asked
+def sends_a_pause_once(patch: pytest.MonkeyPatch) -> None:
+    original = Requests.on_pause_asked
 
     def once(self: Requests, message: PauseAsked, now: float) -> list[Effect]:
-        effects = asked(self, message, now)
+        effects = original(self, message, now)
         self._pause_said_at = float("inf")
         return effects
 
@@ -401,24 +401,24 @@ def orders_a_resize_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Requests, "_say_resize", once)
 
 
-def acknowledges_what_it_has_only_passed_on(patch: pytest.MonkeyPatch) -> None:
-    asked = Requests.on_resize_asked
+def acknowledges_an_unfulfilled_resize(patch: pytest.MonkeyPatch) -> None:
+    original = Requests.on_resize_asked
 
     def hasty(self: Requests, message: ResizeAsked, now: float) -> list[Effect]:
-        return [*asked(self, message, now), Acknowledge(request_id=message.request_id)]
+        return [*original(self, message, now), Acknowledge(request_id=message.request_id)]
 
     patch.setattr(Requests, "on_resize_asked", hasty)
 
 
-def takes_a_request_that_is_shown_again_for_another(patch: pytest.MonkeyPatch) -> None:
+def treats_a_repeated_request_as_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Requests, "_is_new", lambda self, request_id: True)
 
 
-def forgets_those_that_another_request_overtakes(patch: pytest.MonkeyPatch) -> None:
-    asked = Requests.on_resize_asked
+def forgets_superseded_requests(patch: pytest.MonkeyPatch) -> None:
+    original = Requests.on_resize_asked
 
     def forgetful(self: Requests, message: ResizeAsked, now: float) -> list[Effect]:
-        return [effect for effect in asked(self, message, now) if not isinstance(effect, Acknowledge)]
+        return [effect for effect in original(self, message, now) if not isinstance(effect, Acknowledge)]
 
     patch.setattr(Requests, "on_resize_asked", forgetful)
 
@@ -432,7 +432,7 @@ def counts_no_token_as_movement(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
+def ignores_signs_of_long_work(patch: pytest.MonkeyPatch) -> None:
     hear = Stillness.hear
     patch.setattr(
         Stillness,
@@ -441,7 +441,7 @@ def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def sees_no_life_beside_a_loop(patch: pytest.MonkeyPatch) -> None:
+def ignores_signs_of_worker_threads(patch: pytest.MonkeyPatch) -> None:
     """Ignores signs of life of worker threads: a checkpoint is written, a relay hashes, and all loops are idle."""
     hear = Stillness.hear
 
@@ -456,15 +456,15 @@ def waits_for_no_sample_that_hangs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stillness, "_samples_are_open", False)
 
 
-def takes_a_successor_for_what_keeps_dying(patch: pytest.MonkeyPatch) -> None:
+def mistakes_a_successor_for_a_crash_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stillness, "_is_doubted", lambda self, part: part in self._unproven)
 
 
-def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
+def ignores_signs_of_the_environment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
 
 
-def blames_the_environment_for_its_own_absence(patch: pytest.MonkeyPatch) -> None:
+def blames_the_environment_for_its_own_freeze(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AwakeTime, "at", lambda self, now: now)
 
 
@@ -488,7 +488,7 @@ def dies_as_it_finishes(seed: int) -> Faults:
     return Faults(rotten=1.0, blows=(Blow(at=7.2 + 0.2 * seed, part="trainer", which=0, kind="crash"),))
 
 
-def begins_from_a_checkpoint_that_nobody_was_told_of(patch: pytest.MonkeyPatch) -> None:
+def resumes_from_an_unreported_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStore, "go_back", lambda self, *, is_rotten: max(self.saved))
 
 
@@ -497,7 +497,7 @@ def loses_a_replica_before_it_is_ready(seed: int) -> Faults:
     return Faults(blows=(Blow(at=0.1 + 0.01 * seed, part="rollout", which=seed, kind="crash", is_silent=True),))
 
 
-def manager_dies_as_it_is_told(seed: int) -> Faults:
+def manager_dies_as_a_resize_arrives(seed: int) -> Faults:
     at = 1.0 + 0.2 * seed
     return Faults(
         blows=(
@@ -534,7 +534,7 @@ LEAVING = Weather(
 )
 LONG_WORK = Costs(median_tokens=60.0, max_tokens=1_000, long_work=0.1, longest_s=60.0)
 BUGS: list[tuple[Bug, Weather]] = [
-    (accepts_whatever_is_handed_over, Weather(faults=lambda seed: Faults(duplicate=0.4, delay_s=0.2))),
+    (accepts_every_handover, Weather(faults=lambda seed: Faults(duplicate=0.4, delay_s=0.2))),
     (counts_instead_of_a_set, Weather(faults=lambda seed: Faults(grader_fails=0.02))),
     (
         acknowledges_before_it_persists,
@@ -543,9 +543,9 @@ BUGS: list[tuple[Bug, Weather]] = [
     (forgets_the_batch_when_it_recovers, Weather(faults=blow("data"))),
     (forgets_to_assign_again_on_loss, Weather(faults=blow("rollout"))),
     (serves_before_it_hashes, Weather(faults=lambda seed: Faults(corrupt=0.2))),
-    (goes_on_with_any_weights, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
+    (continues_on_any_weights, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
     (
-        adds_what_it_has_heard_already,
+        adds_known_tokens_again,
         Weather(
             faults=blow("rollout", drop=0.1, duplicate=0.5, delay_s=0.2),
             plan={"stream_every_s": 0.3},
@@ -556,45 +556,45 @@ BUGS: list[tuple[Bug, Weather]] = [
     (fills_a_host_beyond_its_bound, Weather(plan={"groups_per_step": 8})),
     (trains_on_part_of_a_group, Weather()),
     (
-        counts_as_trained_what_a_group_went_on_without,
+        counts_missing_samples_as_trained,
         Weather(plan={"min_group": 1}, faults=lambda seed: Faults(grader_fails=0.05)),
     ),
-    (takes_twice_after_a_rollback, Weather(faults=blow("trainer"))),
+    (counts_groups_twice_after_a_rollback, Weather(faults=blow("trainer"))),
     (forgets_that_a_branch_died, Weather(faults=blow("trainer"))),
-    (prefers_the_weights_of_the_dead, Weather(schedule="sync", faults=blow("trainer"))),
+    (prefers_weights_of_a_dead_trainer, Weather(schedule="sync", faults=blow("trainer"))),
     (
-        trains_on_what_is_too_old,
+        trains_on_too_old_samples,
         Weather(plan={"schedule": replace(PRESETS["laminar"], max_staleness=1)}),
     ),
     (installs_under_running_samples, Weather()),
     (overwrites_a_slot_in_use, Weather()),
-    (goes_on_with_the_newest_that_is_there, LEAVING),
-    (believes_that_it_still_holds_what_it_held, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
-    (starts_what_it_runs_already, Weather(faults=lambda seed: Faults(duplicate=0.5))),
+    (continues_on_the_newest_weights, LEAVING),
+    (reports_replaced_weights_as_held, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
+    (restarts_running_samples, Weather(faults=lambda seed: Faults(duplicate=0.5))),
     (checkpoints_without_the_batch, Weather()),
     (begins_a_window_on_old_weights, Weather(schedule="sync")),
     (is_ready_with_the_first_replica, Weather(faults=lambda seed: Faults(delay_s=0.5))),
-    (is_not_ready_though_somebody_works, Weather(faults=loses_a_replica_before_it_is_ready)),
+    (is_not_ready_after_the_first_step, Weather(faults=loses_a_replica_before_it_is_ready)),
     (goes_back_to_an_earlier_phase, Weather()),
     (
-        believes_what_was_said_of_a_dead_trainer,
+        counts_messages_of_a_dead_trainer,
         Weather(faults=dies_as_it_finishes, plan={"steps": 2, "checkpoint_every": 1, "evaluation_prompts": 24}),
     ),
-    (ends_again_whenever_it_is_told_again, Weather(faults=lambda seed: Faults(duplicate=0.5))),
-    (says_a_pause_once, Weather(faults=outside("pause", drop=0.6, quiet_at=8.0), plan=LONG)),
-    (orders_a_resize_once, Weather(faults=manager_dies_as_it_is_told, plan=LONG)),
-    (acknowledges_what_it_has_only_passed_on, Weather(faults=outside("resize"))),
-    (takes_a_request_that_is_shown_again_for_another, Weather(faults=outside("resize", "resize"))),
-    (forgets_those_that_another_request_overtakes, Weather(faults=outside("resize", "resize", "resize"))),
+    (ends_again_on_repeated_messages, Weather(faults=lambda seed: Faults(duplicate=0.5))),
+    (sends_a_pause_once, Weather(faults=outside("pause", drop=0.6, quiet_at=8.0), plan=LONG)),
+    (orders_a_resize_once, Weather(faults=manager_dies_as_a_resize_arrives, plan=LONG)),
+    (acknowledges_an_unfulfilled_resize, Weather(faults=outside("resize"))),
+    (treats_a_repeated_request_as_new, Weather(faults=outside("resize", "resize"))),
+    (forgets_superseded_requests, Weather(faults=outside("resize", "resize", "resize"))),
     (counts_no_token_as_movement, Weather(schedule="sync", no_progress_s=4.0, plan={"max_batch": 2})),
     (
-        sees_no_life_in_long_work,
+        ignores_signs_of_long_work,
         Weather(no_progress_s=40.0, costs=Costs(long_work=0.3, longest_s=90.0), plan={"sample_deadline_s": 600.0}),
     ),
     (waits_for_no_sample_that_hangs, Weather(faults=lambda seed: Faults(hangs=0.02))),
-    (sees_no_life_beside_a_loop, Weather(no_progress_s=40.0, costs=Costs(save_s=300.0))),
+    (ignores_signs_of_worker_threads, Weather(no_progress_s=40.0, costs=Costs(save_s=300.0))),
     (
-        takes_a_successor_for_what_keeps_dying,
+        mistakes_a_successor_for_a_crash_loop,
         Weather(
             schedule="sync",
             no_progress_s=40.0,
@@ -602,13 +602,13 @@ BUGS: list[tuple[Bug, Weather]] = [
             costs=Costs(load_s=300.0),
         ),
     ),
-    (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
-    (blames_the_environment_for_its_own_absence, Weather(faults=blow("driver", kind="freeze", lasts_s=12.0))),
+    (ignores_signs_of_the_environment, Weather(plan=LONG)),
+    (blames_the_environment_for_its_own_freeze, Weather(faults=blow("driver", kind="freeze", lasts_s=12.0))),
     (replaces_no_environment, Weather(faults=blow("environment"))),
-    (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
+    (sends_heartbeats_from_the_working_thread, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
     (bounds_a_unit_of_work_too_tightly, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
-    (begins_from_a_checkpoint_that_nobody_was_told_of, Weather(faults=driver_sleeps_as_the_trainer_dies)),
-    (believes_whoever_beats, Weather(faults=blow("rollout", kind="hang"))),
+    (resumes_from_an_unreported_checkpoint, Weather(faults=driver_sleeps_as_the_trainer_dies)),
+    (trusts_every_heartbeat, Weather(faults=blow("rollout", kind="hang"))),
 ]
 
 
@@ -623,12 +623,12 @@ def seeds_until_caught(weather: Weather) -> int | None:
 
 @pytest.mark.long_except(
     "trains_on_part_of_a_group",
-    "counts_as_trained_what_a_group_went_on_without",
-    "starts_what_it_runs_already",
-    "is_not_ready_though_somebody_works",
-    "acknowledges_what_it_has_only_passed_on",
-    "takes_a_request_that_is_shown_again_for_another",
-    "forgets_those_that_another_request_overtakes",
+    "counts_missing_samples_as_trained",
+    "restarts_running_samples",
+    "is_not_ready_after_the_first_step",
+    "acknowledges_an_unfulfilled_resize",
+    "treats_a_repeated_request_as_new",
+    "forgets_superseded_requests",
 )
 @pytest.mark.parametrize(("bug", "weather"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])
 def test_the_simulator_catches(bug: Bug, weather: Weather, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,12 +637,12 @@ def test_the_simulator_catches(bug: Bug, weather: Weather, monkeypatch: pytest.M
 
 
 @pytest.mark.long_except(
-    "accepts_whatever_is_handed_over",
+    "accepts_every_handover",
     "counts_instead_of_a_set",
     "forgets_to_assign_again_on_loss",
-    "says_a_pause_once",
-    "acknowledges_what_it_has_only_passed_on",
-    "forgets_those_that_another_request_overtakes",
+    "sends_a_pause_once",
+    "acknowledges_an_unfulfilled_resize",
+    "forgets_superseded_requests",
 )
 @pytest.mark.parametrize("weather", [weather for _, weather in BUGS], ids=[bug.__name__ for bug, _ in BUGS])
 def test_without_the_bug_the_same_weather_is_survived(weather: Weather) -> None:

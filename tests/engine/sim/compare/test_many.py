@@ -33,10 +33,10 @@ def test_the_number_of_processes_changes_nothing(in_one_go: list[Ran]) -> None:
 
 
 def test_each_cell_is_reported_once_as_it_ends() -> None:
-    told: list[Progress] = []
-    run_on(replace(TINY, seeds=(1,)), processes=2, on_cell=told.append)
-    assert [progress.num_done for progress in told] == list(range(1, 7))
-    assert {progress.ran.cell for progress in told} == set(TINY.cells())
+    reported: list[Progress] = []
+    run_on(replace(TINY, seeds=(1,)), processes=2, on_cell=reported.append)
+    assert [progress.num_done for progress in reported] == list(range(1, 7))
+    assert {progress.ran.cell for progress in reported} == set(TINY.cells())
 
 
 def test_interrupted_grid_resumes(tmp_path: Path, in_one_go: list[Ran]) -> None:
