@@ -163,7 +163,7 @@ def test_library_threads_may_sign_for_the_waiting_loop() -> None:
         assert signs.piece.serial == before + 1
 
 
-def test_who_fails_in_the_middle_is_at_work_no_more() -> None:
+def test_failed_piece_of_work_has_ended() -> None:
     with noted() as signs, pytest.raises(ZeroDivisionError), at_work("sum"):
         assert signs.piece.what == "sum"
         torch.zeros(1)

@@ -104,7 +104,7 @@ def test_an_answer_of_other_weights_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("is_loaded_first", [True, False])
-def test_it_pauses_at_once_since_there_is_nothing_to_write_down(is_loaded_first: bool) -> None:
+def test_evaluation_pauses_at_once(is_loaded_first: bool) -> None:
     messages: list[TrainerLoaded | PauseRequested] = [TrainerLoaded(step=STEP, num_parameters=1), PauseRequested()]
     brain = TrainerBrain(PLAN)
     effects = [brain.handle(message, 0.0) for message in (messages if is_loaded_first else messages[::-1])]

@@ -24,7 +24,7 @@ def test_no_answer_ends_sooner_than_it_could_alone(as_they_stand: dora.Rollouts)
 
 
 @pytest.mark.parametrize("constant", [READ_SHARE, STEP_OVERHEAD])
-def test_what_makes_steps_slower_makes_rollouts_slower(constant: Constant, as_they_stand: dora.Rollouts) -> None:
+def test_slower_steps_make_slower_rollouts(constant: Constant, as_they_stand: dora.Rollouts) -> None:
     factor = 0.5 if constant is READ_SHARE else 2.0
     slower = dora.rollouts("slower", book=AS_THEY_STAND.with_factor(constant, factor))
     assert slower.seconds > as_they_stand.seconds and slower.half_s > as_they_stand.half_s

@@ -72,7 +72,7 @@ def test_published_speed_ups_are_compared_with_paper(sync: Ran) -> None:
     assert share.ours == (0.4, 0.4)
 
 
-def test_what_a_constant_was_fitted_to_is_no_check() -> None:
+def test_fitted_target_is_no_check() -> None:
     kinds = {each.what: each.kind for each in from_targets()}
     assert kinds == {target.what: "checked" if target.fixes is None else "fitted" for target in TARGETS}
 

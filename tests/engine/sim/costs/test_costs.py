@@ -79,7 +79,7 @@ def test_second_version_costs_a_read_and_memory_of_its_weights() -> None:
     assert one - two == pytest.approx(model.weight_bytes / model.kv_bytes, abs=1)
 
 
-def test_what_does_not_fit_says_so() -> None:
+def test_room_that_is_too_small_has_a_reason() -> None:
     refused = room_for_kv(DEVICES["L40S"], MODELS["72B"], tp=1, slots=Slots(), at_least_tokens=18_432)
     assert refused.kv_tokens == 0 and "145.4 GB of weights" in refused.why_not
     assert fewest_devices(H800, MODELS["72B"]) > 8

@@ -35,7 +35,7 @@ def run(decoding: Decoding) -> list[tuple[float, int]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_leaps_end_everything_when_single_steps_do(seed: int) -> None:
+def test_jumps_end_sequences_when_single_steps_do(seed: int) -> None:
     chance = Chance(seed, "batch")
     lengths = [chance.whole(1, 400) for _ in range(30)]
     decoding = Decoding(COST, prefill_s=PREFILL_S, kv_tokens=10**6, max_batch=8)

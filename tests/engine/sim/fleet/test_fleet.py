@@ -95,7 +95,7 @@ def test_trajectory_has_one_version_unless_the_schedule_mixes(schedule: str) -> 
     assert mixes == fleet.setup.schedule.mixes_versions
 
 
-def test_what_does_not_fit_is_refused_in_words() -> None:
+def test_setup_that_does_not_fit_has_a_reason() -> None:
     assert "145.4 GB of weights" in setup_of("one_step", model=MODELS["72B"], train_devices=64).why_not
     assert setup_of("laminar", train_devices=1).why_not.startswith("training takes 3 x H800")
     assert setup_of("laminar", tp=8).why_not.startswith("a replica takes 8 x H800")

@@ -68,7 +68,7 @@ class TracingFleet(NotingFleet):
 )
 @pytest.mark.parametrize("workload", ["math", "tools"])
 @pytest.mark.parametrize("schedule", CONTESTANTS)
-def test_what_each_version_wrote_is_what_was_decoded_on_it(
+def test_written_tokens_equal_decoded_tokens_by_version(
     schedule: str, workload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_body, "Decoding", ByVersion)
