@@ -56,7 +56,7 @@ def page(report: Report, plotly: str) -> str:
     shown = figures(report)
     program = report["program"]
     constants = program["constants"]
-    said = (
+    summary = (
         f"{len(report['rows'])} cells, {program['runs']} runs, {program['events']:,} events. Constants of commit "
         f"{constants['commit']}, changed since: {len(constants['changes']) or 'nothing'}."
     )
@@ -66,7 +66,7 @@ def page(report: Report, plotly: str) -> str:
     )
     drawn = dumps({each.name: {"data": each.data, "layout": each.layout} for each in shown}).replace("</", "<\\/")
     return PAGE.format(
-        said=escape(said), sections=sections, plotly=plotly.replace("</script", "<\\/script"), drawn=drawn
+        summary=escape(summary), sections=sections, plotly=plotly.replace("</script", "<\\/script"), drawn=drawn
     )
 
 
@@ -78,7 +78,7 @@ figure {{ margin: 0 0 2rem }} figcaption {{ color: #444; padding: 0 1rem }}
 body.single h1, body.single p, body.single figure:not(.shown) {{ display: none }} body.single {{ margin: 0 auto }}
 </style>
 <h1>Schedules compared</h1>
-<p>{said}</p>
+<p>{summary}</p>
 {sections}
 <script>{plotly}</script>
 <script>
