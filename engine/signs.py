@@ -72,7 +72,7 @@ class Signs:
         """The current work of this loop's worker threads, always in the same order."""
         return tuple(signs.piece for signs in self._beside)
 
-    def add_beside(self, signs: "Signs") -> None:
+    def add_worker(self, signs: "Signs") -> None:
         self._beside.append(signs)
 
     def add_counter(self, count: Callable[[], int]) -> None:
@@ -85,7 +85,7 @@ def signs_beside() -> Signs:
     """New signs for a worker thread of this thread's loop."""
     beside, signs = Signs(), getattr(_here, "signs", None)
     if signs is not None:
-        signs.add_beside(beside)
+        signs.add_worker(beside)
     return beside
 
 
