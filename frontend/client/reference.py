@@ -1,6 +1,6 @@
-"""Writes the reference part of README.md from the commands and calls themselves.
+"""Generates the reference section of README.md from the commands and calls.
 
-`python -m frontend.client.reference`, in the project's folder, writes it; a test fails when it is not up to date.
+Run `python -m frontend.client.reference` in the repository's root; a test fails if the section is out of date.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from .laminar_client.cli.commands import laminar
 from .laminar_client.cli.session import EXIT_CODES
 from .laminar_client.namespaces import Call, Streaming
 
-assert COMMANDS, "importing them puts the commands below the root"
+assert COMMANDS, "the import registers the commands"
 README = Path(__file__).resolve().parent / "README.md"
 BEGIN, END = "<!-- reference: written by reference.py -->", "<!-- end of the reference -->"
 SHARED = {"profile", "json", "quiet", "no_color", "help"}
@@ -49,7 +49,7 @@ def with_reference(text: str) -> str:
 
 def _commands() -> Iterator[str]:
     yield "Every command also takes `--profile NAME`, `--json`, `--quiet` and `--no-color`.\n"
-    yield "| command | what it does |\n|---|---|"
+    yield "| command | description |\n|---|---|"
     for usage, command in sorted(_leaves(laminar, "laminar")):
         options = [_option(one) for one in command.params if isinstance(one, click.Option) and one.name not in SHARED]
         told = " ".join((command.help or "").replace("\b", "").split("\n\n")[0].split())
@@ -82,8 +82,8 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _calls() -> Iterator[str]:
-    yield "`AsyncLaminar` has the same calls: await them, and read what iterates with `async for`.\n"
-    yield "| call | gives | |\n|---|---|---|"
+    yield "`AsyncLaminar` has the same calls: await them, or iterate with `async for`.\n"
+    yield "| call | returns | |\n|---|---|---|"
     with Laminar("http://127.0.0.1", "only-for-this-table") as client:
         for space in ("jobs", "checkpoints", "models", "assets", "team", "webhooks"):
             for name, call in vars(type(getattr(client, space))).items():

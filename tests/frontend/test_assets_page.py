@@ -24,7 +24,7 @@ def page_of(client: Client) -> str:
     return " ".join(unescape(str(answer.content, "utf-8")).split())
 
 
-def test_it_shows_what_is_ready_what_is_coming_and_the_room_that_is_left(world: World, owner: Client) -> None:
+def test_page_shows_ready_assets_uploads_and_storage(world: World, owner: Client) -> None:
     now = datetime.now(UTC)
     set_storage(world.team, 10 * 2**30, actor="user:1", now=now)
     given_asset(world.team, "model", "tiny", version=3)
@@ -51,7 +51,7 @@ def node(**lies: Any) -> NodeReport:
     return NodeReport.model_validate({"node_id": "n", "address": "10.0.0.1"} | lies)
 
 
-def test_it_tells_on_how_many_nodes_each_lies_and_names_no_other_teams(world: World, owner: Client) -> None:
+def test_page_shows_number_of_nodes_and_no_other_teams_assets(world: World, owner: Client) -> None:
     now = datetime.now(UTC)
     given_asset(world.team, "model", "tiny")
     given_asset(Team.objects.get(name="Another team"), "model", "theirs")
@@ -65,7 +65,7 @@ def test_it_tells_on_how_many_nodes_each_lies_and_names_no_other_teams(world: Wo
     assert "models/tiny" in page and "qwen3" in page and "on 1 of 2 nodes · not registered" in page
 
 
-def test_the_form_warns_of_a_name_that_no_node_has_and_refuses_nothing(world: World, owner: Client) -> None:
+def test_form_warns_of_missing_files_and_refuses_nothing(world: World, owner: Client) -> None:
     now = datetime.now(UTC)
     given_asset(world.team, "data", "sums")
     form = filled(world, environment__name="jsonl", environment__params="data = sums") | {"part": "judged"}

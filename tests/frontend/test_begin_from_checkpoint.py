@@ -36,9 +36,7 @@ def box(checkpoint: Checkpoint, *, ticked: bool) -> str:
 
 
 @pytest.mark.long
-def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
-    owner: Client, checkpoint: Checkpoint
-) -> None:
+def test_checkpoint_opens_form_with_doubled_steps(owner: Client, checkpoint: Checkpoint) -> None:
     assert f"/jobs/new?checkpoint={checkpoint.pk}" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
     page = shown(owner, f"checkpoint={checkpoint.pk}")
     assert box(checkpoint, ticked=True) in page and f'value="Earlier (from step {STEPS})"' in page
@@ -47,9 +45,7 @@ def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
 
 
 @pytest.mark.long
-def test_what_is_sent_begins_there_and_so_does_the_one_that_is_run_again(
-    world: World, owner: Client, checkpoint: Checkpoint
-) -> None:
+def test_submitted_and_rerun_jobs_start_from_checkpoint(world: World, owner: Client, checkpoint: Checkpoint) -> None:
     form = filled(world, start_from=checkpoint.pk, offered=checkpoint.pk, training__steps=str(2 * STEPS))
     assert send(owner, form).status_code == 302
     job = Job.objects.get(start_from=checkpoint.pk)
@@ -132,7 +128,7 @@ def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
     assert tile.locator("[data-value='held_out.last']").inner_text() != "–"
 
 
-def test_the_gallery_offers_every_template_and_the_newest_checkpoint_of_ones_own(
+def test_gallery_offers_templates_and_own_newest_checkpoint(
     owner: Client, outsider: Client, checkpoint: Checkpoint
 ) -> None:
     page = shown(owner, "")

@@ -187,7 +187,7 @@ def test_the_timeline_grows_between_events(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_every_metric_is_listed_though_the_page_came_before_the_first(visit: Visit) -> None:
+def test_metrics_appear_on_page_opened_before_the_first(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=0)
     MetricSeries.objects.all().delete()
@@ -319,7 +319,7 @@ def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_what_is_wrong_or_without_effect_is_told_beside_its_field_while_typing(visit: Visit) -> None:
+def test_errors_and_idle_settings_are_shown_while_typing(visit: Visit) -> None:
     visitor = visit(seed.make_world().owner)
     page = visitor.open("/jobs/new")
     wrong = page.locator("#f-model-source-error")

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.mark.long
-def test_jobs_stay_ticked_when_the_list_is_renewed_and_are_cancelled_together_by_keyboard(visit: Visit) -> None:
+def test_selected_jobs_survive_refresh_and_bulk_cancel(visit: Visit) -> None:
     world = seed.make_world()
     jobs = [seed.submitted(world, name=name) for name in ("Alpha", "Beta", "Gamma")]
     visitor = visit(world.owner)
@@ -35,7 +35,7 @@ def test_jobs_stay_ticked_when_the_list_is_renewed_and_are_cancelled_together_by
 
 
 @pytest.mark.long
-def test_a_click_types_a_parameter_of_the_environment_that_is_chosen(visit: Visit) -> None:
+def test_click_inserts_parameter_of_chosen_environment(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
     page = visitor.open("/jobs/new")

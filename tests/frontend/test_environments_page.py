@@ -8,7 +8,7 @@ from engine.spec.environment_params import ENVIRONMENTS
 from tests.frontend.html_reading import text_of
 
 
-def test_every_environment_stands_there_with_all_that_it_takes_and_what_an_answer_was_worth(owner: Client) -> None:
+def test_page_has_all_environments_parameters_and_rewards(owner: Client) -> None:
     page = unescape(text_of(owner.get("/environments/")))
     for name, entry in ENVIRONMENTS.items():
         part = page.split(f'<section id="{name}"')[1].split("</section>")[0]

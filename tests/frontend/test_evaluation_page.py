@@ -114,7 +114,7 @@ class TestWhoMay:
         assert Job.objects.filter(start_from=checkpoint.pk).count() == 1
 
     @pytest.mark.long
-    def test_a_viewer_sees_all_of_it_and_is_told_why_there_is_no_button(
+    def test_viewer_sees_results_and_reason_for_missing_button(
         self, owner: Client, viewer: Client, checkpoint: Checkpoint
     ) -> None:
         job = evaluation_of(owner, checkpoint)
@@ -183,9 +183,7 @@ class TestWhoMay:
     def test_a_checkpoint_of_another_team_does_not_exist(self, outsider: Client, checkpoint: Checkpoint) -> None:
         assert press(outsider, checkpoint, "a" * 24).status_code == 404
 
-    def test_a_checkpoint_that_is_broken_has_no_button_and_evaluates_nothing(
-        self, owner: Client, checkpoint: Checkpoint
-    ) -> None:
+    def test_damaged_checkpoint_cannot_be_evaluated(self, owner: Client, checkpoint: Checkpoint) -> None:
         token = button_of(owner, checkpoint)
         Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
         assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
@@ -196,9 +194,7 @@ class TestWhoMay:
         assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/checkpoints/"))
         assert not Job.objects.filter(start_from=checkpoint.pk).exists()
 
-    def test_the_evaluation_leads_back_and_is_not_run_again_without_its_weights(
-        self, owner: Client, checkpoint: Checkpoint
-    ) -> None:
+    def test_evaluation_links_back_and_needs_weights_to_rerun(self, owner: Client, checkpoint: Checkpoint) -> None:
         """The form for a new job starts from the model, not from a checkpoint."""
         page = text_of(owner.get(f"/jobs/{evaluation_of(owner, checkpoint).pk}/"))
         assert f'href="/jobs/{checkpoint.job_id}/checkpoints/#{checkpoint.pk}"' in page and "Run again" not in page

@@ -43,7 +43,7 @@ def trained(world: World) -> Job:
     return seed.running(world, steps_done=2, name="Trained", evaluation={"prompts": 256})
 
 
-def test_a_result_has_its_error_and_stands_beside_the_one_before_it(world: World, trained: Job) -> None:
+def test_result_has_error_and_previous_result(world: World, trained: Job) -> None:
     first = measured(world, checkpoint_of(trained, 40), 0.60)
     assert first.error == 0.025
     assert first.before and (first.before.label, first.before.mean) == ("before training", seed.HELD_OUT_BEFORE)

@@ -49,7 +49,7 @@ def shut_to_others() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
-def test_after_the_server_was_ended_the_page_catches_up_with_the_next_one(visit: Visit, how: int) -> None:
+def test_page_catches_up_after_server_restart(visit: Visit, how: int) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=4)
     visitor = visit(world.owner)
@@ -67,7 +67,7 @@ def test_after_the_server_was_ended_the_page_catches_up_with_the_next_one(visit:
 
 
 @pytest.mark.long
-def test_a_server_that_hangs_is_noticed_though_its_connections_stay_open(visit: Visit) -> None:
+def test_hanging_server_is_detected_on_open_connections(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=4)
     visitor = visit(world.owner)

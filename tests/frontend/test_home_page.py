@@ -37,7 +37,7 @@ def paused(world: World, **changes: Any) -> Job:
     return job
 
 
-def test_home_tells_of_running_jobs_of_needs_of_quota_and_of_the_line(world: World, owner: Client) -> None:
+def test_home_shows_running_jobs_needs_quota_and_queue(world: World, owner: Client) -> None:
     seed.running(world, name="Trains", steps_done=5)
     waits = seed.submitted(world, name="Waits", rollout={"replicas": 63})
     page = text_of(owner.get("/"))
@@ -61,7 +61,7 @@ def test_who_is_in_no_team_is_told_what_to_ask_for(world: World, as_user: Signed
 
 
 @pytest.mark.long
-def test_alarms_failures_and_paused_jobs_of_the_readers_wait_for_them(world: World, owner: Client) -> None:
+def test_home_lists_own_alarms_failures_and_paused_jobs(world: World, owner: Client) -> None:
     seed.doubted(world, name="Doubted")
     failed = seed.failed(world, name="Failed")
     rests = paused(world, name="Rests")
@@ -71,7 +71,7 @@ def test_alarms_failures_and_paused_jobs_of_the_readers_wait_for_them(world: Wor
     assert "median_terms: from 2 to max_terms (64), got 80.0" in page
 
 
-def test_what_was_retried_resumed_or_is_days_old_waits_for_nobody(world: World) -> None:
+def test_home_omits_retried_resumed_and_old_failures(world: World) -> None:
     old, failed, rests = seed.failed(world, name="Old"), seed.failed(world, name="Failed"), paused(world)
     by = Submitter(user=world.owner, key=None)
     retry_job(failed, start_from=None, changes={}, by=by, now=datetime.now(UTC))

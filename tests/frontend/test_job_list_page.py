@@ -36,7 +36,7 @@ def test_the_list_filters_searches_and_counts(world: World, owner: Client) -> No
 
 
 @pytest.mark.long
-def test_the_list_is_narrowed_by_owner_project_pool_tag_and_verdict(world: World, owner: Client) -> None:
+def test_list_filters_by_owner_project_pool_tag_and_verdict(world: World, owner: Client) -> None:
     bea = User.objects.create_user("bea@example.org")
     Membership.objects.create(user=bea, team=world.team, role=Role.MEMBER)
     seed.submitted(world, name="Alpha", tags=["sweep"], user=bea)

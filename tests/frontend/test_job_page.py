@@ -42,7 +42,7 @@ def test_a_jobs_page_is_useful_without_scripts(world: World, owner: Client) -> N
     assert page.count('<details class="sample"') == SAMPLES_A_STEP, "the newest step's"
 
 
-def test_every_step_that_was_kept_can_be_read_and_none_under_anothers_number(world: World, owner: Client) -> None:
+def test_every_stored_step_is_readable_under_its_number(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=30)
     job.trajectories.filter(step__in=(8, 9)).delete()
     Trajectory.objects.filter(job=job, step=2).update(response="what was written at step two")
@@ -71,7 +71,7 @@ def test_rewards_that_are_not_trusted_are_told_beside_the_reward(world: World, o
     assert owner.get(f"/jobs/{job.pk}/live?after=0").json()["series"]["reward/untrusted"][-1] == [6, 0.125]
 
 
-def test_the_distance_to_a_teacher_is_drawn_for_the_job_that_has_one(world: World, owner: Client) -> None:
+def test_teacher_distance_chart_needs_a_teacher(world: World, owner: Client) -> None:
     title, key = "Distance to the teacher", "train/teacher_kl"
     alone = seed.running(world, steps_done=2)
     assert title not in text_of(owner.get(f"/jobs/{alone.pk}/metrics/"))
@@ -82,7 +82,7 @@ def test_the_distance_to_a_teacher_is_drawn_for_the_job_that_has_one(world: Worl
     assert OF_A_TEACHER not in charts_of(alone) and OF_A_TEACHER in charts_of(taught)
 
 
-def test_pass_rate_is_drawn_for_a_job_that_evaluates_while_it_trains(world: World, owner: Client) -> None:
+def test_pass_rate_chart_needs_evaluation_during_training(world: World, owner: Client) -> None:
     ends_only = seed.running(world, steps_done=2)
     assert OF_EVALUATIONS not in charts_of(ends_only)
     between = seed.finished(world, steps=3, evaluation={"every": 1})
@@ -122,7 +122,7 @@ def test_a_traceback_is_shown_once_and_folded_below_what_it_says(world: World, o
     assert any("Driver ended with 1" in each and "Loading weights" in each for each in folded)
 
 
-def test_retries_and_continued_jobs_lead_to_each_other_and_have_names_of_their_own(world: World, owner: Client) -> None:
+def test_retries_and_continued_jobs_link_to_each_other(world: World, owner: Client) -> None:
     first = seed.finished(world, steps=5, name="Sums")
     by, now = Submitter(user=world.owner, key=None), datetime.now(UTC)
     second, third = (retry_job(first, start_from="start", changes={}, by=by, now=now) for _ in range(2))

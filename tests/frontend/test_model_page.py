@@ -30,7 +30,7 @@ def changed(client: Client, **sent: str) -> str:
     return text_of(client.post("/models/adder/change", sent, follow=True))
 
 
-def test_the_page_tells_each_versions_origin_and_the_list_leads_there(version: ModelVersion, owner: Client) -> None:
+def test_page_shows_version_origins_and_is_linked_from_list(version: ModelVersion, owner: Client) -> None:
     assert 'href="/models/adder/?team=' in text_of(owner.get("/assets/"))
     page = text_of(owner.get("/models/adder/"))
     assert "step 40 of" in page and ">Trained</a>" in page and "The first that adds" in page and "0.61" in page

@@ -45,7 +45,7 @@ def test_the_same_form_sent_twice_makes_one_job(world: World, owner: Client) -> 
     assert first["Location"] == second["Location"] == f"/jobs/{Job.objects.get().pk}/"
 
 
-def test_a_used_form_that_was_changed_says_so_and_works_when_sent_again(world: World, owner: Client) -> None:
+def test_changed_form_with_used_token_is_refused_once(world: World, owner: Client) -> None:
     send(owner, filled(world))
     again = send(owner, filled(world, name="Another"))
     assert "already created a job" in text_of(again)
@@ -76,7 +76,7 @@ WRONG = {
 }
 
 
-def test_who_submits_too_often_is_asked_to_wait_and_loses_nothing(
+def test_rate_limited_submission_keeps_typed_values(
     world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.pages.submit_views.SUBMITS", Rate(name="one-a-minute", limit=1, window_s=60))
@@ -87,7 +87,7 @@ def test_who_submits_too_often_is_asked_to_wait_and_loses_nothing(
     assert "Second" in text_of(refused)
 
 
-def test_every_error_is_beside_its_field_all_at_once_and_nothing_typed_is_lost(world: World, owner: Client) -> None:
+def test_all_errors_are_at_their_fields_and_input_is_kept(world: World, owner: Client) -> None:
     response = send(owner, filled(world, **{key: typed for key, (typed, _) in WRONG.items()}))
     page = unescape(text_of(response))
     assert response.status_code == 422
@@ -102,7 +102,7 @@ def test_every_error_is_beside_its_field_all_at_once_and_nothing_typed_is_lost(w
     assert not Job.objects.exists()
 
 
-def test_what_does_not_fit_together_is_told_beside_the_field_that_it_names(world: World, owner: Client) -> None:
+def test_combination_error_is_at_the_named_field(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, evaluation__every="500")))
     assert re.search(r'id="f-evaluation-every-error">.*must not exceed training.steps', page)
 
@@ -129,9 +129,7 @@ def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
     return folder.name
 
 
-def test_a_model_that_the_devices_cannot_hold_is_refused_with_the_arithmetic(
-    world: World, owner: Client, model_of_32b: str
-) -> None:
+def test_too_large_model_is_refused_with_arithmetic(world: World, owner: Client, model_of_32b: str) -> None:
     typed = {"model__source": model_of_32b, "rollout__engine": "vllm", "resources__trainer_devices": "1"}
     page = send(owner, filled(world, **typed)).content.decode()
     assert re.search(r"needs \d+\.\d GB whatever its batches are and has 80\.0 GB. It fits if you", page)
@@ -149,9 +147,7 @@ def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, mo
     assert (spec["rollout"]["engine"], spec["resources"]["devices_per_replica"]) == ("vllm", 2)
 
 
-def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed_stays(
-    world: World, owner: Client, model_of_32b: str
-) -> None:
+def test_preview_shows_presets_and_keeps_typed_values(world: World, owner: Client, model_of_32b: str) -> None:
     world.pool.device_gb = None
     world.pool.save()
     typed = {"model__source": model_of_32b, "rollout__max_new_tokens": "80"}
@@ -209,9 +205,7 @@ def test_a_choice_may_be_left_to_the_job() -> None:
     assert JobForm.typed(JobForm.showing(spec).texts).spec == spec
 
 
-def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its_help(
-    world: World, owner: Client
-) -> None:
+def test_idle_settings_are_marked_and_help_names_conditions(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, trainer__zero_stage="3", algorithm__critic__gamma="0.5")))
     assert re.search(
         r'id="f-trainer-zero_stage-error">.*Only with the trainer deepspeed\. Got 3; leave it at 2\.', page
@@ -223,7 +217,7 @@ def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its
         assert effect.only in unescape(shown)
 
 
-def test_nothing_is_said_to_be_without_effect_because_another_field_is_wrong() -> None:
+def test_invalid_field_marks_no_other_field_as_idle() -> None:
     shown = JobForm.showing(JobSpec(name="n")).texts
     texts = {**shown, "trainer.lora_rank": "2000", "trainer.lora_alpha": "16"}
     assert set(JobForm.typed(texts).errors) == {"trainer.lora_rank"}
@@ -240,7 +234,7 @@ def judged(client: Client, form: dict[str, str]) -> str:
     return unescape(text_of(answer))
 
 
-def test_what_nobody_has_is_told_beside_its_field_before_it_is_sent(world: World, owner: Client) -> None:
+def test_unknown_names_are_reported_while_typing(world: World, owner: Client) -> None:
     typed = {"model__source": "nobody-has-it", "algorithm__teacher__source": "nor-this"}
     page = judged(owner, filled(world, **typed))
     for place, name in (("model-source", "nobody-has-it"), ("algorithm-teacher-source", "nor-this")):
@@ -269,9 +263,7 @@ def test_rest_refuses_a_wrong_parameter_in_the_words_of_the_page(world: World, o
     assert refused.value.errors()[0]["loc"] == ("environment", "params", "depth")
 
 
-def test_what_would_do_nothing_cannot_be_changed_and_says_why_until_something_makes_it_act(
-    world: World, owner: Client
-) -> None:
+def test_idle_setting_is_disabled_with_reason(world: World, owner: Client) -> None:
     page = unescape(text_of(owner.get("/jobs/new")))
     for path in without_effect(JobSpec(name="n")):
         place = "f-" + path.replace(".", "-")
@@ -282,7 +274,7 @@ def test_what_would_do_nothing_cannot_be_changed_and_says_why_until_something_ma
     assert "f-algorithm-critic-gamma" not in with_ppo and '"f-algorithm-critic-value_clip" data-idle' in with_ppo
 
 
-def test_a_setting_that_says_something_stays_open_so_that_it_can_be_mended(world: World, owner: Client) -> None:
+def test_idle_setting_with_a_value_stays_editable(world: World, owner: Client) -> None:
     page = judged(owner, filled(world, trainer__zero_stage="3", training__steps="many"))
     assert "f-trainer-zero_stage" not in page, "it is told once the other is right, and stays open meanwhile"
     page = judged(owner, filled(world, trainer__zero_stage="3"))
@@ -322,9 +314,7 @@ def test_as_code_all_three_say_the_same_body(world: World, owner: Client) -> Non
     assert {each.arg: ast.literal_eval(each.value) for each in call.keywords} == body
 
 
-def test_the_form_completes_names_of_what_is_here_for_these_teams_and_of_nothing_else(
-    world: World, owner: Client, outsider: Client
-) -> None:
+def test_form_completes_only_names_of_own_teams(world: World, owner: Client, outsider: Client) -> None:
     for name, version in (("tiny", 1), ("tiny", 2)):
         given_asset(world.team, "model", name, version=version)
     given_asset(world.team, "data", "ours")

@@ -23,7 +23,7 @@ def test_every_parameter_is_offered_and_what_is_offered_is_taken(environment: st
             assert name == each.name and row.wrong(read) is None
 
 
-def test_what_is_typed_already_and_the_data_sets_that_are_there_are_known() -> None:
+def test_offers_know_typed_values_and_data_sets() -> None:
     offered = offered_params("jsonl", "verifier = numeric", ["demo/sums", "7up"])
     assert offered is not None
     by_name = {each.name: each for each in offered.params}
@@ -32,7 +32,7 @@ def test_what_is_typed_already_and_the_data_sets_that_are_there_are_known() -> N
     assert offered_params("nobodys", "", []) is None
 
 
-def test_the_form_offers_them_and_follows_the_environment_that_is_chosen(world: World, owner: Client) -> None:
+def test_form_offers_parameters_of_chosen_environment(world: World, owner: Client) -> None:
     page = text_of(owner.get("/jobs/new"))
     assert 'data-offer="median_terms = 6.0"' in page and "max_turns" not in page
     judged = text_of(send(owner, filled(world, environment__name="tools") | {"part": "judged"}))

@@ -18,7 +18,7 @@ def test_strangers_are_sent_to_sign_in(world: World, path: str) -> None:
     assert response["Location"] == f"/accounts/login/?next={path}"
 
 
-def test_the_pull_tells_a_stranger_in_a_way_that_a_script_understands(world: World) -> None:
+def test_pull_answers_signed_out_visitor_with_json(world: World) -> None:
     response = Client().get(f"/jobs/{seed.submitted(world).pk}/live")
     assert (response.status_code, response["Content-Type"]) == (401, "application/json")
 

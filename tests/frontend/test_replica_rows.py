@@ -89,7 +89,7 @@ def test_what_never_ran_or_is_forgotten_has_no_rows(owner: Client, world: World)
     assert b"Replicas over time" not in owner.get(f"/jobs/{job.pk}/").content
 
 
-def test_shares_of_minutes_draw_the_same_where_spans_are_forgotten(world: World) -> None:
+def test_rolled_up_minutes_draw_the_same_as_spans(world: World) -> None:
     job = ran(world, 2)
     seed.ended(job, JobState.SUCCEEDED, message="All 3 steps are done.")
     ReplicaActivity.objects.all().delete()

@@ -35,7 +35,7 @@ def state_of(job: Job) -> str:
     return Job.objects.get(pk=job.pk).state
 
 
-def test_the_question_says_what_is_lost_of_how_many_and_changes_nothing(world: World, owner: Client) -> None:
+def test_confirmation_shows_losses_and_changes_nothing(world: World, owner: Client) -> None:
     trains, waits, over = seed.running(world, steps_done=7), seed.submitted(world, name="Waits"), seed.cancelled(world)
     page = question(owner, "cancel", [trains, waits, over], sort="name")
     assert "Cancel 2 of 3 jobs?" in page
@@ -46,7 +46,7 @@ def test_the_question_says_what_is_lost_of_how_many_and_changes_nothing(world: W
     assert [state_of(job) for job in (trains, waits, over)] == ["running", "queued", "cancelled"]
 
 
-def test_each_job_with_which_it_cannot_be_done_is_answered_and_the_others_are_done(world: World, owner: Client) -> None:
+def test_impossible_jobs_are_reported_and_others_done(world: World, owner: Client) -> None:
     over, trains = seed.finished(world, steps=2), seed.running(world, steps_done=2)
     waits = seed.submitted(world, rollout={"replicas": 63})
     page = answer(owner, "cancel", [trains, waits, over])

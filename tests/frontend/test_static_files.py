@@ -28,7 +28,7 @@ def test_what_is_vendored_is_what_the_list_says() -> None:
     assert (FRONTEND / "static/vendor/plotly/LICENSE").is_file()
 
 
-def test_what_a_page_loads_is_small_kept_a_year_and_named_by_its_content(db: None) -> None:
+def test_static_files_are_small_cached_and_content_hashed(db: None) -> None:
     client, seen, sizes = Client(), set[str](), 0
     page = client.get("/help/").content.decode() + _job_page()
     wanted = set(re.findall(r"(?:href|src)=[\"'](/static/[^\"']+\.(?:js|css|svg))[\"']", page))
@@ -116,7 +116,7 @@ def test_our_modules_are_small() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; the browser tests cover the rest")
-def test_numbers_look_the_same_from_the_server_and_in_the_browser() -> None:
+def test_server_and_browser_format_numbers_alike() -> None:
     values = [0, 1, -1, 0.5, -0.0312, 0.00012, 0.1, 9.999, 12.345, 99.96, 100, 843.2, 12_345, 1e8, 0.76, 120]
     seconds = [0, 59.4, 60, 185, 3_600, 7_799, 90_000]
     module = (FRONTEND / "static/js/lib/format.js").as_uri()

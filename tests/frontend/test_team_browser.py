@@ -114,7 +114,7 @@ def test_the_line_moves_while_the_page_is_open(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) -> None:
+def test_usage_chart_has_the_colours_of_its_legend(visit: Visit) -> None:
     world = seed.make_world()
     seed.finished(world, steps=5, at=datetime.now(UTC) - timedelta(minutes=10))
     visitor = visit(world.owner)
@@ -132,7 +132,7 @@ def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) 
 
 
 @pytest.mark.long
-def test_a_webhook_is_made_tested_answered_and_deleted_by_keyboard(visit: Visit) -> None:
+def test_webhook_is_created_tested_and_deleted_by_keyboard(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
     page = visitor.open("/members/")

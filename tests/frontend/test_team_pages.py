@@ -41,9 +41,7 @@ def test_a_new_key_is_shown_once_and_works(world: World, owner: Client) -> None:
     assert not any(secret[18:] in str(row.get_decoded()) for row in Session.objects.all()), "not in the session either"
 
 
-def test_a_secret_on_its_way_to_its_page_is_sealed_and_for_its_maker_alone(
-    world: World, owner: Client, viewer: Client
-) -> None:
+def test_pending_secret_is_sealed_and_only_for_its_creator(world: World, owner: Client, viewer: Client) -> None:
     sent = owner.post("/keys/", {"name": "laptop", "scopes": ["jobs:read"], "lasts": "30"})
     assert sent.status_code == 302
     kept = str([row.get_decoded() for row in Session.objects.all()])
@@ -69,9 +67,7 @@ def test_a_secret_on_its_way_to_its_page_is_sealed_and_for_its_maker_alone(
         ({"max_gpu_hours": "0.001"}, "GPU-hours"),
     ],
 )
-def test_a_wrong_form_makes_no_key_says_why_and_keeps_what_was_typed(
-    owner: Client, typed: dict[str, Any], said: str
-) -> None:
+def test_invalid_key_form_shows_errors_and_keeps_input(owner: Client, typed: dict[str, Any], said: str) -> None:
     answer = make_key(owner, **typed)
     assert answer.status_code == 422 and said in text_of(answer)
     assert not ApiKey.objects.exists()
@@ -86,7 +82,7 @@ def test_a_viewer_makes_a_key_that_only_looks(world: World, viewer: Client) -> N
     assert ApiKey.objects.get().owner == world.viewer
 
 
-def test_everybody_sees_and_revokes_their_own_keys_and_rulers_all(world: World, owner: Client, viewer: Client) -> None:
+def test_members_revoke_own_keys_and_admins_all(world: World, owner: Client, viewer: Client) -> None:
     make_key(owner, name="mine-alone")
     assert "mine-alone" not in text_of(viewer.get("/keys/"))
     key = ApiKey.objects.get()

@@ -152,7 +152,7 @@ class TestHeldOut:
         errors = "± 0.027 (standard error), pass@1 0.88 ± 0.021"
         assert self.told(job)[3] == f"on prompts it never trained on; {errors}"
 
-    def test_a_job_that_began_with_a_checkpoint_was_not_measured_before(self, job: Job) -> None:
+    def test_job_from_checkpoint_has_no_score_before_training(self, job: Job) -> None:
         self.measured(job, (1, 160, 0.75))
         assert self.told(job) == ("–", "0.75", "", "not measured before training", "plain")
 

@@ -68,7 +68,7 @@ def test_a_jobs_name_tags_and_priority_are_what_they_were(owner: Client, world: 
     }  # fmt: skip
 
 
-def test_a_webhook_that_was_disabled_is_enabled_and_disabled_again(owner: Client, world: World) -> None:
+def test_disabling_a_webhook_is_undone_and_redone(owner: Client, world: World) -> None:
     seed.team_affairs(world)
     endpoint = WebhookEndpoint.objects.latest("created_at")
     _, way = done(owner, reverse("change_webhook", args=[endpoint.pk]), {"act": "disable"})
@@ -79,7 +79,7 @@ def test_a_webhook_that_was_disabled_is_enabled_and_disabled_again(owner: Client
     assert WebhookEndpoint.objects.get(pk=endpoint.pk).disabled_at is not None
 
 
-def test_a_webhook_that_nobody_answered_is_not_switched_off_by_undoing(owner: Client, world: World) -> None:
+def test_undo_does_not_disable_a_failing_webhook(owner: Client, world: World) -> None:
     seed.team_affairs(world)
     endpoint = WebhookEndpoint.objects.latest("created_at")
     now = datetime.now(UTC)
@@ -117,7 +117,7 @@ def test_a_budget_is_exactly_what_it_was(owner: Client, world: World, hours: str
     assert SpendingLimit.objects.get().amount == before.amount
 
 
-def test_a_first_budget_is_taken_away_again_and_one_taken_away_comes_back(owner: Client, world: World) -> None:
+def test_undo_removes_first_budget_and_restores_removed_one(owner: Client, world: World) -> None:
     fields = {"whose": f"person:{world.viewer.public_id}", "unit": "device_seconds", "amount": "2"}
     _, way = done(owner, reverse("set_limit"), fields)
     _, again = undone(owner, way)

@@ -60,7 +60,7 @@ def test_what_shows_it_leads_to_a_chart_that_stands_there(world: World, owner: C
 
 
 @pytest.mark.django_db
-def test_what_shows_it_without_a_chart_of_its_own_leads_to_its_series_among_all(world: World, owner: Client) -> None:
+def test_evidence_without_chart_links_to_series_search(world: World, owner: Client) -> None:
     job = seed.doubted(world)
     row = JobVerdict.objects.get(job=job)
     row.found[0]["evidence"] = [{"series": "samples/failed", "points": [[1, 0.0], [2, 3.0]]}]
@@ -71,7 +71,7 @@ def test_what_shows_it_without_a_chart_of_its_own_leads_to_its_series_among_all(
 
 
 @pytest.mark.django_db
-def test_what_is_ill_says_what_helps_and_outranks_the_coloured_number(world: World, owner: Client) -> None:
+def test_alarm_shows_remedy_and_overrides_good_tone(world: World, owner: Client) -> None:
     job = seed.doubted(world)
     html = page_of(owner, job)
     line = unescape(line_of(html))
@@ -83,7 +83,7 @@ def test_what_is_ill_says_what_helps_and_outranks_the_coloured_number(world: Wor
 
 @pytest.mark.long
 @pytest.mark.django_db
-def test_a_pull_says_when_there_is_another_verdict_and_the_part_has_it(world: World, owner: Client) -> None:
+def test_pull_reports_new_verdict_and_part_has_it(world: World, owner: Client) -> None:
     job = seed.judged(seed.running(world, steps_done=30))
     html = page_of(owner, job)
     [stands] = re.findall(r'data-verdict="(\w+)"', html)
@@ -104,7 +104,7 @@ def test_before_it_is_judged_a_job_has_no_line(world: World, owner: Client) -> N
 
 @pytest.mark.long
 @pytest.mark.django_db
-def test_an_alarm_is_a_word_in_the_list_and_a_sentence_among_the_events(world: World, owner: Client) -> None:
+def test_alarm_is_a_word_in_list_and_a_sentence_in_events(world: World, owner: Client) -> None:
     job = seed.doubted(world)
     seed.judged(seed.running(world, steps_done=30))
     html = owner.get("/jobs/").content.decode()

@@ -52,7 +52,7 @@ def test_the_secret_is_shown_once_and_is_the_one_that_signs(world: World, owner:
     assert not any(secret in str(entry.data) for entry in AuditEntry.objects.all())
 
 
-def test_a_new_secret_is_shown_once_and_the_former_signs_for_a_day(owner: Client, endpoint: WebhookEndpoint) -> None:
+def test_new_secret_is_shown_once_and_old_one_signs_for_a_day(owner: Client, endpoint: WebhookEndpoint) -> None:
     before = unseal(endpoint.secret)
     page = words_of(owner.post(f"/webhooks/{endpoint.pk}/secret", follow=True))
     (secret,) = set(SECRET.findall(page))
@@ -79,7 +79,7 @@ def test_a_new_secret_is_shown_once_and_the_former_signs_for_a_day(owner: Client
         ({"description": "x" * 201}, "200 letters"),
     ],
 )
-def test_a_wrong_form_makes_nothing_says_why_and_keeps_what_was_typed(
+def test_invalid_webhook_form_shows_errors_and_keeps_input(
     world: World, owner: Client, typed: dict[str, Any], said: str
 ) -> None:
     answer = make(owner, **({"description": "kept"} | typed))

@@ -18,7 +18,7 @@ from .cli import (
 )
 from .cli.commands import laminar
 
-# Importing a module puts its commands below the root.
+# Importing a module registers its commands.
 COMMANDS = (
     *(account, submitting, jobs, watching, streams, replicas),
     *(models, assets, evaluating, exporting, capacity, people, webhooks, completing),

@@ -19,7 +19,7 @@ def _connection(url: str | None, api_key: str | None, profile: str | None, timeo
     if url is not None and api_key is not None:
         return Connection(checked_url(url), checked_key(api_key), timeout_s=timeout_s, agent=agent)
     if url is not None or api_key is not None:
-        raise ValueError("give url and api_key together, or neither: then the environment or a profile names them")
+        raise ValueError("pass both url and api_key, or neither to use the environment or a profile")
     login = resolve_login(profile)
     return Connection(login.url, login.key, timeout_s=timeout_s, agent=agent)
 
@@ -27,8 +27,8 @@ def _connection(url: str | None, api_key: str | None, profile: str | None, timeo
 class Laminar:
     """with Laminar() as client: job = client.jobs.submit(spec, project="proj_…")
 
-    Without arguments: LAMINAR_URL and LAMINAR_API_KEY, or the profile that `laminar login` wrote. Several threads may
-    use it. `transport` is httpx's, for tests and for what stands between you and the server."""
+    Without arguments, uses LAMINAR_URL and LAMINAR_API_KEY, or the profile stored by `laminar login`. Thread-safe.
+    `transport` is httpx's, for tests and proxies."""
 
     def __init__(
         self,

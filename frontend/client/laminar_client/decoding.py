@@ -1,8 +1,8 @@
-"""JSON documents into the dataclasses of `answers`.
+"""Decodes JSON documents into the dataclasses of `answers`.
 
 Invariants:
-- a field that this client does not know is kept in `raw`, so a newer server is no problem;
-- a field that is missing or of another kind raises `Unreadable`: nothing is guessed.
+- unknown fields are kept in `raw`, so the client works with newer servers;
+- a missing field or a wrong type raises `Unreadable`: nothing is guessed.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ def read(kind: type[T], document: object) -> T:
         found: T = _value(kind, document)
     except (TypeError, ValueError, KeyError) as problem:
         raise Unreadable(
-            f"The server's answer is not a {kind.__name__} as this client knows it ({problem}). "
-            "Is the address that of a Laminar server, and the client as new as it?"
+            f"The server's response is not a valid {kind.__name__} ({problem}). Check that the URL is that of a "
+            "Laminar server and that the client is up to date."
         ) from None
     return found
 

@@ -1,7 +1,7 @@
-"""What can go wrong, as one small family.
+"""The client's errors.
 
 Invariants:
-- whatever the server refused keeps its problem document (RFC 9457): `code`, `detail`, `errors`, `request_id`;
+- a refusal by the server keeps its problem document (RFC 9457): `code`, `detail`, `errors`, `request_id`;
 - no error ever carries the API key, neither in its text nor in its attributes.
 """
 
@@ -11,32 +11,32 @@ from typing import Any
 
 
 class LaminarError(Exception):
-    """Anything that this client raises by itself."""
+    """Base class of this client's errors."""
 
 
 class BadSettings(LaminarError):
-    """No address or no key, or a settings file that cannot be used."""
+    """The URL or key is missing, or the settings file cannot be used."""
 
 
 class Unreachable(LaminarError):
-    """There was no answer, or none that comes from Laminar."""
+    """The server did not respond, or is not a Laminar server."""
 
 
 class Unreadable(LaminarError):
-    """The server answered in a form that this version of the client does not know."""
+    """This version of the client cannot read the server's response."""
 
 
 class StillGoing(LaminarError):
-    """The job did not end within the time that was given."""
+    """The job did not end within the timeout."""
 
 
 class Damaged(LaminarError):
-    """What was downloaded is not what the server announced."""
+    """The download differs from what the server announced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldError:
-    """One place that a rule refuses. `pointer` is a JSON pointer into the request's body."""
+    """An invalid field. `pointer` is a JSON pointer into the request's body."""
 
     pointer: str
     code: str
@@ -44,7 +44,7 @@ class FieldError:
 
 
 class MissingLibrary(LaminarError):
-    """An export needs a library that is not installed; the text says which, and how."""
+    """An export needs a library that is not installed; the message has the command to install it."""
 
 
 class ApiError(LaminarError):
@@ -54,7 +54,7 @@ class ApiError(LaminarError):
         self.status = status
         self.problem = dict(problem)
         self.code = str(problem.get("code", ""))
-        self.detail = str(problem.get("detail", "")) or f"The server answered with status {status}."
+        self.detail = str(problem.get("detail", "")) or f"The server responded with status {status}."
         self.request_id = str(problem.get("request_id", ""))
         self.retryable = bool(problem.get("retryable", False))
         self.retry_after_s = retry_after_s
@@ -67,27 +67,27 @@ class ApiError(LaminarError):
 
 
 class InvalidRequest(ApiError):
-    """What was sent breaks a rule; `errors` names every place."""
+    """The request is not valid; `errors` lists every invalid field."""
 
 
 class NotAllowed(ApiError):
-    """The key is not valid, or may not do that."""
+    """The key is not valid, or lacks permission."""
 
 
 class NotFound(ApiError):
-    """There is no such thing, or it is not yours."""
+    """The resource does not exist, or belongs to another team."""
 
 
 class Conflict(ApiError):
-    """The thing's present state does not allow that."""
+    """The resource's current state does not allow the request."""
 
 
 class LimitReached(ApiError):
-    """A budget, a ceiling or a rate is used up."""
+    """A budget, key limit or rate limit is exceeded."""
 
 
 class ServerFault(ApiError):
-    """The server could not answer; the request's id finds the reason in its logs."""
+    """The server failed; its logs have the reason under the request id."""
 
 
 _OF_STATUS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 402: LimitReached, 429: LimitReached}

@@ -1,10 +1,10 @@
-"""Download a checkpoint: one .tar behind a short-lived link, checked, and unpacked if wanted.
+"""Downloads a checkpoint: one .tar behind a short-lived link, verified, and unpacked if requested.
 
 Invariants:
-- what stands under the final name is whole and has the sizes and hashes that the server announced; until then it is a
-  hidden folder beside it, which goes away however the download ends;
-- nothing in the archive chooses a path: only announced names are taken, into one folder;
-- the link gets no key; a link that broke off is asked for again.
+- the final name exists only with complete content of the announced sizes and hashes; until then, content is in a
+  hidden folder next to it, which is deleted however the download ends;
+- the archive cannot choose paths: only announced names are unpacked, into one folder;
+- requests to the link carry no key; after a broken download a new link is requested.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ def download(
     unpack: bool = True,
     told: Callable[[int, int], None] | None = None,
 ) -> Procedure[Path]:
-    """The model in the folder `to`, as a Hugging Face folder, or as the .tar with `unpack=False`; -> where it is.
-    `told(bytes so far, bytes in all)` is called as it grows."""
+    """Downloads the model into the folder `to`, as a Hugging Face folder, or as a .tar with `unpack=False`; -> its
+    path. `told(bytes so far, total bytes)` is called on progress."""
     folder = Path(to)
     folder.mkdir(parents=True, exist_ok=True)
     with _hidden(folder) as hidden:
@@ -44,7 +44,7 @@ def download(
         whole = _unpacked(archive, announced, hidden) if unpack else archive
         goal = folder / (name.removesuffix(".tar") if unpack else name)
         if goal.exists():
-            raise LaminarError(f"{goal} is there already: move it away, or choose another folder.")
+            raise LaminarError(f"{goal} already exists. Move it, or choose another folder.")
         whole.rename(goal)
     return goal
 
@@ -59,7 +59,7 @@ def _hidden(folder: Path) -> Iterator[Path]:
 
 
 def _fetched(checkpoint_id: str, archive: Path, told: Callable[[int, int], None]) -> Procedure[Download]:
-    cause: LaminarError = Unreachable("nothing came")
+    cause: LaminarError = Unreachable("no data received")
     for tried in range(TRIES):
         if tried:
             yield Pause(PAUSE_S * 2**tried)
@@ -67,11 +67,11 @@ def _fetched(checkpoint_id: str, archive: Path, told: Callable[[int, int], None]
         try:
             so_far = yield from _stream_into(archive, announced, told)
         except Lost as lost:
-            cause = Unreachable(f"The download broke off: {lost}")
+            cause = Unreachable(f"The download was interrupted: {lost}")
             continue
         if so_far == announced.num_bytes:
             return announced
-        cause = Damaged(f"{so_far} bytes came, {announced.num_bytes} were announced.")
+        cause = Damaged(f"Received {so_far} of {announced.num_bytes} announced bytes.")
     raise cause
 
 
@@ -84,7 +84,7 @@ def _stream_into(archive: Path, announced: Download, told: Callable[[int, int], 
         while chunk := (yield ReadChunk()):
             so_far += len(chunk)
             if so_far > announced.num_bytes:
-                raise Damaged(f"More came than the {announced.num_bytes} bytes that were announced.")
+                raise Damaged(f"Received more than the {announced.num_bytes} announced bytes.")
             file.write(chunk)
             told(so_far, announced.num_bytes)
     return so_far
@@ -101,12 +101,12 @@ def _unpacked(archive: Path, announced: Download, hidden: Path) -> Path:
                 file = wanted.pop(name, None)
                 content = packed.extractfile(member) if member.isreg() else None
                 if file is None or content is None:
-                    raise Damaged(f"The archive holds something that was not announced: {member.name!r:.100}.")
+                    raise Damaged(f"The archive contains an unannounced entry: {member.name!r:.100}.")
                 _write_checked(_place_in(folder, name), content, file)
     except tarfile.TarError as broken:
         raise Damaged(f"The archive cannot be read: {broken}.") from None
     if wanted:
-        raise Damaged(f"Missing in the archive: {', '.join(sorted(wanted))}.")
+        raise Damaged(f"Missing from the archive: {', '.join(sorted(wanted))}.")
     return folder
 
 
@@ -124,10 +124,10 @@ def _write_checked(path: Path, content: IO[bytes], file: DownloadFile) -> None:
             size += len(piece)
             out.write(piece)
     if size != file.num_bytes or digest.hexdigest() != file.sha256:
-        raise Damaged(f"{file.name} is not what was announced: its size or its SHA-256 differs.")
+        raise Damaged(f"{file.name} differs from the announced size or SHA-256.")
 
 
 def _plain_name(name: str) -> str:
     if not name or name != Path(name).name or name in {".", ".."} or "\0" in name:
-        raise Damaged(f"The server named a file {name!r:.100}, which is no plain name.")
+        raise Damaged(f"The server announced an invalid file name: {name!r:.100}.")
     return name

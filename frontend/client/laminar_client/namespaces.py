@@ -1,7 +1,7 @@
-"""The calls as methods, once for both clients: `client.jobs.show(id)` is a `Job`, or awaits one.
+"""The calls as methods, shared by both clients: `client.jobs.show(id)` returns a `Job`, or an awaitable of one.
 
 A namespace is generic in its mode. `Call` and `Streaming` are descriptors that bind a function of `calls` to the
-client's carrier; the overloads tell a type checker what comes back.
+client's carrier; the overloads give type checkers the return type.
 """
 
 import functools
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """A mode: calls block and give their result."""
+    """A mode: calls block and return their result."""
 
 
 class Awaiting:

@@ -1,10 +1,10 @@
-"""Where the server is and which key to use: environment first, then a profile of ~/.config/laminar/config.toml.
+"""The server's URL and the key: from the environment, else from a profile in ~/.config/laminar/config.toml.
 
 Invariants:
-- the file is the user's alone (0600, its folder 0700) from its first byte, and is replaced as a whole; one that others
-  may read is not used;
-- a stored key goes only to the address that it was stored with: LAMINAR_URL alone never sends it elsewhere;
-- a key is shown by nothing: `Login` does not represent it.
+- only the user can read the file (0600, its folder 0700) from its first byte on; it is replaced atomically; a file that
+  others can read is refused;
+- a stored key is sent only to the URL with which it was stored: LAMINAR_URL alone never sends it elsewhere;
+- a key is never displayed: the `repr` of `Login` omits it.
 """
 
 import json
@@ -37,7 +37,7 @@ def config_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def resolve_login(profile: str | None = None, *, environment: Mapping[str, str] = os.environ) -> Login:
-    """Raises `BadSettings` with what to do."""
+    """Raises `BadSettings` with the next step."""
     url, key = environment.get("LAMINAR_URL", ""), environment.get("LAMINAR_API_KEY", "")
     name = profile or environment.get("LAMINAR_PROFILE", "") or None
     if profile is None and url and key:
@@ -46,32 +46,32 @@ def resolve_login(profile: str | None = None, *, environment: Mapping[str, str] 
     stored = stored_profiles(path)
     name = name or DEFAULT
     login = stored.get(name)
-    if profile is not None:  # asked for by name: the environment does not overrule it
+    if profile is not None:  # an explicit profile takes precedence over the environment
         if login is None:
-            raise BadSettings(f"There is no profile {name}: run `laminar login --profile {name}`.")
+            raise BadSettings(f"Profile {name} does not exist. Run `laminar login --profile {name}`.")
         return login
     if url and login is not None and checked_url(url) != login.url:
         raise BadSettings(
-            f"LAMINAR_URL names another server than the profile {name} ({login.url}), whose key is not sent there: "
-            "set LAMINAR_API_KEY too, or log in with --profile."
+            f"LAMINAR_URL differs from the server of profile {name} ({login.url}), so its key is not sent there. "
+            "Set LAMINAR_API_KEY too, or log in with --profile."
         )
     if key and login is not None:
         return Login(url=login.url, key=checked_key(key), source="LAMINAR_API_KEY")
     if login is None:
         missing = "LAMINAR_URL" if key else "LAMINAR_API_KEY" if url else "LAMINAR_URL and LAMINAR_API_KEY"
-        raise BadSettings(f"Not logged in: run `laminar login`, or set {missing}.")
+        raise BadSettings(f"Not logged in. Run `laminar login`, or set {missing}.")
     return login
 
 
 def stored_profiles(path: Path) -> dict[str, Login]:
     try:
         if path.stat().st_mode & 0o077 and os.name == "posix":
-            raise BadSettings(f"{path} holds keys and others may read it: run `chmod 600 {path}`.")
+            raise BadSettings(f"{path} contains keys, but other users can read it. Run `chmod 600 {path}`.")
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise BadSettings(f"{path} cannot be read: {type(problem).__name__}. Mend or remove it.") from None
+        raise BadSettings(f"{path} cannot be read: {type(problem).__name__}. Fix or remove it.") from None
     found = document.get("profiles", {})
     try:
         return {
@@ -79,12 +79,12 @@ def stored_profiles(path: Path) -> dict[str, Login]:
             for name, each in found.items()
         }
     except (AttributeError, KeyError, TypeError):
-        raise BadSettings(f"{path} is not as `laminar login` writes it: remove it and log in again.") from None
+        raise BadSettings(f"{path} is not valid. Remove it and run `laminar login` again.") from None
 
 
 def store_profile(path: Path, name: str, login: Login) -> None:
     if not _NAME.fullmatch(name):
-        raise BadSettings("A profile's name has letters, digits, - and _, 40 at most.")
+        raise BadSettings("A profile name must have 1 to 40 letters, digits, - or _.")
     profiles = stored_profiles(path) | {name: login}
     _replace(path, profiles)
 
@@ -100,14 +100,14 @@ def forget_profile(path: Path, name: str) -> bool:
 def checked_url(text: str) -> str:
     parts = urlsplit(text.strip())
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise BadSettings("The address must be like https://laminar.example.org.")
+        raise BadSettings("The URL must be like https://laminar.example.org.")
     if parts.username or parts.password:
-        raise BadSettings("The address must not hold a name or a password.")
+        raise BadSettings("The URL must not contain a user name or password.")
     return text.strip().rstrip("/").removesuffix("/api/v1")
 
 
 def is_open_to_all(url: str) -> bool:
-    """Whether a key would travel in clear text over a network."""
+    """Whether a key would cross a network unencrypted."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}
 
@@ -115,13 +115,13 @@ def is_open_to_all(url: str) -> bool:
 def checked_key(text: str) -> str:
     key = text.strip()
     if not _KEY.fullmatch(key):
-        raise BadSettings("That is not an API key: it is one line like lam_live_…")
+        raise BadSettings("This is not an API key. A key is one line like lam_live_…")
     return key
 
 
 def _replace(path: Path, profiles: Mapping[str, Login]) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lines = ["# Written by `laminar login`. It holds API keys: keep it to yourself.\n"]
+    lines = ["# Written by `laminar login`. Contains API keys: do not share this file.\n"]
     for name, login in profiles.items():
         lines.append(f"\n[profiles.{name}]\nurl = {json.dumps(login.url)}\nkey = {json.dumps(login.key)}\n")
     handle, temporary = tempfile.mkstemp(prefix=".config-", dir=path.parent)  # 0600 from the beginning

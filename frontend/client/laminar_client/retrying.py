@@ -1,10 +1,10 @@
-"""When a request is sent again, and after which pause.
+"""Retries: which requests, and with which pauses.
 
 Invariants:
-- a request that may have had its effect is repeated only if a repetition is harmless: a GET, or a POST that carries an
-  Idempotency-Key or is idempotent by contract. Status 429 says that there was no effect, so it is always safe;
-- the server's Retry-After is kept, never shortened; one that is longer than the patience ends the tries;
-- pauses grow and are spread by chance, so that many clients do not come back at once.
+- a request that may have taken effect is retried only if that is safe: a GET, or a POST with an Idempotency-Key or
+  idempotent by contract. Status 429 means no effect, so a retry is always safe;
+- the server's Retry-After is never shortened; if it exceeds the client's patience, retries end;
+- pauses grow exponentially with jitter, so that many clients do not retry at once.
 """
 
 import random
@@ -16,14 +16,14 @@ from .errors import ApiError, LaminarError, Unreachable
 from .wire import Effect, Emit, Lost, Pause, Reply, Request, Send
 
 T = TypeVar("T")
-# What passes by itself: too fast, a server that restarts, a gateway whose server restarts.
+# Transient: too many requests, a restarting server, a gateway whose server restarts.
 _PASSING = frozenset({429, 502, 503, 504})
-_REPEATED_ONCE_KNOWN = frozenset({"in_flight"})  # our own first request is still being worked on
+_REPEATED_ONCE_KNOWN = frozenset({"in_flight"})  # the first request is still being processed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """`tries` in all; pauses of `first_pause_s`, twice that, and so on, up to `longest_pause_s`."""
+    """At most `tries` tries; pauses double from `first_pause_s` up to `longest_pause_s`."""
 
     tries: int = 6
     first_pause_s: float = 0.25
@@ -32,7 +32,7 @@ class Patience:
     rng: random.Random = field(default_factory=random.Random, repr=False, compare=False)
 
     def pause_s(self, tried: int, error: ApiError | None) -> float | None:
-        """None: it is not worth another try."""
+        """None: do not retry."""
         if tried >= self.tries:
             return None
         most: float = min(self.longest_pause_s, self.first_pause_s * 2.0 ** (tried - 1))
@@ -44,7 +44,7 @@ class Patience:
 
 
 def may_repeat(request: Request, error: ApiError | None) -> bool:
-    """`error` None: no answer came."""
+    """`error` None: there was no response."""
     if error is None:
         return request.repeatable
     if error.status == 429:
@@ -55,7 +55,7 @@ def may_repeat(request: Request, error: ApiError | None) -> bool:
 def persistent(
     procedure: Generator[Effect | Emit[Any], Any, T], patience: Patience
 ) -> Generator[Effect | Emit[Any], Any, T]:
-    """The same procedure, whose `Send` gives a good reply or raises a `LaminarError`."""
+    """The same procedure with retries: `Send` returns a successful reply or raises a `LaminarError`."""
     outcome: Any = None
     failure: Exception | None = None
     while True:

@@ -1,7 +1,7 @@
-"""Server-Sent Events, read from bytes as they come (WHATWG HTML, section 9.2). No network here.
+"""An incremental parser of Server-Sent Events (WHATWG HTML, section 9.2), without network.
 
-Invariant: an event is given, and its id counts, only once it is whole; what a broken connection leaves behind is thrown
-away, so that going on behind `last_id` misses nothing.
+Invariant: an event is yielded, and its id stored, only when it is complete. Partial events of a broken connection are
+dropped, so resuming after `last_id` misses nothing.
 """
 
 import codecs
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST_LINE = 8 * 1024 * 1024  # far above any event of ours: a stream without line ends must not fill the memory
+LONGEST_LINE = 8 * 1024 * 1024  # far above any real event: a stream without line ends must not fill the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class ServerSent:
 
 
 class TooLong(ValueError):
-    """A line without an end."""
+    """A line exceeds the maximum length."""
 
 
 class SseReader:
-    """`feed` it what came; it gives the events that are complete. `last_id` and `retry_s` are the stream's own."""
+    """`feed` takes received bytes and yields the completed events. `last_id` and `retry_s` are the stream's."""
 
     def __init__(self) -> None:
         self.last_id = ""
@@ -39,11 +39,11 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> Iterator[ServerSent]:
         text = self._rest + self._decode.decode(chunk)
-        held = "\r" if text.endswith("\r") else ""  # its \n may still be on the way
+        held = "\r" if text.endswith("\r") else ""  # its \n may be in the next chunk
         lines = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._rest = lines.pop() + held
         if len(self._rest) > LONGEST_LINE:
-            raise TooLong("a line of the event stream has no end")
+            raise TooLong("a line of the event stream is too long")
         for line in lines:
             if found := self._line(line):
                 yield found

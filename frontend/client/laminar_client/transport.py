@@ -1,9 +1,9 @@
-"""Carries procedures out, with and without asyncio. Nothing is decided here.
+"""Runs procedures, with and without asyncio. All decisions are in the procedures.
 
 Invariants:
-- whatever goes wrong on the network is `Lost`, raised into the procedure;
-- a redirection is not followed, so the key goes to no other address; a signed link gets no key;
-- what was opened is closed however the procedure ends.
+- every network error is raised into the procedure as `Lost`;
+- redirects are not followed, so the key goes to no other host; a signed link gets no key;
+- open responses are closed however the procedure ends.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from .retrying import Patience, persistent
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 10.0
-STREAM_SILENCE_S = 45.0  # streams say something every 15 s
+STREAM_SILENCE_S = 45.0  # streams send a heartbeat every 15 s
 CHUNK = 1 << 18
 _JSON = "application/json, application/problem+json"
 
 
 class Connection:
-    """Where the server is, and as whom. `repr` shows no key."""
+    """The server's URL and the key. `repr` omits the key."""
 
     def __init__(self, url: str, key: str, *, timeout_s: float, agent: str) -> None:
         self.url = url.rstrip("/")
@@ -35,7 +35,7 @@ class Connection:
         return f"Connection({self.url!r})"
 
     def arguments(self, request: wire.Request, *, is_stream: bool) -> dict[str, Any]:
-        """For httpx's build_request."""
+        """Arguments for httpx's build_request."""
         silence = httpx.Timeout(self.timeout.read, connect=self.timeout.connect, read=STREAM_SILENCE_S)
         shared: dict[str, Any] = {"method": request.method, "timeout": silence if is_stream else self.timeout}
         if request.is_link:
@@ -56,11 +56,11 @@ def _reply(response: httpx.Response, body: bytes) -> wire.Reply:
 
 def _lost(error: Exception, url: str) -> wire.Lost:
     said = str(error) or type(error).__name__
-    return wire.Lost(f"No answer from {url}: {said}")
+    return wire.Lost(f"No response from {url}: {said}")
 
 
 class Carrier(Protocol):
-    """What a namespace of calls needs: to run a procedure, or to give what a stream gives."""
+    """The interface that a namespace of calls needs: run a procedure, or iterate a stream."""
 
     def run(self, procedure: wire.Procedure[Any]) -> Any: ...
     def iterate(self, stream: wire.Stream[Any]) -> Any: ...
@@ -83,7 +83,7 @@ class BlockingCarrier:
         yield from self._course(stream)
 
     def _course(self, procedure: Any) -> Generator[Any, None, Any]:
-        """Yields what the procedure emits; its result is the StopIteration's value."""
+        """Yields the procedure's emitted values; its result is the StopIteration's value."""
         doing = _Blocking(self._connection, self._http)
         stubborn = persistent(procedure, self._patience)
         outcome: Any = None
@@ -163,7 +163,7 @@ class AwaitingCarrier:
             yield item
 
     async def _course(self, procedure: Any, result: list[Any]) -> AsyncIterator[Any]:
-        """Yields what the procedure emits; its result goes into `result`."""
+        """Yields the procedure's emitted values; its result goes into `result`."""
         doing = _Awaiting(self._connection, self._http)
         stubborn = persistent(procedure, self._patience)
         outcome: Any = None

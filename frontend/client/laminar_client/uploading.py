@@ -1,9 +1,9 @@
-"""Upload a data set or a model: a file, or the files of a folder, in parts of 16 MiB.
+"""Uploads a data set or a model: a file, or the files of a folder, in parts of 16 MiB.
 
 Invariants:
-- whoever was interrupted, however, asks for the same again: what has arrived, by its hash, is not sent again;
-- the server is told what the whole must be, computed from what was read here; a file that changed meanwhile is told,
-  not sent half old and half new.
+- an interrupted upload is resumed by the same call: parts that have arrived, by hash, are not sent again;
+- the hash of the whole is computed from the bytes read here and verified by the server, so a file that changes during
+  the upload raises an error.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ def upload(
     project: str | None = None,
     told: Told | None = None,
 ) -> Procedure[Asset]:
-    """`kind`: data or model. `name`: as specs will say it; else the file's or the folder's own. Asked again after an
-    interruption it goes on. `told(bytes so far, bytes in all)` is called as it goes."""
+    """`kind`: data or model. `name`: the name for specs; by default that of the file or folder. The same call resumes
+    an interrupted upload. `told(bytes so far, total bytes)` is called on progress."""
     here = Path(path)
     found = _files_of(here)
     sizes = {file: each.stat().st_size for file, each in found.items()}
@@ -58,37 +58,37 @@ def _listed(asset_id: str) -> Procedure[list[AssetFile]]:
 
 
 def _sent(asset_id: str, listed: AssetFile, path: Path, progress: "_Progress") -> Procedure[list[str]]:
-    """The hashes of the file's parts, each of which is there now."""
+    """The hashes of the file's parts, all of which have arrived."""
     hashes = []
     with path.open("rb") as opened:
         for number, there in enumerate(listed.parts):
             wanted = min(PART_BYTES, listed.num_bytes - number * PART_BYTES)
             content = opened.read(wanted)
             if len(content) != wanted:
-                raise LaminarError(f"{path} has become shorter while it was sent: upload it again.")
+                raise LaminarError(f"{path} became shorter during the upload. Upload it again.")
             sha256 = hashlib.sha256(content).hexdigest()
             if sha256 != there:
                 yield from assets.put_part(asset_id, listed.number, number, content, sha256=sha256)
             hashes.append(sha256)
             progress.add(wanted)
         if opened.read(1):
-            raise LaminarError(f"{path} has grown while it was sent: upload it again.")
+            raise LaminarError(f"{path} grew during the upload. Upload it again.")
     return hashes
 
 
 def _files_of(path: Path) -> dict[str, Path]:
-    """By the names that they will have."""
+    """By the names in the asset."""
     if path.is_file():
         return {path.name: path}
     if not path.is_dir():
-        raise LaminarError(f"There is no file or folder {path}.")
+        raise LaminarError(f"{path} does not exist.")
     within = [each for each in sorted(path.iterdir()) if not each.name.startswith(".")]
     folders = [each.name for each in within if not each.is_file()]
     if folders:
-        raise LaminarError(f"{path} holds folders ({', '.join(folders[:5])}); what is uploaded is files in one folder.")
+        raise LaminarError(f"{path} contains folders ({', '.join(folders[:5])}). Upload a folder with files only.")
     found = {each.name: each for each in within if each.stat().st_size}
     if not found:
-        raise LaminarError(f"{path} holds no file that has something in it.")
+        raise LaminarError(f"{path} contains no non-empty files.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Requests and replies without a network: what is asked, and how an answer is read.
+"""Requests and replies, without network.
 
-A call is a *procedure*: a generator that yields what it wants done (`Send`, `Pause`, …) and is given the outcome. Only
-`transport` carries such wishes out, once with and once without asyncio, so every call is written once.
+A call is a *procedure*: a generator that yields effects (`Send`, `Pause`, …) and receives their results. Only
+`transport` executes effects, once with and once without asyncio, so every call is written once.
 """
 
 import json
@@ -21,8 +21,8 @@ Query: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`repeatable`: sent twice it has the effect of once. `content`: octets in place of a body. A `path` with a scheme
-    is a signed link: it gets no key."""
+    """`repeatable`: idempotent, so safe to retry. `content`: bytes in place of a JSON body. A `path` with a scheme is a
+    signed link: it gets no key."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """`headers` have lower-case names. Of an opened stream, `body` is empty unless it is an error."""
+    """`headers` have lower-case names. `body` of an opened stream is empty unless it is an error."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,7 +62,7 @@ class Reply:
 
 
 class Lost(Exception):
-    """No answer came. Raised into a procedure by whoever carries it out; says nothing about the request's effect."""
+    """There was no response. `transport` raises this into a procedure; the request may have had its effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """-> bytes of what was opened last; empty at its end"""
+    """-> bytes of the last opened response; empty at its end"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """-> float: seconds of a clock that never goes back"""
+    """-> float: seconds of a monotonic clock"""
 
 
 @dataclass(frozen=True, slots=True)
 class Emit(Generic[T]):
-    """-> None; only in a stream: one of the things that it gives"""
+    """-> None; only in a stream: one of its items"""
 
     item: T
 
@@ -109,7 +109,7 @@ Stream: TypeAlias = Generator[Effect | Emit[T], Any, None]
 
 
 def path(*parts: str) -> str:
-    """Below the API's root; what a caller gives never leaves its place."""
+    """A path below the API's root; parts are escaped, so a caller cannot leave it."""
     return "".join(f"/{quote(part, safe=':')}" for part in parts)
 
 
@@ -127,7 +127,7 @@ def post(*parts: str, body: object = None, repeatable: bool = False, idempotency
 
 
 def octets(*parts: str, content: bytes, query: Query) -> Request:
-    """A PUT of them."""
+    """A PUT of bytes."""
     return Request(method="PUT", path=path(*parts), query=_flat(query), content=content, repeatable=True)
 
 
@@ -145,7 +145,7 @@ def sent(request: Request) -> Procedure[Reply]:
 
 
 def _flat(query: Query) -> tuple[tuple[str, str], ...]:
-    """Lists become repeated names; what is None is left out."""
+    """Lists become repeated parameters; None is omitted."""
     found: list[tuple[str, str]] = []
     for name, value in query.items():
         values = value if isinstance(value, list | tuple) else [value]

@@ -68,7 +68,7 @@ def test_a_move_is_confirmed_and_taken_back(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_another_session_is_ended_and_its_open_page_loses_its_socket(visit: Visit) -> None:
+def test_ending_another_session_closes_its_socket(visit: Visit) -> None:
     world = seed.make_world()
     seed.may_sign_in(world.owner)
     here, there = visit(), visit()

@@ -33,7 +33,7 @@ def write_lines(job: Job, *texts: str) -> None:
 
 
 @pytest.mark.long
-def test_login_asks_without_an_echo_and_keeps_the_key_to_the_user(
+def test_login_prompts_without_echo_and_stores_key_privately(
     newcomer: Shell, server: Server, key: str, key_of: Callable[..., str], world: World
 ) -> None:
     shown = newcomer("login", input=f"{server.url}\n{key}\n")
@@ -246,7 +246,7 @@ def test_a_changed_file_is_not_taken_for_the_checkpoint(shell: Shell, world: Wor
     part = Path(checkpoint.uri.removeprefix("file://")) / "config.json"
     part.write_bytes(b'{"a": 2}')
     assert (
-        "config.json is not what was announced"
+        "config.json differs from the announced size"
         in shell("download", checkpoint.pk, "--to", str(tmp_path), code=1).stderr
     )
     assert list(tmp_path.glob("job_*")) == []

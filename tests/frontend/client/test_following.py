@@ -50,7 +50,7 @@ def test_an_event_that_a_broken_connection_cut_is_not_given() -> None:
     assert reader.last_id == "1"
 
 
-def test_a_broken_stream_is_gone_on_with_and_no_event_comes_twice() -> None:
+def test_broken_stream_resumes_without_repeated_events() -> None:
     scripted = ScriptedWire(
         [reply(), Lost("cut"), problem(503), reply(), reply()],
         chunks=[[frame(1), frame(2)[:20]], [frame(1), frame(2), Lost("cut")], [frame(2), frame(3), END]],
@@ -61,7 +61,7 @@ def test_a_broken_stream_is_gone_on_with_and_no_event_comes_twice() -> None:
     assert asked == ["0", "1", "1", "1", "2"]
 
 
-def test_a_connection_that_brought_nothing_does_not_forget_the_place() -> None:
+def test_empty_connection_keeps_the_stream_position() -> None:
     scripted = ScriptedWire([reply()] * 3, chunks=[[frame(1), Lost("cut")], [Lost("cut")], [frame(2), END]])
     scripted.run(events("job_1", follow=True))
     assert [request.headers["Last-Event-ID"] for request in scripted.requests] == ["0", "1", "1"]

@@ -81,7 +81,7 @@ def test_the_rates_are_those_of_the_answers(world: World, key: str, settings: An
 
 
 @pytest.mark.long
-def test_the_routes_that_take_an_idempotency_key_are_those_of_the_schema() -> None:
+def test_guide_lists_idempotent_routes_of_the_schema() -> None:
     paths: dict[str, Any] = api.get_openapi_schema()["paths"]
     taking = {
         f"{method.upper()} {path}"
@@ -92,7 +92,7 @@ def test_the_routes_that_take_an_idempotency_key_are_those_of_the_schema() -> No
     assert set(IDEMPOTENT) == taking
 
 
-def test_every_example_is_on_the_page_whatever_python_left_beside_them(world: World) -> None:
+def test_guide_has_every_example_despite_python_caches(world: World) -> None:
     (EXAMPLES / "__pycache__").mkdir(exist_ok=True)
     page = Client().get("/docs/api").content.decode()
     for path in filter(Path.is_file, EXAMPLES.iterdir()):

@@ -64,10 +64,10 @@ def test_trouble_that_lasts_is_told(proxy: Proxy, world: World, key: str, newcom
     with Laminar(proxy.url, key, patience=QUICK) as client, pytest.raises(ServerFault):
         client.team.me()
     newcomer.environment |= {"LAMINAR_URL": "http://127.0.0.1:9", "LAMINAR_API_KEY": key}
-    assert "No answer from" in newcomer("cancel", "job_1", code=7).stderr
+    assert "No response from" in newcomer("cancel", "job_1", code=7).stderr
 
 
-def test_a_cut_event_stream_goes_on_without_a_gap_or_a_repetition(proxy: Proxy, world: World, key: str) -> None:
+def test_cut_event_stream_resumes_without_gap_or_repeat(proxy: Proxy, world: World, key: str) -> None:
     job = submitted(world)
     proxy.plan = ["cut stream", "refuse", "cut before", "pass"]
     seen: list[int] = []
@@ -91,7 +91,7 @@ def test_a_finished_jobs_whole_stream_is_read_over_many_cuts(proxy: Proxy, world
     assert proxy.plan == [], "the stream was not cut"
 
 
-def test_wait_ends_with_the_job_also_when_the_server_is_away_for_a_moment(proxy: Proxy, world: World, key: str) -> None:
+def test_wait_survives_short_server_outage(proxy: Proxy, world: World, key: str) -> None:
     job = submitted(world)
     proxy.plan = ["pass", "refuse", "cut before"]
 

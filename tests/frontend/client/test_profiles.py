@@ -52,7 +52,7 @@ def test_the_environment_overrules_the_default_profile(environment: dict[str, st
     assert resolve_login("default", environment=told).key == KEY, "a profile that was named is meant"
 
 
-def test_a_stored_key_is_not_sent_to_an_address_of_the_environment(environment: dict[str, str]) -> None:
+def test_stored_key_is_not_sent_to_url_of_environment(environment: dict[str, str]) -> None:
     store_profile(config_file(environment), "default", HOME)
     with pytest.raises(BadSettings, match="not sent there"):
         resolve_login(environment=environment | {"LAMINAR_URL": "https://evil.example.org"})

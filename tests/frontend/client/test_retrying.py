@@ -19,7 +19,7 @@ def test_a_read_is_repeated_until_it_is_answered(failure: object) -> None:
     assert len(scripted.requests) == 3
 
 
-def test_a_post_without_a_key_is_not_repeated_when_its_answer_is_lost() -> None:
+def test_post_without_key_is_not_retried_after_lost_response() -> None:
     scripted = ScriptedWire([Lost("gone"), reply()])
     with pytest.raises(Unreachable):
         scripted.run(sent(post("projects", body={"name": "a"})))
@@ -33,7 +33,7 @@ def test_a_change_is_not_repeated_on_a_fault_of_the_server() -> None:
     assert len(scripted.requests) == 1
 
 
-def test_a_post_without_a_key_that_came_too_fast_is_repeated_since_it_had_no_effect() -> None:
+def test_post_without_key_is_retried_after_429() -> None:
     scripted = ScriptedWire([problem(429, retry_after="1"), reply()])
     scripted.run(sent(post("projects", body={"name": "a"})))
     assert len(scripted.requests) == 2

@@ -37,7 +37,7 @@ def test_a_checkpoint_is_evaluated_and_its_results_are_listed(shell: Shell, worl
     assert (told["job"], told["prompts"]) == (job.pk, 7)
 
 
-def test_evaluate_waits_for_its_result_and_is_the_same_job_with_the_same_key(shell: Shell, world: World) -> None:
+def test_evaluate_waits_and_is_idempotent(shell: Shell, world: World) -> None:
     checkpoint = checkpoint_of(finished(world, steps=2))
     ask = ("evaluate", checkpoint.pk, "--idempotency-key", "nightly")
     job_id = shell(*ask).stdout.strip()

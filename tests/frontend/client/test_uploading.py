@@ -103,7 +103,7 @@ def test_what_cannot_be_uploaded_is_said_before_anything_is_sent(
     shell: Shell, world: World, folder: Path, key_of: Callable[..., str]
 ) -> None:
     (folder / "inner").mkdir()
-    assert "holds folders (inner)" in shell("upload", str(folder), "--kind", "data", code=1).stderr
+    assert "contains folders (inner)" in shell("upload", str(folder), "--kind", "data", code=1).stderr
     (folder / "inner").rmdir()
     (folder / "weights.pkl").write_bytes(b"x")
     assert "may run code" in shell("upload", str(folder), "--kind", "data", code=2).stderr

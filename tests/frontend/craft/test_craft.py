@@ -70,7 +70,7 @@ def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: 
 
 
 @pytest.mark.long
-def test_a_telephone_shows_what_matters_first_and_is_not_scrolled_for_ever(visit: Visit) -> None:
+def test_phone_shows_important_parts_first_and_is_short(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.judged(seed.running(world, steps_done=50))
     page = visit(world.owner, width=390).open(f"/jobs/{job.pk}/")
@@ -147,7 +147,7 @@ def pressed_until(page: Page, wanted: Locator) -> None:
 
 
 @pytest.mark.long
-def test_an_answer_comes_over_the_page_and_takes_back_what_was_done(visit: Visit) -> None:
+def test_toast_shows_result_and_undoes_it(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.finished(world, steps=12)
     one = saved(job, step=12)
@@ -184,7 +184,7 @@ def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_who_lives_elsewhere_reads_their_own_time_with_utc_beside(visit: Visit) -> None:
+def test_times_are_local_with_utc_in_parentheses(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=2, at=datetime(2026, 3, 1, 20, 30, tzinfo=UTC))
     page = visit(world.owner, zone="Asia/Tokyo").open(f"/jobs/{job.pk}/")

@@ -83,9 +83,7 @@ def settle(page: Page) -> None:
 
 
 @pytest.mark.long
-def test_a_long_run_is_drawn_as_band_mean_and_smoothed_line_in_half_as_many_places_as_pixels(
-    visit: Visit, world: seed.World, long_job: Job
-) -> None:
+def test_long_run_is_drawn_as_band_mean_and_smoothed_line(visit: Visit, world: seed.World, long_job: Job) -> None:
     visitor = visit(world.owner)
     page = opened(visitor, long_job)
     lines = drawn(page, "reward")
@@ -117,7 +115,7 @@ def test_only_charts_with_news_are_drawn_again(visit: Visit, world: seed.World) 
 
 
 @pytest.mark.long
-def test_one_line_reads_every_chart_at_the_same_step_and_none_is_drawn_for_it(visit: Visit, world: seed.World) -> None:
+def test_crosshair_reads_all_charts_without_redrawing(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=40)
     visitor = visit(world.owner)
     page = opened(visitor, job)
@@ -205,7 +203,7 @@ def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, wo
 
 
 @pytest.mark.long
-def test_after_an_attempt_that_went_back_the_chart_ends_where_the_run_is(visit: Visit, world: seed.World) -> None:
+def test_chart_ends_at_current_step_after_rollback(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=30)
     visitor = visit(world.owner)
     page = opened(visitor, job)

@@ -36,7 +36,7 @@ def ask(visit: Callable[..., Visitor]) -> Ask:
 
 
 @pytest.mark.long
-def test_few_places_keep_every_point_in_their_sums_and_no_spike_is_lost(ask: Ask) -> None:
+def test_buckets_keep_all_points_and_spikes(ask: Ask) -> None:
     places = ask("return b.merged(wave, 100)")
     assert len(places) <= 100
     assert sum(each["count"] for each in places) == 1_000
@@ -83,7 +83,7 @@ def test_tokens_add_up_over_stretches_of_steps(ask: Ask) -> None:
 
 
 @pytest.mark.long
-def test_the_address_says_how_charts_are_looked_at_and_nothing_else_in_it_is_lost(ask: Ask) -> None:
+def test_url_keeps_chart_view_and_other_parameters(ask: Ask) -> None:
     kept = "?step=5&axis=tokens&smooth=20&scale=log&from=100&to=400"
     view = ask(f"return v.readView('{kept}')")
     assert view == {"axis": "tokens", "smooth": 20, "log": True, "from": 100, "to": 400}
@@ -94,7 +94,7 @@ def test_the_address_says_how_charts_are_looked_at_and_nothing_else_in_it_is_los
 
 
 @pytest.mark.long
-def test_a_store_takes_stretches_then_points_and_goes_back_with_the_run(ask: Ask) -> None:
+def test_store_takes_bands_then_points_and_rolls_back(ask: Ask) -> None:
     store = (
         "const store = new l.SeriesStore();"
         "store.replace({ series: { a: [[10, 1], [20, 2], [21, 3]] }, counts: { a: [10, 10, 1] },"

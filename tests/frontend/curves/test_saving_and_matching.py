@@ -72,7 +72,7 @@ def test_a_name_that_a_table_program_would_compute_is_text(visit: Visit) -> None
 
 
 @pytest.mark.long
-def test_any_series_is_found_by_a_regular_expression_and_stays_live(visit: Visit, world: seed.World) -> None:
+def test_series_matching_a_regex_are_drawn_and_stay_live(visit: Visit, world: seed.World) -> None:
     job = seed.running(world, steps_done=12)
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/metrics/")

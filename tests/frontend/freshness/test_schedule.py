@@ -38,11 +38,11 @@ def tries_in_outage(page: dict[str, Any]) -> list[float]:
     return [at for at in page["tries"] if BEGINS_MS <= at < page["until"]]
 
 
-def test_a_page_equals_the_database_within_5_s_of_its_answering_again(pages: list[dict[str, Any]]) -> None:
+def test_page_is_current_within_5_s_after_outage(pages: list[dict[str, Any]]) -> None:
     assert max(page["equalAt"] - page["until"] for page in pages) <= 3_000 + 2 * ANSWER_MS
 
 
-def test_it_says_within_5_s_of_its_last_answer_that_it_is_out_of_date(pages: list[dict[str, Any]]) -> None:
+def test_page_is_marked_stale_within_5_s_of_last_response(pages: list[dict[str, Any]]) -> None:
     for page in pages:
         told = next(said["at"] for said in page["statuses"] if said["state"] in {"stale", "offline"})
         last_good = BEGINS_MS if page["outage"] != "pull hangs" else min(tries_in_outage(page))
@@ -53,7 +53,7 @@ def test_once_equal_it_says_live_and_says_nothing_else_after(pages: list[dict[st
     assert {page["statuses"][-1]["state"] for page in pages} == {"live"}
 
 
-def test_a_try_begins_at_most_3_s_after_the_one_before_and_two_are_under_way_at_most(
+def test_tries_start_every_3_s_and_at_most_two_overlap(
     pages: list[dict[str, Any]],
 ) -> None:
     for page in pages:
@@ -67,7 +67,7 @@ def test_who_waits_asks_a_bounded_number_of_times(pages: list[dict[str, Any]]) -
     assert max(a_minute) <= 70
 
 
-def test_pages_that_lost_the_same_server_do_not_ask_it_at_the_same_moment(lived: dict[str, Any]) -> None:
+def test_pages_spread_their_retries_after_an_outage(lived: dict[str, Any]) -> None:
     """The first answered tries of all of them: no tenth of a second has more than a fifth."""
     firsts = [
         next(at for at in page["tries"] if at >= page["until"]) - page["until"]
@@ -77,6 +77,6 @@ def test_pages_that_lost_the_same_server_do_not_ask_it_at_the_same_moment(lived:
     assert max(Counter(int(at // 100) for at in firsts).values()) <= NUM_SEEDS / 5
 
 
-def test_who_is_far_away_is_waited_for_and_not_asked_anew_for_ever(lived: dict[str, Any]) -> None:
+def test_slow_responses_are_awaited_not_retried_forever(lived: dict[str, Any]) -> None:
     """Every answer takes 12 s: the eldest try is kept until it comes."""
     assert lived["slow"]["equalAt"] is not None and lived["slow"]["mostAtOnce"] <= 2

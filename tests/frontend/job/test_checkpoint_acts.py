@@ -63,7 +63,7 @@ def test_pinning_and_unpinning_are_undone_by_one_press(owner: Client, kept: list
     assert "Undo" not in said, "nothing brings it back"
 
 
-def test_deleting_the_newest_says_where_the_next_attempt_would_begin(owner: Client, kept: list[Checkpoint]) -> None:
+def test_deleting_newest_checkpoint_states_next_start(owner: Client, kept: list[Checkpoint]) -> None:
     assert "will start after step 4." in words_of(owner.get(f"/checkpoints/{kept[2].pk}/delete"))
     assert "will start" not in words_of(owner.get(f"/checkpoints/{kept[0].pk}/delete"))
     Checkpoint.objects.filter(pk__in=[kept[0].pk, kept[1].pk]).delete()

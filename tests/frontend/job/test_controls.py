@@ -71,7 +71,7 @@ def test_what_a_state_allows_is_offered_to_who_may(
 )
 @pytest.mark.parametrize("verb", [each.verb for each in CONTROLS])
 @pytest.mark.parametrize("state", JobState.values)
-def test_asking_changes_nothing_and_what_is_not_possible_is_told_in_words(
+def test_confirmation_changes_nothing_and_refusals_have_text(
     world: World, owner: Client, state: str, verb: str
 ) -> None:
     job = job_in(world, state, only_evaluates=False)
@@ -98,7 +98,7 @@ def test_the_question_says_what_is_lost(world: World, owner: Client) -> None:
     assert "If it cannot save: The last checkpoint is of step 40: 24 steps are trained again." in asked["pause"]
 
 
-def test_a_pause_is_told_by_what_the_engine_says_and_not_by_the_request(world: World, owner: Client) -> None:
+def test_pause_progress_comes_from_engine_events(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=12)
     said = words_of(owner.post(f"/jobs/{job.pk}/pause", follow=True))
     assert "Request sent to the engine." in said, "at once"
@@ -179,7 +179,7 @@ def test_a_job_that_runs_is_not_retried(world: World, owner: Client) -> None:
     assert "cannot be retried" in said and not Job.objects.filter(parent=job).exists()
 
 
-def test_name_and_tags_are_changed_and_how_it_waits_while_it_waits(world: World, owner: Client, viewer: Client) -> None:
+def test_name_and_tags_change_and_priority_while_queued(world: World, owner: Client, viewer: Client) -> None:
     job = seed.submitted(world)
     path = f"/jobs/{job.pk}/change"
     assert viewer.get(path).status_code == viewer.post(path).status_code == 403

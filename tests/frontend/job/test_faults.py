@@ -29,7 +29,7 @@ def moved(job: Job, *states: JobState, at: datetime) -> None:
             advance(locked_job(job.pk), state, actor="engine:1", now=at + timedelta(seconds=10 * number))
 
 
-def test_a_fault_says_what_happened_what_was_done_and_what_became_of_the_job(world: World, owner: Client) -> None:
+def test_fault_shows_cause_action_and_outcome(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=3)
     path = f"/jobs/{job.pk}/faults/"
     assert "No faults so far." in words_of(owner.get(path)) and "Attempt 1" in words_of(owner.get(path))
@@ -42,7 +42,7 @@ def test_a_fault_says_what_happened_what_was_done_and_what_became_of_the_job(wor
     assert page.count("line 41") == 1 and "<details" in page.split("line 41")[0], "the trace is folded"
 
 
-def test_a_fault_from_which_the_job_recovered_says_how_long_it_took(world: World, owner: Client) -> None:
+def test_recovered_fault_shows_duration(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=3)
     say(job, fault("trainer", "it died", "the run begins again from the newest checkpoint"))
     at = job.events.latest("seq").at

@@ -45,7 +45,7 @@ def test_lines_are_filtered_by_level_part_and_words(world: World, owner: Client,
     ] * 2
 
 
-def test_what_came_since_and_what_was_before_join_without_gap_or_double(world: World, owner: Client) -> None:
+def test_newer_and_earlier_lines_join_without_gap_or_repeat(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
     for batch in range(20):
         say(job, numbered(50 * batch + 1, 50 * batch + 50))
@@ -68,7 +68,7 @@ def test_a_job_that_said_nothing_says_so(world: World, owner: Client) -> None:
 @pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
-def test_whoever_reads_is_not_moved_and_whoever_is_at_the_end_follows(visit: Visit) -> None:
+def test_log_view_follows_only_at_its_end(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=1)
     for batch in range(16):

@@ -33,7 +33,7 @@ def legend(tokens: Tokens, slug: str) -> dict[str, int]:
     return {key.look: key.num_tokens for each in tokens.legends if each.colouring.slug == slug for key in each.keys}
 
 
-def test_a_token_looks_as_its_numbers_say_and_an_environments_word_like_none_of_them() -> None:
+def test_token_colours_match_numbers_except_environment_text() -> None:
     assert [each.looks for each in shown().shown] == [
         "l0 a3 g2 v0",
         "l1 a3 g4 v0",
@@ -57,7 +57,7 @@ def test_what_the_trainer_never_read_has_no_gap() -> None:
     assert tokens.shown[0].looks == "l0 a3 v0"
 
 
-def test_more_versions_than_looks_are_still_told_by_their_numbers() -> None:
+def test_more_versions_than_colours_show_their_numbers() -> None:
     texts = ["x"] * 8
     tokens = shown(
         token_ids=[1] * 8, logprobs=[-1.0] * 8, versions=range(8), written=[True] * 8, texts=texts, trainer_logprobs=[]
@@ -84,7 +84,7 @@ def sample(*turns: dict[str, Any], response: str = "a b! c") -> TrajectorySample
     )  # fmt: skip
 
 
-def test_every_token_stands_in_one_message_whatever_the_turns_say() -> None:
+def test_every_token_is_in_exactly_one_message() -> None:
     tokens = shown().shown
     for firsts in ([1, 3], [0, 2], [0, 0], [0, 9], [2, 1], [0, 4, 2]):
         turns = turns_of(sample(*({"text": "x", "first_token": first} for first in firsts)), tokens)

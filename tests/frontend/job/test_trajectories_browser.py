@@ -38,7 +38,7 @@ def test_an_open_sample_stays_where_it_is_while_new_steps_come(visit: Visit) -> 
 
 
 @pytest.mark.long
-def test_tokens_are_read_by_pointing_by_keys_and_by_their_address(visit: Visit) -> None:
+def test_tokens_are_read_by_pointer_keys_and_url(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=1)
     row = job.trajectories.filter(num_turns=5).first()

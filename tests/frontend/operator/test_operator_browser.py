@@ -65,9 +65,7 @@ def test_on_a_phone_every_tab_is_seen(visit: Visit, world: World, operator: User
 
 
 @pytest.mark.long
-def test_on_a_phone_every_cell_says_what_the_head_of_its_column_says(
-    visit: Visit, world: World, operator: User
-) -> None:
+def test_phone_cells_show_their_column_labels(visit: Visit, world: World, operator: User) -> None:
     visitor = visit(operator, width=390)
     for path in pages(world):
         cells = visitor.open(path).evaluate(CELLS)

@@ -71,9 +71,7 @@ def test_a_pool_is_made_changed_and_closed(world: World, operator: Client) -> No
     assert actions() == ["pool.created", "pool.changed"], "nothing was changed, so nothing is told"
 
 
-def test_a_pool_s_ray_and_labels_are_shown_and_changed_and_a_form_without_them_leaves_them(
-    world: World, operator: Client, pool: ResourcePool
-) -> None:
+def test_ray_and_labels_change_and_omitted_fields_stay(world: World, operator: Client, pool: ResourcePool) -> None:
     path, form = f"/operator/pools/{pool.pk}/change", {"name": pool.name, "flavor": "h100", "is_open": "yes"}
     form |= {"capacity": str(pool.capacity)}
     of_ray = {"device": "gpu", "labels": "accelerator=H100\n zone = in(a, b) \n", "autoscales": "yes"}
@@ -91,7 +89,7 @@ def test_a_pool_s_ray_and_labels_are_shown_and_changed_and_a_form_without_them_l
     assert (pool.flavor, pool.ray_url, pool.labels["accelerator"]) == ("h200", "http://10.0.0.7:8265", "H100")
 
 
-def test_a_pool_s_ray_is_not_changed_under_what_runs_unless_that_moves_too(world: World, operator: Client) -> None:
+def test_ray_change_is_refused_while_jobs_run_unless_they_move(world: World, operator: Client) -> None:
     job = submitted(world, name="Runs")
     schedule_pool(job.pool_id, now=datetime.now(UTC))
     pool = job.pool
@@ -103,9 +101,7 @@ def test_a_pool_s_ray_is_not_changed_under_what_runs_unless_that_moves_too(world
     assert ResourcePool.objects.get(pk=pool.pk).ray_url == "http://ray.example.org:8265"
 
 
-def test_the_hosts_of_a_pool_are_shown_as_its_ray_was_last_seen_to_have_them(
-    world: World, operator: Client, pool: ResourcePool
-) -> None:
+def test_hosts_are_shown_as_of_the_last_look(world: World, operator: Client, pool: ResourcePool) -> None:
     assert "Hosts not checked yet" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     now = datetime.now(UTC)
     box = RayHost(id="a", name="10.0.0.7", labels={"zone": "a"}, cpus=float(pool.capacity) + 1, gpus=0)
@@ -133,7 +129,7 @@ def test_a_host_is_taken_out_and_given_back_and_a_job_makes_way(world: World, op
     note_found([pool], [], now=now)
     assert ", and gone" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     said = told(operator, path, {"act": "give_back", "host": "box-7"})
-    assert "may be placed on box-7 again" in said and ", and gone" not in said
+    assert "box-7 is back in the pool" in said and ", and gone" not in said
 
 
 def test_of_two_operators_who_save_at_once_the_second_is_told(
@@ -193,7 +189,7 @@ def test_quotas_fit_the_pool_and_are_changed_in_a_row(world: World, operator: Cl
     assert "quota.changed" in actions(world.team.pk)
 
 
-def test_prices_are_set_for_an_hour_shown_for_a_second_and_withdrawn(
+def test_prices_are_set_per_hour_shown_per_second_and_withdrawn(
     world: World, operator: Client, owner: Client, pool: ResourcePool
 ) -> None:
     path, next_year = f"/operator/pools/{pool.pk}/prices", datetime.now(UTC).year + 1
@@ -290,7 +286,7 @@ def test_an_account_is_closed_and_opened_again(world: World, operator: Client, o
     assert "close your own account" in told(operator, f"/operator/people/{me.public_id}/change", {"act": "close"})
 
 
-def test_a_link_for_a_password_is_shown_once_and_never_for_an_operator(world: World, operator: Client) -> None:
+def test_password_link_is_shown_once_and_not_for_operators(world: World, operator: Client) -> None:
     page = operator.post(f"/operator/people/{world.owner.public_id}/reset", follow=True)
     (link,) = set(re.findall(r"/accounts/password/reset/[\w-]+/", page.content.decode()))
     assert link not in operator.get("/operator/people/").content.decode()

@@ -53,9 +53,7 @@ def test_no_changes_nothing_but_the_question(world: World, owner: Client, operat
     assert "The request was <b>declined</b>" in text_of(owner.get("/queue/"))
 
 
-def test_more_than_the_pool_has_is_refused_and_the_question_stays_open(
-    world: World, owner: Client, operator: Client
-) -> None:
+def test_grant_above_capacity_is_refused_and_stays_open(world: World, owner: Client, operator: Client) -> None:
     asked(owner, world)
     question = QuotaRequest.objects.get()
     form = {"act": "grant", "granted": "999", "version": version(world)}

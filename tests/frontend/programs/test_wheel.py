@@ -34,7 +34,7 @@ def test_the_same_sources_give_the_same_bytes(archive: zipfile.ZipFile) -> None:
     assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
-def test_it_holds_the_packages_that_are_declared_and_nothing_of_a_work_folder(archive: zipfile.ZipFile) -> None:
+def test_wheel_has_declared_packages_and_no_work_files(archive: zipfile.ZipFile) -> None:
     files = [name for name in archive.namelist() if ".dist-info/" not in name]
     packages = {Path(name).parent.as_posix().replace("/", ".") for name in files}
     assert packages == set(DECLARED["tool"]["setuptools"]["packages"])
@@ -67,7 +67,7 @@ def test_it_asks_for_what_the_project_declares(archive: zipfile.ZipFile) -> None
 
 
 @pytest.mark.django_db
-def test_the_line_on_the_page_of_keys_is_the_address_at_which_the_wheel_lies(world: World, owner: Client) -> None:
+def test_keys_page_has_the_url_of_the_wheel(world: World, owner: Client) -> None:
     for page in ("/keys/", "/client/", "/docs/api"):
         (line,) = set(re.findall(r"pip install (http\S+\.whl)", owner.get(page).content.decode()))
         path = "/" + line.split("/", 3)[3]

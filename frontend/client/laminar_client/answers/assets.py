@@ -1,4 +1,4 @@
-"""Data sets and models that a team uploaded or was given."""
+"""Data sets and models of a team, uploaded or shared."""
 
 from datetime import datetime
 

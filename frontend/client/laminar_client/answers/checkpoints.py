@@ -1,4 +1,4 @@
-"""What a job's weights were saved as, what they are worth, and where to get them."""
+"""Checkpoints, their evaluations and download links."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from .record import Answer, record
 
 @record
 class Evaluation(Answer):
-    """What a job that only evaluates said of a checkpoint."""
+    """The result of an evaluation of a checkpoint."""
 
     job: str
     at: datetime
@@ -48,7 +48,7 @@ class DownloadFile(Answer):
 
 @record
 class Download(Answer):
-    """A link that is good for a few minutes, and what is behind it."""
+    """A link that is valid for a few minutes, and the files behind it."""
 
     url: str
     expires_at: datetime

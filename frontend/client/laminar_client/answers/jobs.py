@@ -1,4 +1,4 @@
-"""A job, and what was done to it."""
+"""Jobs, previews, attempts and faults."""
 
 from dataclasses import field
 from datetime import datetime
@@ -18,7 +18,7 @@ class Links(Answer):
 
 @record
 class Done(Answer):
-    """How far it is: steps trained; of a job that only evaluates, prompts that have their end."""
+    """Progress: steps trained, or, for an evaluation, prompts completed."""
 
     done: int
     total: int
@@ -61,7 +61,7 @@ class Job(Answer):
 
 @record
 class Fit(Answer):
-    """Whether a job fits the memory of the pool's devices, and the arithmetic, a line a term."""
+    """Whether a job fits into the memory of the pool's devices, and the calculation, one term per line."""
 
     fits: bool
     message: str
@@ -70,7 +70,7 @@ class Fit(Answer):
 
 @record
 class Preset(Answer):
-    """A setting that the model's size and family ask for."""
+    """A default that depends on the model's size and family."""
 
     path: str
     value: float | int | str | None
@@ -79,7 +79,7 @@ class Preset(Answer):
 
 @record
 class Hint(Answer):
-    """A setting that works against another one. Nothing is refused by it."""
+    """A warning about conflicting settings. It does not prevent submission."""
 
     path: str
     message: str
@@ -87,7 +87,7 @@ class Hint(Answer):
 
 @record
 class Cost(Answer):
-    """By the pool's price of now, in exact decimals."""
+    """At the pool's current price, in exact decimals."""
 
     currency: str
     an_hour: str

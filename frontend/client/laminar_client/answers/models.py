@@ -1,4 +1,4 @@
-"""Names for checkpoints, version by version."""
+"""Registered models and their versions."""
 
 from datetime import datetime
 from typing import Any

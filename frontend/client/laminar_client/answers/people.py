@@ -1,4 +1,4 @@
-"""A team's people, and who did what."""
+"""A team's members, invitations and audit log."""
 
 from dataclasses import field
 from datetime import datetime
@@ -27,7 +27,7 @@ class Invitation(Answer):
 
 @record
 class NewInvitation(Invitation):
-    """The only answer that holds the link, unless that was mailed; its representation does not show it."""
+    """The only response with the link, unless the link was mailed; `repr` does not show it."""
 
     link: str = field(repr=False)
     mailed: bool
@@ -35,7 +35,7 @@ class NewInvitation(Invitation):
 
 @record
 class AuditEntry(Answer):
-    """`hash` covers all of it and `previous_hash`: a team's entries are one chain."""
+    """`hash` covers the entry and `previous_hash`, so a team's entries form a chain."""
 
     seq: int
     at: datetime

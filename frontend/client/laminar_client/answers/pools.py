@@ -1,4 +1,4 @@
-"""Devices: who may have how many, who holds them, and who waits for them."""
+"""Pools of devices: quotas, holders and queues."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from .record import Answer, Named, record
 
 @record
 class Quota(Answer):
-    """In devices; a limit of None is none."""
+    """In devices; None means no limit."""
 
     nominal: int
     borrow_limit: int | None

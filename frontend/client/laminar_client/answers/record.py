@@ -1,4 +1,4 @@
-"""What every answer is: a frozen dataclass that also keeps its document."""
+"""The base of all responses: a frozen dataclass that also keeps its JSON document."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

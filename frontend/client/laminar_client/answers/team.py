@@ -1,4 +1,4 @@
-"""What a team has: its keys, projects and templates; and who this key is."""
+"""A team's keys, projects and templates, and the identity of the current key."""
 
 from dataclasses import field
 from datetime import datetime
@@ -43,7 +43,7 @@ class Key(Named):
 
 @record
 class NewKey(Key):
-    """The only answer that holds a secret; its representation does not show it."""
+    """The only response with the secret; `repr` does not show it."""
 
     secret: str = field(repr=False)
 

@@ -1,4 +1,4 @@
-"""What happens in a job: its events, its replicas' time, its series, log lines and trajectories."""
+"""Telemetry of a job: events, replica timelines, series, log lines and trajectories."""
 
 from dataclasses import field
 from datetime import datetime
@@ -45,7 +45,7 @@ class ReplicaSpan(Answer):
 
 @record
 class ReplicaCell(Answer):
-    """Seconds of one stretch that were spent on one thing."""
+    """Seconds of one interval that were spent on one activity."""
 
     attempt: int
     replica: int
@@ -56,7 +56,7 @@ class ReplicaCell(Answer):
 
 @record
 class Timeline(Answer):
-    """`spans`; or, where there would be too many, `cells` of `cell_s` seconds."""
+    """`spans`, or, if there would be too many, `cells` of `cell_s` seconds."""
 
     since: datetime
     until: datetime
@@ -67,9 +67,9 @@ class Timeline(Answer):
 
 @record
 class Metrics(Answer):
-    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest], and `counts`: of how
-    many points each mean is. `times`, if asked for: when each point was measured; None of what the server keeps as a
-    mean only."""
+    """`series`: by name, [step, value]; downsampled series also have `bands`: [step, lowest, highest], and `counts`,
+    the number of points behind each mean. `times`, if requested: when each point was measured; None for points that
+    the server keeps only as a mean."""
 
     cursor: int
     series: dict[str, list[Any]]
@@ -99,7 +99,7 @@ class LogLines(Answer):
 
 @record
 class Passage(Answer):
-    """The first place of a trajectory that answers a search."""
+    """The first passage of a trajectory that matches a search."""
 
     place: str
     turn: int | None
@@ -111,7 +111,7 @@ class Passage(Answer):
 
 @record
 class Trajectory(Answer):
-    """Its texts are beginnings: the whole, with its tokens, is GET /jobs/{job_id}/trajectories/{trajectory_id}."""
+    """Texts are truncated; GET /jobs/{job_id}/trajectories/{trajectory_id} has the full texts and tokens."""
 
     trajectory_id: str
     attempt: int

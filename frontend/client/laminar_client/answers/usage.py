@@ -1,4 +1,4 @@
-"""What was used and what it cost, and what of it may still be."""
+"""Usage, costs and budgets."""
 
 from datetime import date, datetime
 

@@ -1,4 +1,4 @@
-"""Where a team wants to hear of its jobs, and what was sent there."""
+"""Webhooks and their deliveries."""
 
 from dataclasses import field
 from datetime import datetime
@@ -22,14 +22,14 @@ class Webhook(Answer):
 
 @record
 class NewWebhook(Webhook):
-    """The only answer that holds the signing secret; its representation does not show it."""
+    """The only response with the signing secret; `repr` does not show it."""
 
     secret: str = field(repr=False)
 
 
 @record
 class DeliveryAttempt(Answer):
-    """`status` is None if no answer came."""
+    """`status` is None if there was no response."""
 
     at: datetime
     status: int | None

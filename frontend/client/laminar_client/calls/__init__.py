@@ -1,1 +1,1 @@
-"""Every call of the API, each written once: a function that makes a procedure (see `wire`)."""
+"""The calls of the API. Each is written once, as a function that returns a procedure (see `wire`)."""

@@ -1,4 +1,4 @@
-"""Data sets and models of a team: listed, uploaded part by part (see `uploading`), deleted."""
+"""Data sets and models of a team: list, upload in parts (see `uploading`), delete."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from .pages import answer, each_of, nothing
 
 
 def each(*, kind: str | None = None, name: str | None = None, most: int | None = None) -> Stream[Asset]:
-    """The team's and everybody's, newest first. `kind`: data or model."""
+    """The team's and shared assets, newest first. `kind`: data or model."""
     return each_of(Asset, "assets", query={"kind": kind, "name": name}, most=most)
 
 
@@ -18,12 +18,12 @@ def show(asset_id: str) -> Procedure[Asset]:
 
 
 def files(asset_id: str) -> Stream[AssetFile]:
-    """Of each its parts' hashes; None where one has not come."""
+    """With the hash of each part; None for a part that has not arrived."""
     return each_of(AssetFile, "assets", asset_id, "files", query={})
 
 
 def begin(kind: str, name: str, sizes: Mapping[str, int], *, project: str | None = None) -> Procedure[Asset]:
-    """The same listing under the same name goes on where it was."""
+    """Begins an upload; the same listing under the same name resumes it."""
     listed = [{"name": file, "num_bytes": num_bytes} for file, num_bytes in sizes.items()]
     body: dict[str, Any] = {"kind": kind, "name": name, "files": listed}
     if project is not None:
@@ -42,7 +42,7 @@ def complete(asset_id: str, *, num_bytes: int, sha256: str) -> Procedure[Asset]:
 
 
 def remove(asset_id: str) -> Procedure[None]:
-    """Also of an upload that shall not go on."""
+    """Deletes an asset or cancels an upload."""
     return (yield from nothing(delete("assets", asset_id)))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints and the models that were made of them."""
+"""Checkpoints and registered models."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ def of_job(job_id: str) -> Procedure[list[Checkpoint]]:
 
 
 def each(*, state: Sequence[str] = (), pinned: bool | None = None, most: int | None = None) -> Stream[Checkpoint]:
-    """The team's, newest first."""
+    """The team's checkpoints, newest first."""
     return each_of(Checkpoint, "checkpoints", query={"state": list(state), "pinned": pinned}, most=most)
 
 
@@ -26,7 +26,7 @@ def show(checkpoint_id: str) -> Procedure[Checkpoint]:
 
 
 def pin(checkpoint_id: str, *, pinned: bool = True, if_match: str | None = None) -> Procedure[Checkpoint]:
-    """A pinned checkpoint is deleted by nobody."""
+    """A pinned checkpoint cannot be deleted."""
     request = patch("checkpoints", checkpoint_id, body={"pinned": pinned}, if_match=if_match)
     return (yield from answer(Checkpoint, request))
 
@@ -45,8 +45,8 @@ def evaluate(
     max_runtime_s: int | None = None,
     idempotency_key: str | None = None,
 ) -> Procedure[Job]:
-    """A job that answers held-out prompts with these weights and trains nothing; wait for it, and the checkpoint's
-    `evaluations` hold what it said. Unless told otherwise it asks what the checkpoint's own job asked."""
+    """Starts a job that answers held-out prompts with these weights and does not train. When it is done, its result is
+    in the checkpoint's `evaluations`. Settings default to those of the checkpoint's own job."""
     wishes: dict[str, Any] = {
         "prompts": prompts,
         "samples": samples,
@@ -68,12 +68,12 @@ def remove(checkpoint_id: str) -> Procedure[None]:
 
 
 def link(checkpoint_id: str) -> Procedure[Download]:
-    """A link, good for a few minutes and without a key, to the model as a Hugging Face folder in one .tar."""
+    """A link to the model as a Hugging Face folder in one .tar; valid for a few minutes, and needs no key."""
     return (yield from answer(Download, post("checkpoints", checkpoint_id, "download", repeatable=True)))
 
 
 def promote(checkpoint_id: str, name: str, *, note: str = "") -> Procedure[ModelVersion]:
-    """Makes it a version of a model; promoting it again under the same name gives the version that there is."""
+    """Makes the checkpoint a version of a model. Repeated under the same name, it returns the existing version."""
     body = {"name": name, "note": note}
     return (yield from answer(ModelVersion, post("checkpoints", checkpoint_id, "promote", body=body, repeatable=True)))
 
@@ -91,16 +91,16 @@ def version(name: str, number: int) -> Procedure[ModelVersion]:
 
 
 def change_note(name: str, number: int, note: str, *, if_match: str | None = None) -> Procedure[ModelVersion]:
-    """Nothing else of a version ever changes."""
+    """The note is the only part of a version that can change."""
     request = patch("models", name, "versions", str(number), body={"note": note}, if_match=if_match)
     return (yield from answer(ModelVersion, request))
 
 
 def remove_version(name: str, number: int) -> Procedure[None]:
-    """For admins. The checkpoint stays, still pinned; the number is never given again."""
+    """For admins. The checkpoint is kept and stays pinned; the number is never reused."""
     return (yield from nothing(delete("models", name, "versions", str(number))))
 
 
 def remove_model(name: str) -> Procedure[None]:
-    """For admins, of a model without versions."""
+    """For admins. The model must have no versions."""
     return (yield from nothing(delete("models", name)))

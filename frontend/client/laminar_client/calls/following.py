@@ -1,9 +1,9 @@
-"""An event stream that survives its connections: it comes back with Last-Event-ID and goes on where it was.
+"""An event stream that survives lost connections: it reconnects with Last-Event-ID and resumes.
 
 Invariants:
-- `is_new` judges every event that comes, so one that is told twice is given once;
-- a refusal that does not pass by itself ends the stream with that error; silence is given several chances, and
-  many more once it has worked.
+- `is_new` filters every received event, so an event that is sent twice is yielded once;
+- a permanent error ends the stream with that error; a lost connection is retried a few times, and many more times
+  once the stream has worked.
 """
 
 from collections.abc import Callable, Generator
@@ -17,9 +17,9 @@ from ..sse import SseReader
 from ..wire import EVENT_STREAM, Effect, Emit, Lost, Open, Pause, ReadChunk, Reply, Request, Stream
 
 T = TypeVar("T")
-RECONNECT_S = 2.0  # until the stream names its own
+RECONNECT_S = 2.0  # until the stream sets its own
 LONGEST_RECONNECT_S = 15.0
-FIRST_TRIES, LATER_TRIES = 4, 40  # the later ones last about ten minutes: a server is updated in less
+FIRST_TRIES, LATER_TRIES = 4, 40  # later tries span about ten minutes, longer than a server update
 
 
 def followed(kind: type[T], request: Request, *, last_id: str, is_new: Callable[[T], bool]) -> Stream[T]:
@@ -50,13 +50,13 @@ def followed(kind: type[T], request: Request, *, last_id: str, is_new: Callable[
 
 
 def _read_on(kind: type[T], reader: SseReader, is_new: Callable[[T], bool]) -> Generator[Effect | Emit[T], Any, bool]:
-    """-> whether it told its end."""
+    """-> whether the stream ended regularly."""
     while chunk := (yield ReadChunk()):
         for told in reader.feed(chunk):
             if told.event == "end":
                 return True
             if told.event == "goodbye":
-                raise NotAllowed(401, {"code": "unauthenticated", "detail": "The key is not good any more."})
+                raise NotAllowed(401, {"code": "unauthenticated", "detail": "The key is no longer valid."})
             event = read(kind, told.document())
             if is_new(event):
                 yield Emit(event)

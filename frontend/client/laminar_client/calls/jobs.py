@@ -1,4 +1,4 @@
-"""Jobs: submit, look, change, wait. `spec` is what GET /schemas/job-spec describes."""
+"""Jobs: submit, inspect, change, wait. GET /schemas/job-spec describes `spec`."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ def submit(
     start_from: str | None = None,
     idempotency_key: str | None = None,
 ) -> Procedure[Job]:
-    """One job, however often the request has to be sent: it always carries an Idempotency-Key. Give one of your own
-    to make a program's restart harmless too. `start_from` is the id of a checkpoint."""
+    """Submits one job, however often the request is retried: it always carries an Idempotency-Key. Pass your own key to
+    make a restart of your program safe, too. `start_from` is the id of a checkpoint."""
     body: dict[str, Any] = {"spec": dict(spec), "project": project} | _given(pool=pool, start_from=start_from)
     yours = idempotency_key or uuid.uuid4().hex
     return (yield from answer(Job, post("jobs", body=body, idempotency_key=yours)))
 
 
 def preview(spec: Mapping[str, Any], *, pool: str | None = None) -> Procedure[Preview]:
-    """Nothing is submitted: the spec with its defaults, whether it would start now, and whether it fits the devices."""
+    """Checks a spec without submitting it: defaults, whether it would start now, and whether it fits the devices."""
     body = {"spec": dict(spec)} | _given(pool=pool)
     return (yield from answer(Preview, post("jobs:preview", body=body, repeatable=True)))
 
@@ -51,7 +51,7 @@ def each(
     created_by: str | None = None,
     most: int | None = None,
 ) -> Stream[Job]:
-    """Newest first, `most` at most. `tag`: jobs that have all of these; `q`: a part of the name."""
+    """Newest first, at most `most`. `tag`: jobs with all of these tags; `q`: part of the name."""
     query = {"state": list(state), "project": project, "tag": list(tag), "q": q, "created_by": created_by}
     return each_of(Job, "jobs", query=query, most=most)
 
@@ -65,7 +65,7 @@ def change(
     max_runtime_s: int | None = None,
     if_match: str | None = None,
 ) -> Procedure[Job]:
-    """Name and tags until it is over, the others while it waits. What is left out stays as it is."""
+    """Name and tags can change until the job has ended, the others while it waits. Omitted values stay unchanged."""
     listed = None if tags is None else list(tags)
     body = _given(name=name, tags=listed, priority=priority, max_runtime_s=max_runtime_s)
     return (yield from answer(Job, patch("jobs", job_id, body=body, if_match=if_match)))
@@ -76,7 +76,7 @@ def cancel(job_id: str) -> Procedure[Job]:
 
 
 def cancel_many(job_ids: Sequence[str]) -> Procedure[list[Cancelled]]:
-    """Each for itself, at most 100 in one request: one that is over or unknown stops none of the others."""
+    """At most 100 per request. Jobs are cancelled independently: an ended or unknown one does not stop the others."""
     found: list[Cancelled] = []
     for first in range(0, len(job_ids), MOST_AT_ONCE):
         ids = list(job_ids[first : first + MOST_AT_ONCE])
@@ -86,17 +86,17 @@ def cancel_many(job_ids: Sequence[str]) -> Procedure[list[Cancelled]]:
 
 
 def pause(job_id: str) -> Procedure[Job]:
-    """It writes a checkpoint and gives its devices back."""
+    """Saves a checkpoint and releases the devices."""
     return (yield from answer(Job, _asked(job_id, "pause")))
 
 
 def resume(job_id: str) -> Procedure[Job]:
-    """It waits in line again, and goes on from its checkpoint."""
+    """Returns the job to the queue; it resumes from its checkpoint."""
     return (yield from answer(Job, _asked(job_id, "resume")))
 
 
 def kill(job_id: str) -> Procedure[Job]:
-    """For admins: at once, without a checkpoint."""
+    """For admins. Ends the job at once, without a checkpoint."""
     return (yield from answer(Job, _asked(job_id, "kill")))
 
 
@@ -107,7 +107,7 @@ def retry(
     changes: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Procedure[Job]:
-    """A new job made of one that is over. `start_from`: a checkpoint's id, "start", or None for the newest one;
+    """Creates a new job from an ended one. `start_from`: a checkpoint's id, "start", or None for the newest checkpoint;
     `changes` are merged into the spec."""
     body: dict[str, Any] = _given(changes=dict(changes) if changes else None)
     if start_from is not None:
@@ -117,12 +117,12 @@ def retry(
 
 
 def explain(job_id: str) -> Procedure[Explanation]:
-    """Why it waits and what would let it start, or why it failed and what to do."""
+    """Why the job waits and what would let it start, or why it failed and what to do."""
     return (yield from answer(Explanation, get("jobs", job_id, "explain")))
 
 
 def faults(job_id: str, *, most: int = 100) -> Procedure[list[Fault]]:
-    """What the engine noticed and mended, newest first; at most 100."""
+    """Faults that the engine detected and repaired, newest first; at most 100."""
     return (yield from whole_list(Fault, get("jobs", job_id, "faults", query={"limit": most})))
 
 
@@ -135,7 +135,7 @@ def usage(job_id: str) -> Procedure[JobUsage]:
 
 
 def wait(job_id: str, *, timeout_s: float | None = None) -> Procedure[Job]:
-    """Until it is over. Raises `StillGoing` after `timeout_s`."""
+    """Waits until the job has ended. Raises `StillGoing` after `timeout_s`."""
     began: float = yield Now()
     interval = POLL_S
     while True:
@@ -150,7 +150,7 @@ def wait(job_id: str, *, timeout_s: float | None = None) -> Procedure[Job]:
 
 
 def _asked(job_id: str, verb: str) -> Request:
-    """Idempotent by contract: asked twice is asked once."""
+    """Idempotent by contract: a repeated request has no further effect."""
     return post("jobs", job_id, verb, repeatable=True)
 
 

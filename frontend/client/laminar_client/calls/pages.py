@@ -1,4 +1,4 @@
-"""Answers of one thing, and lists that come in pages."""
+"""Responses with one object, and paginated lists."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -21,13 +21,13 @@ def nothing(request: Request) -> Procedure[None]:
 
 
 def whole_list(kind: type[T], request: Request) -> Procedure[list[T]]:
-    """A list that is short enough to come at once."""
+    """A list that the server returns in one page."""
     reply = yield from sent(request)
     return [read(kind, each) for each in _page(reply.document())["data"]]
 
 
 def each_of(kind: type[T], *parts: str, query: Query, most: int | None = None) -> Stream[T]:
-    """Page by page as they are wanted, `most` at most."""
+    """Fetches pages lazily, at most `most` rows."""
     cursor: str | None = None
     given = 0
     while True:
@@ -49,6 +49,6 @@ def _page(document: Any) -> Mapping[str, Any]:
     try:
         expected(expected(document, dict)["data"], list)
     except (TypeError, KeyError):
-        raise Unreadable("The server's answer is not a list as this client knows it.") from None
+        raise Unreadable("The server's response is not a list that this client can read.") from None
     page: Mapping[str, Any] = document
     return page

@@ -1,4 +1,4 @@
-"""Who belongs to a team, and what was done in it."""
+"""Members, invitations and the audit log of a team."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from .pages import answer, each_of, nothing, whole_list
 
 
 def members() -> Procedure[list[Member]]:
-    """All of them, by address; service accounts are none."""
+    """All members, by address; without service accounts."""
     return (yield from whole_list(Member, get("members")))
 
 
@@ -23,12 +23,12 @@ def remove_member(user_id: str) -> Procedure[None]:
 
 
 def invitations(*, most: int | None = None) -> Stream[Invitation]:
-    """Those that are open."""
+    """Pending invitations."""
     return each_of(Invitation, "invitations", query={}, most=most)
 
 
 def invite(email: str, *, role: str = "member") -> Procedure[NewInvitation]:
-    """The only answer with the link, which works once and for this address."""
+    """The only response with the link, which works once, for this address only."""
     return (yield from answer(NewInvitation, post("invitations", body={"email": email, "role": role})))
 
 

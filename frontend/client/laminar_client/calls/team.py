@@ -1,4 +1,4 @@
-"""What a team has: its key, projects, keys, templates; pools, quota, budget and what was used."""
+"""A team's projects, keys, templates, pools, quota, budget and usage."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -12,7 +12,7 @@ from .pages import answer, each_of, nothing, whole_list
 
 
 def me() -> Procedure[Me]:
-    """What this key is and may do."""
+    """The current key's identity and permissions."""
     return (yield from answer(Me, get("me")))
 
 
@@ -46,7 +46,7 @@ def make_key(
     max_devices: int | None = None,
     max_gpu_hours: float | None = None,
 ) -> Procedure[NewKey]:
-    """The only answer with a secret: keep it, nobody can read it again."""
+    """The only response with the secret: store it, it cannot be shown again."""
     body: dict[str, Any] = {
         "name": name,
         "scopes": None if scopes is None else list(scopes),
@@ -61,7 +61,7 @@ def make_key(
 
 
 def revoke_key(key_id: str) -> Procedure[None]:
-    """At once, with every key that was made with it."""
+    """Takes effect at once, also for every key that was created with it."""
     return (yield from nothing(delete("api-keys", key_id)))
 
 
@@ -70,7 +70,7 @@ def pools() -> Procedure[list[Pool]]:
 
 
 def queue(pool_id: str, *, mine: bool = False, limit: int | None = None) -> Procedure[Queue]:
-    """Who holds what, and who waits in which order."""
+    """The holders of the pool's devices, and the waiting jobs in order."""
     return (yield from answer(Queue, get("pools", pool_id, "queue", query={"mine": mine or None, "limit": limit})))
 
 
@@ -85,6 +85,6 @@ def budget() -> Procedure[Budget]:
 def usage(
     *, group_by: str = "job", first: date | None = None, last: date | None = None, after: str | None = None
 ) -> Procedure[Usage]:
-    """Device-seconds by kind; this month unless told. `group_by`: team, project, user, job, day or key."""
+    """Device-seconds by kind; by default for this month. `group_by`: team, project, user, job, day or key."""
     query = {"group_by": group_by, "from": first, "to": last, "after": after}
     return (yield from answer(Usage, get("usage", query=query)))

@@ -1,6 +1,6 @@
-"""What a job does and says: events, metrics, log lines, trajectories; as lists, or followed until the job is over.
+"""A job's events, metrics, log lines and trajectories, as lists or as streams until the job has ended.
 
-Invariant: an event, and a log line, is given once and in order, over any number of broken connections.
+Invariant: events and log lines are yielded once and in order, over any number of broken connections.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ E = TypeVar("E", bound=Event)
 
 
 def events(job_id: str, *, after: int = 0, follow: bool = False) -> Stream[Event]:
-    """Oldest first, from the one behind `after`. `follow`: go on as they happen, until the job is over."""
+    """Oldest first, starting after number `after`. `follow`: stream new events until the job has ended."""
     if follow:
         request = get("jobs", job_id, "events")
         yield from followed(Event, request, last_id=str(after), is_new=_once(lambda event: job_id, {job_id: after}))
@@ -31,7 +31,7 @@ def events(job_id: str, *, after: int = 0, follow: bool = False) -> Stream[Event
 
 
 def team_events(*, last_id: str = "") -> Stream[TeamEvent]:
-    """Every event of every job of the team from now on, without an end."""
+    """An endless stream of the events of all jobs of the team, from now on."""
     return followed(TeamEvent, get("events"), last_id=last_id, is_new=_once(lambda event: event.job_id, {}))
 
 
@@ -45,8 +45,8 @@ def metrics(
     to_step: int | None = None,
     times: bool = False,
 ) -> Procedure[Metrics]:
-    """One page from a cursor; with `max_points` or a range of steps, series at most so long, and their bands. `times`:
-    also when each point was measured."""
+    """One page from a cursor. With `max_points` or a range of steps, downsampled series with their bands. `times`: also
+    the time at which each point was measured."""
     query = {
         "names": list(names),
         "after": after or None,
@@ -59,7 +59,7 @@ def metrics(
 
 
 def timeline(job_id: str, *, since: datetime | None = None, until: datetime | None = None) -> Procedure[Timeline]:
-    """What each replica did when; the newest five minutes unless told."""
+    """The activity of each replica over time; by default for the newest five minutes."""
     query = {name: None if at is None else at.isoformat() for name, at in (("from", since), ("to", until))}
     return (yield from answer(Timeline, get("jobs", job_id, "timeline", query=query)))
 
@@ -73,11 +73,13 @@ def logs(
     tail: int | None = None,
     follow: bool = False,
 ) -> Stream[LogLine]:
-    """The newest lines, oldest first. `follow`: go on as they are written, until the job is over."""
+    """The newest lines, oldest first. `follow`: stream new lines until the job has ended."""
     query: Query = {"component": component, "level": level, "q": q, "tail": tail}
     if follow:
         request = get("jobs", job_id, "logs", "stream", query=query)
-        yield from followed(LogLine, request, last_id="", is_new=lambda line: True)  # its places are exact
+        yield from followed(
+            LogLine, request, last_id="", is_new=lambda line: True
+        )  # stream ids are exact, so no line comes twice
         return
     found = yield from answer(LogLines, get("jobs", job_id, "logs", query=query))
     for line in found.lines:
@@ -95,13 +97,13 @@ def trajectories(
     max_reward: float | None = None,
     most: int | None = None,
 ) -> Stream[Trajectory]:
-    """Newest step first; `q`: only those that say these words. The key needs the scope trajectories:read."""
+    """Newest step first; `q`: only trajectories with these words. The key needs the scope trajectories:read."""
     query = {"q": q, "step": step, "outcome": outcome, "end": end, "min_reward": min_reward, "max_reward": max_reward}
     return each_of(Trajectory, "jobs", job_id, "trajectories", query=query, most=most)
 
 
 def _once(subject: Callable[[E], str], seen: dict[str, int]) -> Callable[[E], bool]:
-    """Whether an event is newer than all that was given of its subject."""
+    """Whether an event is newer than all yielded events of its subject."""
 
     def is_new(event: E) -> bool:
         if event.seq <= seen.get(subject(event), 0):

@@ -1,4 +1,4 @@
-"""A job's progress, again and again until it is over: what a progress bar or a notebook shows."""
+"""A job's progress, polled until the job has ended: for a progress bar or a notebook."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from .jobs import POLL_S, show
 from .pages import answer
 from .telemetry import metrics
 
-MOST_PAGES = 50  # of one look; a job that measures faster than this is looked at again in a second
+MOST_PAGES = 50  # per poll; if a job produces more, the next poll a second later continues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The job as it is now, the newest value of each series, and the events since the last look."""
+    """The current job, the newest value of each series, and the events since the last poll."""
 
     job: Job
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -23,11 +23,11 @@ class Progress:
 
 
 def watch(job_id: str, *, after: int = 0, names: Sequence[str] = (), interval_s: float = POLL_S) -> Stream[Progress]:
-    """One look every `interval_s`, the last one when the job is over. `after` is the last event's `seq` you have seen;
-    `names` are the series that matter (empty: all)."""
+    """Polls every `interval_s`, the last time when the job has ended. `after` is the `seq` of the last event that you
+    have seen; `names` are the series to read (empty: all)."""
     cursor, latest = 0, dict[str, tuple[int, float]]()
     while True:
-        job = yield from show(job_id)  # first: whatever happened before its end is among what is read next
+        job = yield from show(job_id)  # read first, so that the reads below include everything before the job's end
         cursor = yield from _newest(job_id, cursor, names, latest)
         page = yield from answer(EventPage, get("jobs", job_id, "events", query={"after": after, "limit": 100}))
         after = page.next_after

@@ -1,4 +1,4 @@
-"""Where a team wants to hear of its jobs: endpoints, and what was sent to them. The key needs webhooks:write."""
+"""Webhooks and their deliveries. The key needs the scope webhooks:write."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ def show(webhook_id: str) -> Procedure[Webhook]:
 
 
 def make(url: str, *, events: Sequence[str] = ("*",), description: str = "") -> Procedure[NewWebhook]:
-    """`events`: such as job.succeeded, job.* or *. The only answer with the secret that its messages are signed with,
-    until that is replaced."""
+    """`events`: such as job.succeeded, job.* or *. The only response with the signing secret, until the secret is
+    rotated."""
     body = {"url": url, "events": list(events), "description": description}
     return (yield from answer(NewWebhook, post("webhooks", body=body)))
 
@@ -32,7 +32,7 @@ def change(
     enabled: bool | None = None,
     if_match: str | None = None,
 ) -> Procedure[Webhook]:
-    """What is left out stays as it is."""
+    """Omitted values stay unchanged."""
     wishes: dict[str, Any] = {
         "url": url,
         "events": None if events is None else list(events),
@@ -44,17 +44,17 @@ def change(
 
 
 def remove(webhook_id: str) -> Procedure[None]:
-    """Its deliveries go with it."""
+    """Its deliveries are deleted, too."""
     return (yield from nothing(delete("webhooks", webhook_id)))
 
 
 def rotate_secret(webhook_id: str) -> Procedure[NewWebhook]:
-    """For a day the former secret signs beside the new one."""
+    """Messages are signed with both the previous and the new secret for a day."""
     return (yield from answer(NewWebhook, post("webhooks", webhook_id, "rotate-secret")))
 
 
 def send_test(webhook_id: str) -> Procedure[Delivery]:
-    """A message of the type webhook.test."""
+    """Sends a message of the type webhook.test."""
     return (yield from answer(Delivery, post("webhooks", webhook_id, "test")))
 
 
@@ -64,7 +64,7 @@ def deliveries(webhook_id: str, *, state: str | None = None, most: int | None = 
 
 
 def delivery(webhook_id: str, delivery_id: str) -> Procedure[DeliveryWithBody]:
-    """With the message as it is sent, byte for byte."""
+    """Includes the message's exact bytes."""
     return (yield from answer(DeliveryWithBody, get("webhooks", webhook_id, "deliveries", delivery_id)))
 
 

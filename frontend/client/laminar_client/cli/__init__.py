@@ -1,1 +1,1 @@
-"""The command line: `laminar`. Commands are thin: they call the client and show what it answers."""
+"""The command line: `laminar`. Commands are thin: they call the client and print the result."""

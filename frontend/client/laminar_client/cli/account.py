@@ -1,6 +1,6 @@
 """laminar login, logout, whoami, keys, projects.
 
-Invariant: a key is read without an echo or from standard input, and printed once only: when it was just made.
+Invariant: a key is read without echo or from standard input, and printed only once, on creation.
 """
 
 import re
@@ -31,16 +31,16 @@ LONGEST_KEY = 1_000
 
 
 @laminar.command("login")
-@click.option("--url", help="The server's address; else it is asked for.")
-@click.option("--key-stdin", is_flag=True, help="Read the key from standard input instead of asking.")
+@click.option("--url", help="The server's URL (default: prompt).")
+@click.option("--key-stdin", is_flag=True, help="Read the key from standard input instead of prompting.")
 @with_session
 def login(session: Session, url: str | None, key_stdin: bool) -> None:
-    """Remember a server and a key, after trying them. --profile keeps several."""
+    """Check and store a server and a key. Use --profile to store several."""
     address = checked_url(url or click.prompt("Address", type=str, err=True))
     text = sys.stdin.read(LONGEST_KEY) if key_stdin else click.prompt("API key", hide_input=True, type=str, err=True)
     key = checked_key(text)
     if is_open_to_all(address):
-        session.note("This address is not https: whoever is on the way can read the key.")
+        session.note("This URL does not use https: others on the network can read the key.")
     with Laminar(address, key) as client:
         me = client.team.me()
     name = session.profile or DEFAULT
@@ -52,18 +52,18 @@ def login(session: Session, url: str | None, key_stdin: bool) -> None:
 @laminar.command("logout")
 @with_session
 def logout(session: Session) -> None:
-    """Forget a login. The key itself stays valid: `laminar keys revoke` ends it."""
+    """Delete a stored login. The key stays valid; to revoke it, use `laminar keys revoke`."""
     name = session.profile or DEFAULT
     if not forget_profile(config_file(), name):
-        wrong_use(f"There is no login called {name}.")
+        wrong_use(f"Login {name} does not exist.")
     session.document({"forgotten": name})
-    session.show(f"Forgot the login {name}.")
+    session.show(f"Deleted login {name}.")
 
 
 @laminar.command("whoami")
 @with_session
 def whoami(session: Session) -> None:
-    """Which server, which team, and what this key may do."""
+    """Show the server, the team, and the permissions of the key."""
     me = session.client.team.me()
     session.document({**me.raw, "url": session.client.url})
     session.show(
@@ -84,7 +84,7 @@ def whoami(session: Session) -> None:
 @laminar.command("projects")
 @with_session
 def projects(session: Session) -> None:
-    """The team's projects."""
+    """List the team's projects."""
     found = session.client.team.projects()
     session.document(found)
     session.show(table("id", "name", "made", rows=[(each.id, each.name, ago(each.created_at)) for each in found]))
@@ -93,7 +93,7 @@ def projects(session: Session) -> None:
 @laminar.group("keys", cls=Group, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """API keys: list them, or `keys create`, `keys revoke`."""
+    """List API keys; see also `keys create` and `keys revoke`."""
     if context.invoked_subcommand is not None:
         return
     session: Session = context.find_root().obj
@@ -108,12 +108,12 @@ def keys(context: click.Context) -> None:
 
 @keys.command("create")
 @click.argument("name")
-@click.option("--scope", "scopes", multiple=True, help="May be given more than once; else the usual ones of your role.")
-@click.option("--expires-in", metavar="30d", help="Such as 12h, 30d or 8w; else never.")
-@click.option("--project", help="Only jobs of the project with this id.")
-@click.option("--service-account", metavar="ID", help="The key speaks for it, not for you.")
-@click.option("--max-devices", type=click.IntRange(1), help="That its jobs may hold or wait for at once.")
-@click.option("--max-gpu-hours", type=click.FloatRange(0, min_open=True), help="That its jobs may use, ever.")
+@click.option("--scope", "scopes", multiple=True, help="Can be repeated (default: the usual scopes of your role).")
+@click.option("--expires-in", metavar="30d", help="Such as 12h, 30d or 8w (default: never).")
+@click.option("--project", help="Limit the key to the project with this id.")
+@click.option("--service-account", metavar="ID", help="Create the key for this service account.")
+@click.option("--max-devices", type=click.IntRange(1), help="Limit the devices that its jobs hold or wait for at once.")
+@click.option("--max-gpu-hours", type=click.FloatRange(0, min_open=True), help="Limit the total GPU-hours of its jobs.")
 @with_session
 def create_key(
     session: Session,
@@ -125,7 +125,7 @@ def create_key(
     max_devices: int | None,
     max_gpu_hours: float | None,
 ) -> None:
-    """Make a key. It is printed this once."""
+    """Create a key. It is printed only once."""
     made = session.client.team.make_key(
         name,
         scopes=scopes or None,
@@ -136,7 +136,7 @@ def create_key(
         max_gpu_hours=max_gpu_hours,
     )
     session.document(made)
-    session.note(f"{made.id}: keep it now, nobody can read it again.")
+    session.note(f"{made.id}: store this key now. It cannot be shown again.")
     session.show(Text(plain(made.secret)))
 
 
@@ -144,15 +144,15 @@ def create_key(
 @click.argument("key_ids", metavar="KEY...", nargs=-1, required=True)
 @with_session
 def revoke_keys(session: Session, key_ids: Sequence[str]) -> None:
-    """End keys at once, with every key that was made with them."""
+    """Revoke keys at once, and every key that was created with them."""
     for key_id in key_ids:
         session.client.team.revoke_key(key_id)
         session.line({"revoked": key_id})
-        session.show(f"{plain(key_id)} is revoked.")
+        session.show(f"Revoked {plain(key_id)}.")
 
 
 def _duration(text: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,5})([hdw])", text)
     if found is None:
-        wrong_use(f"--expires-in {text}: write it as 12h, 30d or 8w.")
+        wrong_use(f"--expires-in {text}: use a duration such as 12h, 30d or 8w.")
     return int(found[1]) * _LONG[found[2]]

@@ -15,13 +15,13 @@ KIND = click.Choice(["data", "model"])
 
 @laminar.command("upload")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--kind", required=True, type=KIND, help="What it is.")
-@click.option("--name", help="As specs will say it; the file's or folder's own if left out.")
-@click.option("--project", metavar="ID", help="For jobs of this project alone.")
+@click.option("--kind", required=True, type=KIND, help="Kind of asset.")
+@click.option("--name", help="Name to use in specs (default: name of the file or folder).")
+@click.option("--project", metavar="ID", help="Limit the asset to jobs of this project.")
 @with_session
 def upload(session: Session, path: Path, kind: str, name: str | None, project: str | None) -> None:
-    """Upload a file, or the files of a folder, as a data set or a model of your team's. Interrupted, it goes on where
-    it was when it is asked for again."""
+    """Upload a file, or the files of a folder, as a data set or model of your team. Run the command again to resume an
+    interrupted upload."""
     console = session.console(errors=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     hidden = session.json or session.quiet or not console.is_terminal
@@ -37,10 +37,10 @@ def upload(session: Session, path: Path, kind: str, name: str | None, project: s
 
 
 @laminar.command("assets")
-@click.option("--kind", type=KIND, help="Only these.")
+@click.option("--kind", type=KIND, help="Only this kind.")
 @with_session
 def assets(session: Session, kind: str | None) -> None:
-    """The team's data sets and uploaded models, uploads that go on, and what the team keeps of what it may."""
+    """List the team's data sets and uploaded models, uploads in progress, and the used storage."""
     found = list(session.client.assets.each(kind=kind))
     storage = session.client.assets.storage()
     session.document({"assets": found, "storage": storage})
@@ -51,17 +51,17 @@ def assets(session: Session, kind: str | None) -> None:
         for each in found
     ]  # fmt: skip
     session.show(table(*columns, rows=rows, numbers=("size", "files")))
-    session.note(f"{size(storage.used_bytes)} of {size(storage.max_bytes)} kept")
+    session.note(f"{size(storage.used_bytes)} of {size(storage.max_bytes)} used")
 
 
 @laminar.command("delete-asset")
 @click.argument("asset_id", metavar="ASSET")
 @with_session
 def delete_asset(session: Session, asset_id: str) -> None:
-    """Delete a data set or a model by its id, or give up its upload. One that a job needs which is not over stays."""
+    """Delete a data set or a model, or cancel its upload. An asset that an unfinished job needs cannot be deleted."""
     session.client.assets.remove(asset_id)
     session.document({"removed": asset_id})
-    session.show(f"{plain(asset_id)} is deleted.")
+    session.show(f"Deleted {plain(asset_id)}.")
 
 
 def _state(asset: Asset) -> str:

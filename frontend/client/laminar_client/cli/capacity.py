@@ -1,4 +1,4 @@
-"""laminar queue, quota, usage: what there is, who has it, and what it was used for."""
+"""laminar queue, quota, usage."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -20,10 +20,10 @@ HOUR_S = 3_600
 
 @laminar.command("queue")
 @click.argument("pool", required=False)
-@click.option("--mine", is_flag=True, help="Only your team's waiting jobs; their positions stay.")
+@click.option("--mine", is_flag=True, help="Show only your team's waiting jobs, with their positions.")
 @with_session
 def queue(session: Session, pool: str | None, mine: bool) -> None:
-    """Who holds a pool's devices, and who waits for them in which order."""
+    """Show the holders of a pool's devices, and the waiting jobs in order."""
     found = session.client.team.queue(_pool_named(session, pool).id, mine=mine)
     session.document(found)
     state = "" if found.is_open else ", closed"
@@ -47,7 +47,7 @@ def _show_line(session: Session, found: Queue) -> None:
         columns = ("place", "id", "devices", "why it waits", "since", "name")
         session.show(table(*columns, rows=waiting, numbers=("place", "devices")))
     else:
-        session.show("Nobody waits.")
+        session.show("No jobs are waiting.")
 
 
 def _pool_named(session: Session, wanted: str | None) -> Pool:
@@ -55,14 +55,14 @@ def _pool_named(session: Session, wanted: str | None) -> Pool:
     found = [each for each in pools if wanted is None or wanted in (each.id, each.name)]
     if len(found) != 1:
         names = ", ".join(plain(each.name) for each in pools) or "none yet"
-        wrong_use(f"Name one of your team's pools: {names}.")
+        wrong_use(f"Specify one of your team's pools: {names}.")
     return found[0]
 
 
 @laminar.command("quota")
 @with_session
 def quota(session: Session) -> None:
-    """What the team may use of each pool, and its budget."""
+    """Show the team's quota in each pool, and its budget."""
     pools, budget = session.client.team.quota(), session.client.team.budget()
     session.document({"pools": pools, "budget": budget})
     rows = [
@@ -73,7 +73,7 @@ def quota(session: Session) -> None:
     session.show(table(*columns, rows=rows, numbers=columns[1:]))
     limit = "no limit" if budget.gpu_seconds is None else lasted(budget.gpu_seconds)
     left = "" if budget.left is None else f", {lasted(budget.left)} left"
-    session.show(f"budget this month: {lasted(budget.spent)} spent, {lasted(budget.committed)} promised, {limit}{left}"
+    session.show(f"budget this month: {lasted(budget.spent)} spent, {lasted(budget.committed)} reserved, {limit}{left}"
                  " (device time)")  # fmt: skip
 
 
@@ -87,11 +87,13 @@ def _limit(value: int | None) -> str:
     "--by", "group_by", type=click.Choice(["job", "day", "user", "project", "team", "key"]), default="job",
     show_default=True,
 )  # fmt: skip
-@click.option("--from", "first", type=click.DateTime(["%Y-%m-%d"]), help="First day (UTC); else this month's first.")
-@click.option("--to", "last", type=click.DateTime(["%Y-%m-%d"]), help="Last day (UTC); else today.")
+@click.option(
+    "--from", "first", type=click.DateTime(["%Y-%m-%d"]), help="First day, UTC (default: first of this month)."
+)
+@click.option("--to", "last", type=click.DateTime(["%Y-%m-%d"]), help="Last day, UTC (default: today).")
 @with_session
 def usage(session: Session, job_id: str | None, group_by: str, first: datetime | None, last: datetime | None) -> None:
-    """What devices were used for, in device-hours, and what it cost: by a job, or by the team this month."""
+    """Show device-hours by kind and their cost, for a job or for the team this month."""
     if job_id is not None:
         of_job = session.client.jobs.usage(job_id)
         session.document(of_job)
@@ -107,21 +109,21 @@ def usage(session: Session, job_id: str | None, group_by: str, first: datetime |
         for each in found.data
     ]
     rows.append(
-        (Text("in all", style="bold"), *(_hours(found.total, kind) for kind in KINDS), *_costs(found.total_cost))
+        (Text("total", style="bold"), *(_hours(found.total, kind) for kind in KINDS), *_costs(found.total_cost))
     )
     columns = (*KINDS, *([found.total_cost.currency] if found.total_cost else []))
     session.show(table(group_by, *columns, rows=rows, numbers=columns))
     if found.has_more:
-        session.note("There are more groups; --json with the Python client pages through them.")
+        session.note("More groups exist. To list all of them, use the Python client.")
 
 
 def _costs(cost: Cost | None) -> list[str]:
-    """The cell of a table, where the site has prices."""
+    """The cost cell of a table row; empty if the site has no prices."""
     return [_money(cost)] if cost else []
 
 
 def _money(cost: Cost, *, with_currency: bool = False) -> str:
-    """What is billed, rounded to be read; --json has every digit."""
+    """The billed amount, rounded for display; --json has every digit."""
     return f"{Decimal(cost.billed):,.2f}" + (f" {cost.currency}" if with_currency else "")
 
 

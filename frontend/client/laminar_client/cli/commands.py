@@ -1,4 +1,4 @@
-"""The root command: options that every command takes, and errors as exit codes."""
+"""The root command: the options of every command, and exit codes for errors."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def _session(context: click.Context) -> Session:
 
 
 def _noted(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """May stand before or behind the command's name; once is enough."""
+    """The option can come before or after the command's name."""
 
     def note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
@@ -33,9 +33,9 @@ def _noted(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 def _shared_options() -> list[click.Parameter]:
     flags = (
-        ("json", "Print JSON: one document, or one line for each thing of a stream."),
+        ("json", "Print JSON: one document, or one line per item of a stream."),
         ("quiet", "Print no notes."),
-        ("no_color", "Print no colours (NO_COLOR works too)."),
+        ("no_color", "Print no colours (same as NO_COLOR)."),
     )
     options: list[click.Parameter] = [
         click.Option(
@@ -44,7 +44,7 @@ def _shared_options() -> list[click.Parameter]:
         for name, help_text in flags
     ]
     profile = click.Option(
-        ["--profile"], metavar="NAME", help="Use this login.", expose_value=False, callback=_noted("profile")
+        ["--profile"], metavar="NAME", help="Use this stored login.", expose_value=False, callback=_noted("profile")
     )
     return [profile, *options]
 
@@ -66,7 +66,7 @@ class Group(click.Group):
 
 class Root(Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **kwargs: Any) -> Any:
-        """Ends the process with one of `EXIT_CODES`."""
+        """Exits with one of `EXIT_CODES`."""
         kwargs["standalone_mode"] = False
         session = kwargs.setdefault("obj", Session())
         try:
@@ -97,12 +97,12 @@ def _codes() -> str:
 def laminar() -> None:
     """Post-train language models by reinforcement learning on a Laminar server.
 
-    Begin with `laminar login`, then `laminar templates` and `laminar submit --template NAME --watch`.
+    To start, run `laminar login`, `laminar templates` and `laminar submit --template NAME --watch`.
     """
 
 
 def with_session(function: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
-    """Gives the command its `Session`."""
+    """Passes the `Session` to the command."""
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,7 @@
 """Shell completion: the script for a shell, and ids from the server.
 
-Invariant: completion never fails loudly and never waits long; what it asked for is remembered for a few seconds, beside
-no key, in a folder of the user alone.
+Invariant: completion prints no errors and has a short timeout. Results are cached for a few seconds in a folder that
+only the user can read, without the key.
 """
 
 import json
@@ -32,7 +32,7 @@ Items = list[tuple[str, str]]
 @laminar.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash:  laminar completion bash > ~/.local/share/bash-completion/completions/laminar
@@ -81,7 +81,7 @@ def remembered(what: str, profile: str | None, ask: Callable[[Laminar], Items]) 
 
 
 def _mark(text: str) -> str:
-    """Short, and tells nothing of the key."""
+    """A short hash that does not reveal the key."""
     return sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""laminar evaluate: what a checkpoint is worth on held-out prompts."""
+"""laminar evaluate: the reward of a checkpoint on held-out prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,19 +19,21 @@ from .watching import watch_to_its_end
 
 @laminar.command("evaluate")
 @click.argument("checkpoint_id", metavar="CHECKPOINT", type=CHECKPOINT)
-@click.option("--prompts", type=click.IntRange(1), help="How many held-out prompts; else as many as its job asked.")
-@click.option("--samples", type=click.IntRange(1), help="Answers to each: k of avg@k and pass@k.")
-@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy; else as its job asked.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Else as its job asked.")
-@click.option("--environment", metavar="NAME", help="Another one than it was trained on.")
-@click.option("--dataset", metavar="FILE", help="Questions with answers: a file of the cluster's (environment jsonl).")
+@click.option("--prompts", type=click.IntRange(1), help="Number of held-out prompts (default: as its job).")
+@click.option("--samples", type=click.IntRange(1), help="Answers per prompt: k of avg@k and pass@k.")
+@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy (default: as its job).")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Nucleus sampling (default: as its job).")
+@click.option("--environment", metavar="NAME", help="Environment (default: as its job).")
+@click.option("--dataset", metavar="FILE", help="Questions with answers: a file on the cluster (environment jsonl).")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="A setting of --environment.")
-@click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="That share the prompts.")
-@click.option("--pool", help="Else its job's.")
-@click.option("--name", help="What you call this evaluation.")
-@click.option("--idempotency-key", metavar="TEXT", help="Asking again with the same text is the same job.")
+@click.option(
+    "--replicas", default=1, show_default=True, type=click.IntRange(1), help="Replicas that share the prompts."
+)
+@click.option("--pool", help="Pool (default: as its job).")
+@click.option("--name", help="Name of the evaluation.")
+@click.option("--idempotency-key", metavar="TEXT", help="Repeated requests with the same key start only one job.")
 @click.option("--wait/--no-wait", default=False, help="Wait for the result and print it.")
-@click.option("--watch", is_flag=True, help="Show its progress meanwhile.")
+@click.option("--watch", is_flag=True, help="Show progress while waiting.")
 @click.pass_context
 def evaluate(
     context: click.Context,
@@ -50,8 +52,8 @@ def evaluate(
     wait: bool,
     watch: bool,
 ) -> None:
-    """Evaluate a checkpoint: a small job that answers held-out prompts with its weights and trains nothing. Unless told
-    otherwise it asks what the checkpoint's own job asked."""
+    """Evaluate a checkpoint: starts a job that answers held-out prompts with its weights and does not train. Settings
+    default to those of the checkpoint's own job."""
     session: Session = context.find_root().obj
     job = session.client.checkpoints.evaluate(
         checkpoint_id,
@@ -92,7 +94,7 @@ def result_of(checkpoint: Checkpoint, found: Evaluation) -> str:
 
 def _environment(name: str | None, dataset: str | None, params: Sequence[str]) -> dict[str, Any] | None:
     if dataset is not None and name not in (None, "jsonl"):
-        wrong_use(f"--dataset goes with the environment jsonl, not with {name}.")
+        wrong_use(f"--dataset needs the environment jsonl, not {name}.")
     if name is None and dataset is None:
         if params:
             wrong_use("--param needs --environment or --dataset.")

@@ -13,23 +13,23 @@ from .completing import JOB
 from .rendering import plain
 from .session import Session
 
-# Trackers' libraries tell their makers that they are used. This process is ours, and its user asked for files.
+# Disables telemetry of the trackers' libraries: an export only writes files.
 _TELL_NOBODY: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
 @laminar.command("export")
 @click.argument("job_id", metavar="JOB", type=JOB)
 @click.argument("tracker", type=click.Choice(list(TRACKERS)))
-@click.option("--to", default=".", type=click.Path(file_okay=False, path_type=Path), help="The folder to put it into.")
+@click.option("--to", default=".", type=click.Path(file_okay=False, path_type=Path), help="Target folder.")
 @with_session
 def export(session: Session, job_id: str, tracker: str, to: Path) -> None:
-    """All curves of a job that is over, with its spec, as a run of another tracker. A job that is in the folder already
+    """Export all series and the spec of an ended job as a run of another tracker. A job that is already in the folder
     is refused.
 
     \b
-    mlflow       the store mlflow.db in the folder; of a store that is there already, one more run
+    mlflow       a run in the store mlflow.db in the folder, which is created if needed
     tensorboard  a folder named after the job
-    wandb        likewise; an offline run, which `wandb sync` sends on
+    wandb        a folder named after the job, with an offline run for `wandb sync`
 
     Each needs its library: pip install 'laminar-client[mlflow]', [tensorboard] or [wandb].
     """
@@ -55,6 +55,6 @@ def export(session: Session, job_id: str, tracker: str, to: Path) -> None:
         }
     )
     session.show(plain(made.place))
-    session.note(f"{made.num_points} points of {made.num_series} series. Look at them: {made.shown_by}")
+    session.note(f"Exported {made.num_points} points of {made.num_series} series. To view them: {made.shown_by}")
     if made.num_means:
-        session.note(f"{made.num_means} of them are means of up to 16 steps: the server keeps no more of so old a job.")
+        session.note(f"{made.num_means} points are means of up to 16 steps: the server keeps only these for old jobs.")

@@ -16,16 +16,16 @@ from .session import FAILED, OK, Session
 
 
 @laminar.command("list")
-@click.option("--state", multiple=True, help="Only jobs in this state; may be given more than once.")
+@click.option("--state", multiple=True, help="Only jobs in this state. Can be repeated.")
 @click.option("--project", help="Only jobs of this project.")
-@click.option("--tag", multiple=True, help="Only jobs with this tag; of several, with all.")
+@click.option("--tag", multiple=True, help="Only jobs with this tag. If repeated, only jobs with all tags.")
 @click.option("--name", "q", help="Only jobs with this in their name.")
-@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="Maximum number of rows.")
 @with_session
 def list_jobs(
     session: Session, state: Sequence[str], project: str | None, tag: Sequence[str], q: str | None, most: int
 ) -> None:
-    """The team's jobs, newest first."""
+    """List the team's jobs, newest first."""
     jobs = list(session.client.jobs.each(state=state, project=project, tag=tag, q=q, most=most))
     session.document(jobs)
     rows = [
@@ -42,14 +42,14 @@ def list_jobs(
     if rows:
         session.show(table("id", "state", "name", "done", "devices", "made", rows=rows, numbers=("done", "devices")))
     else:
-        session.note("No job fits. `laminar submit` makes one.")
+        session.note("No matching jobs. To submit one, run `laminar submit`.")
 
 
 @laminar.command("show")
 @click.argument("job_id", metavar="JOB", type=JOB)
 @with_session
 def show(session: Session, job_id: str) -> None:
-    """One job."""
+    """Show one job."""
     job = session.client.jobs.show(job_id)
     session.document(job)
     session.show(job_facts(session, job))
@@ -88,7 +88,7 @@ def _ran(job: Job) -> str | None:
 @click.argument("job_id", metavar="JOB", type=JOB)
 @with_session
 def attempts(session: Session, job_id: str) -> None:
-    """Every execution of a job on the engine, oldest first."""
+    """List the attempts of a job, oldest first."""
     found = session.client.jobs.attempts(job_id)
     session.document(found)
     rows = [(each.n, when(each.created_at), when(each.ended_at), each.outcome, each.message) for each in found]
@@ -110,8 +110,8 @@ def _verb(name: str, help_text: str, ask: Callable[[Session, str], Job]) -> None
 @click.argument("job_ids", metavar="JOB...", type=JOB, nargs=-1, required=True)
 @click.pass_context
 def cancel(context: click.Context, job_ids: Sequence[str]) -> None:
-    """Cancel jobs. One that runs writes no checkpoint. Of several, one that is over or unknown stops none of the
-    others; the exit code is 1 then."""
+    """Cancel jobs. A running job saves no checkpoint. An ended or unknown job does not stop the others, but sets the
+    exit code to 1."""
     session: Session = context.find_root().obj
     if len(job_ids) == 1:
         job = session.client.jobs.cancel(job_ids[0])
@@ -126,23 +126,25 @@ def cancel(context: click.Context, job_ids: Sequence[str]) -> None:
 
 
 _CANCELLED = {
-    "cancelled": "cancelled, or told to stop",
-    "already": "stops or is cancelled already",
-    "finished": "was over before",
-    "not_found": "there is no such job",
+    "cancelled": "cancelled, or stopping",
+    "already": "already stopping or cancelled",
+    "finished": "had already ended",
+    "not_found": "not found",
 }
 
-_verb("pause", "Pause jobs: checkpoint, and devices back.", lambda session, id: session.client.jobs.pause(id))
-_verb("resume", "Let paused jobs wait in line again.", lambda session, id: session.client.jobs.resume(id))
-_verb("kill", "For admins: end jobs at once, whatever they do.", lambda session, id: session.client.jobs.kill(id))
+_verb(
+    "pause", "Pause jobs: save a checkpoint and release the devices.", lambda session, id: session.client.jobs.pause(id)
+)
+_verb("resume", "Return paused jobs to the queue.", lambda session, id: session.client.jobs.resume(id))
+_verb("kill", "For admins: end jobs at once, without a checkpoint.", lambda session, id: session.client.jobs.kill(id))
 
 
 @laminar.command("wait")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Give up after so long.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time.")
 @click.pass_context
 def wait(context: click.Context, job_id: str, timeout_s: float | None) -> None:
-    """Wait until a job is over. The exit code tells its outcome."""
+    """Wait until a job has ended. The exit code is its outcome."""
     session: Session = context.find_root().obj
     job = session.client.jobs.wait(job_id, timeout_s=timeout_s)
     session.document(job)
@@ -160,7 +162,7 @@ def outcome_code(job: Job) -> int:
 @click.argument("job_id", metavar="JOB", type=JOB)
 @with_session
 def explain(session: Session, job_id: str) -> None:
-    """Why a job waits, and what would let it start; or why it failed, and what to do."""
+    """Show why a job waits and what would let it start, or why it failed and what to do."""
     found = session.client.jobs.explain(job_id)
     session.document(found)
     session.show(Text.assemble(plain(found.job), " is ", state_text(found.state), f": {_sentence(found)}"))
@@ -171,14 +173,14 @@ def explain(session: Session, job_id: str) -> None:
 
 
 def _sentence(found: Explanation) -> str:
-    said = plain(found.message) or "nothing more is known"
+    said = plain(found.message) or "no details available"
     return f"{said} [{plain(found.reason)}]" if found.reason else said
 
 
 def _of_waiting(wait: Wait) -> list[tuple[str, str]]:
     told = [("in line", f"number {wait.position}")] if wait.position is not None else []
     if wait.starts_at is not None:
-        told.append(("at the latest", f"about {when(wait.starts_at)}, if nobody else comes"))
+        told.append(("at the latest", f"about {when(wait.starts_at)}, if no other job goes ahead"))
     if (less := wait.starts_with_fewer) is not None:
         replicas = "1 replica" if less.replicas == 1 else f"{less.replicas} replicas"
         told.append(("would start now", f"with {less.devices} devices ({replicas}, {less.fewer} fewer)"))
@@ -190,7 +192,7 @@ def _of_waiting(wait: Wait) -> list[tuple[str, str]]:
 def _of_failure(failure: Failure) -> list[tuple[str, str]]:
     told = [("class", failure.failure_class), ("cause", failure.cause), ("advice", failure.advice)]
     if failure.resume_step is not None:
-        told.append(("a retry goes on", f"after step {cell(failure.resume_step)}"))
+        told.append(("a retry resumes", f"after step {cell(failure.resume_step)}"))
     told += [("fault", each) for each in failure.evidence.faults]
     if failure.evidence.exit_reason:
         told.append(("it ended", failure.evidence.exit_reason))

@@ -15,10 +15,10 @@ from .session import Session
 
 @laminar.command("checkpoints")
 @click.argument("job_id", metavar="[JOB]", required=False, type=JOB)
-@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1), help="Maximum number of rows.")
 @with_session
 def checkpoints(session: Session, job_id: str | None, most: int) -> None:
-    """A job's checkpoints, or the team's; newest first."""
+    """List a job's checkpoints, or the team's, newest first."""
     client = session.client
     found = client.jobs.checkpoints(job_id)[:most] if job_id else list(client.checkpoints.each(most=most))
     session.document(found)
@@ -44,7 +44,7 @@ def _reward(metrics: dict[str, float]) -> str:
 
 
 def _evaluated(checkpoint: Checkpoint) -> str:
-    """By the newest evaluation; else by its own job, if it asked held-out prompts at this step."""
+    """From the newest evaluation, else from its own job's held-out evaluation at this step."""
     if checkpoint.evaluations:
         newest = checkpoint.evaluations[0]
         return with_error(newest.reward_mean, newest.reward_error)
@@ -54,12 +54,12 @@ def _evaluated(checkpoint: Checkpoint) -> str:
 
 @laminar.command("download")
 @click.argument("checkpoint_or_job", metavar="CHECKPOINT|JOB", type=CHECKPOINT_OR_JOB)
-@click.option("--to", default=".", type=click.Path(file_okay=False, path_type=Path), help="The folder to put it into.")
-@click.option("--tar", is_flag=True, help="Keep it packed.")
+@click.option("--to", default=".", type=click.Path(file_okay=False, path_type=Path), help="Target folder.")
+@click.option("--tar", is_flag=True, help="Do not unpack the .tar.")
 @with_session
 def download(session: Session, checkpoint_or_job: str, to: Path, tar: bool) -> None:
-    """A checkpoint's model as a Hugging Face folder; of a job, its newest whole checkpoint. Sizes and hashes are
-    checked."""
+    """Download a checkpoint's model as a Hugging Face folder; for a job, its newest complete checkpoint. Sizes and
+    hashes are verified."""
     checkpoint_id = _newest_of(session, checkpoint_or_job)
     console = session.console(errors=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -81,16 +81,16 @@ def _newest_of(session: Session, id: str) -> str:
     for each in session.client.jobs.checkpoints(id):
         if each.state == "complete":
             return each.id
-    raise NotFound(404, {"code": "not_found", "detail": f"{id} has no whole checkpoint yet."})
+    raise NotFound(404, {"code": "not_found", "detail": f"{id} has no complete checkpoint yet."})
 
 
 @laminar.command("promote")
 @click.argument("checkpoint_id", metavar="CHECKPOINT", type=CHECKPOINT)
 @click.argument("name")
-@click.option("--note", default="", help="What is new about this version.")
+@click.option("--note", default="", help="Note on this version.")
 @with_session
 def promote(session: Session, checkpoint_id: str, name: str, note: str) -> None:
-    """Make a checkpoint a version of the model NAME."""
+    """Promote a checkpoint to a version of the model NAME."""
     version = session.client.checkpoints.promote(checkpoint_id, name, note=note)
     session.document(version)
     session.show(f"{plain(version.model)} version {version.number} is {plain(version.checkpoint)}")
@@ -101,21 +101,21 @@ def promote(session: Session, checkpoint_id: str, name: str, note: str) -> None:
 @click.argument("version", type=click.IntRange(1), required=False)
 @with_session
 def unpromote(session: Session, name: str, version: int | None) -> None:
-    """For admins: remove a VERSION of the model NAME; without one, the model, which must have no version left. Its
-    checkpoint stays, and its number is never given again."""
+    """For admins: remove a VERSION of the model NAME, or, without VERSION, the model, which must have no versions. The
+    checkpoint is kept, and the number is never reused."""
     if version is None:
         session.client.models.remove(name)
     else:
         session.client.models.remove_version(name, version)
     session.document({"removed": name, "version": version})
-    session.show(f"{plain(name)}{'' if version is None else f' version {version}'} is removed.")
+    session.show(f"{plain(name)}{'' if version is None else f' version {version}'} removed.")
 
 
 @laminar.command("models")
 @click.argument("name", required=False)
 @with_session
 def models(session: Session, name: str | None) -> None:
-    """The team's models; with NAME, its versions and what they were made of."""
+    """List the team's models; with NAME, its versions and their origins."""
     if name is None:
         found = list(session.client.models.each())
         session.document(found)

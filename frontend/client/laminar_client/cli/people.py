@@ -1,4 +1,4 @@
-"""laminar members, audit: who belongs to the team, and who did what in it."""
+"""laminar members, audit."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ ROLES = click.Choice(["owner", "admin", "member", "viewer"])
 @laminar.group("members", cls=Group, invoke_without_command=True)
 @click.pass_context
 def members(context: click.Context) -> None:
-    """The team's members: list them, or `members invite`, `members role`, `members remove`."""
+    """List the team's members; see also `members invite`, `members role` and `members remove`."""
     if context.invoked_subcommand is not None:
         return
     session: Session = context.find_root().obj
@@ -30,10 +30,12 @@ def members(context: click.Context) -> None:
 @click.option("--role", type=ROLES, default="member", show_default=True)
 @with_session
 def invite(session: Session, email: str, role: str) -> None:
-    """Invite somebody. The link is printed this once, unless it was mailed, and works for this address only."""
+    """Invite a member. The link is printed only once, unless it is mailed, and works for this address only."""
     made = session.client.team.invite(email, role=role)
     session.document(made)
-    session.note("It was mailed." if made.mailed else "It was not mailed: hand it on yourself.")
+    session.note(
+        "The invitation was sent by email." if made.mailed else "This site sends no mail: pass the link on yourself."
+    )
     if made.link:
         session.show(Text(plain(made.link)))
 
@@ -43,7 +45,7 @@ def invite(session: Session, email: str, role: str) -> None:
 @click.argument("role", type=ROLES)
 @with_session
 def change_role(session: Session, user_id: str, role: str) -> None:
-    """Give a member another role."""
+    """Change a member's role."""
     member = session.client.team.change_member(user_id, role)
     session.document(member)
     session.show(f"{plain(member.email)} is now {plain(member.role)}.")
@@ -53,24 +55,24 @@ def change_role(session: Session, user_id: str, role: str) -> None:
 @click.argument("user_ids", metavar="MEMBER...", nargs=-1, required=True)
 @with_session
 def remove(session: Session, user_ids: tuple[str, ...]) -> None:
-    """Remove members; their keys of this team are revoked at once, their jobs go on."""
+    """Remove members. Their keys of this team are revoked at once; their jobs keep running."""
     for user_id in user_ids:
         session.client.team.remove_member(user_id)
         session.line({"removed": user_id})
-        session.show(f"{plain(user_id)} is removed.")
+        session.show(f"Removed {plain(user_id)}.")
 
 
 @laminar.command("audit")
 @click.option("--actor", help="Such as key:key_… or user:….")
 @click.option("--action", help="Such as key.created.")
-@click.option("--target", help="The id of what it was done to.")
-@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), help="From this day on (UTC).")
-@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("--target", help="Id of the target.")
+@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), help="Since this day (UTC).")
+@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1), help="Maximum number of rows.")
 @with_session
 def audit(
     session: Session, actor: str | None, action: str | None, target: str | None, since: datetime | None, most: int
 ) -> None:
-    """Who did what in the team, newest first. The key needs the scope audit:read."""
+    """Show the team's audit log, newest first. The key needs the scope audit:read."""
     moment = None if since is None else since.replace(tzinfo=UTC)
     given = session.client.team.audit(actor=actor, action=action, target=target, since=moment, most=most)
     found = list(given)

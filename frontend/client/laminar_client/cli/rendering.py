@@ -1,9 +1,9 @@
-"""How things look in a terminal: tables, times, plain text, JSON.
+"""Formatting for the terminal: tables, times, plain text, JSON.
 
 Invariants:
-- what a user or a model wrote reaches the terminal only through `plain`: no control character, no escape sequence and
-  no change of writing direction is passed on raw;
-- JSON output is the server's own document, and is valid JSON that changes no terminal's state either.
+- text of users and models reaches the terminal only through `plain`, which passes no control characters, escape
+  sequences or changes of writing direction;
+- JSON output is the server's own document, as valid JSON that cannot change the terminal's state either.
 """
 
 import json
@@ -35,7 +35,7 @@ MANY = 1_000
 
 
 def plain(text: object, *, lines: bool = False) -> str:
-    """Harmful characters as visible escapes. `lines`: line ends and tabs may stay."""
+    """Replaces harmful characters by visible escapes. `lines`: keeps line ends and tabs."""
     return "".join(each if _is_harmless(each, lines=lines) else _visible(each) for each in str(text))
 
 
@@ -66,7 +66,7 @@ def state_text(state: str, reason: str = "") -> Text:
 
 
 def table(*columns: str, rows: Iterable[Sequence[object]], numbers: Iterable[str] = ()) -> Table:
-    """`numbers` are the columns that are set to the right."""
+    """`numbers`: the right-aligned columns."""
     right = set(numbers)
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
@@ -98,7 +98,7 @@ def with_error(value: float, error: float) -> str:
 
 
 def when(moment: datetime | None) -> str:
-    """In the reader's own time zone."""
+    """In the user's time zone."""
     return "–" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -125,7 +125,7 @@ def size(num_bytes: float) -> str:
 
 
 def facts(pairs: Mapping[str, Any]) -> Table:
-    """Name and value, one a line."""
+    """One name and value per line."""
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")

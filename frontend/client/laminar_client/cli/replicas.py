@@ -1,4 +1,4 @@
-"""laminar faults, timeline: what went wrong in a job and was mended, and what its replicas did when."""
+"""laminar faults, timeline."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from .session import Session
 
 @laminar.command("faults")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1, 100), help="How many at most.")
+@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1, 100), help="Maximum number of rows.")
 @with_session
 def faults(session: Session, job_id: str, most: int) -> None:
-    """What the engine noticed and mended, newest first."""
+    """List the faults that the engine detected and repaired, newest first."""
     found = session.client.jobs.faults(job_id, most=most)
     session.document(found)
     rows = [(when(each.at), each.attempt, each.component, each.message, each.action) for each in found]
@@ -27,10 +27,10 @@ def faults(session: Session, job_id: str, most: int) -> None:
 
 @laminar.command("timeline")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("--minutes", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Of the newest so many.")
+@click.option("--minutes", default=5.0, show_default=True, type=click.FloatRange(0.1), help="The newest minutes.")
 @with_session
 def timeline(session: Session, job_id: str, minutes: float) -> None:
-    """What each replica spent its time on, in shares; --json has every span."""
+    """Show how each replica spent its time, in shares; --json has every span."""
     job = session.client.jobs.show(job_id)
     until = job.finished_at or datetime.now(UTC)
     found = session.client.jobs.timeline(job_id, since=until - timedelta(minutes=minutes), until=until)
@@ -44,11 +44,11 @@ def timeline(session: Session, job_id: str, minutes: float) -> None:
     if rows:
         session.show(table("replica", "seen", *kinds, rows=rows, numbers=("replica", "seen", *kinds)))
     else:
-        session.note("Its replicas said nothing in this time.")
+        session.note("No reports of replicas in this period.")
 
 
 def _spent(found: Timeline) -> Mapping[int, Mapping[str, float]]:
-    """Seconds, by replica and what was done."""
+    """Seconds by replica and activity."""
     spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for span in found.spans:
         spent[span.replica][span.doing] += (span.end - span.start).total_seconds()

@@ -1,8 +1,8 @@
-"""One run of the command line: which server, how output looks, and the exit code of what went wrong.
+"""One run of the command line: its server, output format and exit code.
 
 Invariants:
-- with --json, standard output holds JSON and nothing else; errors are JSON on standard error;
-- an error's text is written through `plain`, and no error holds the key.
+- with --json, standard output holds only JSON; errors are JSON on standard error;
+- an error's text is printed through `plain`, and no error contains the key.
 """
 
 import io
@@ -38,13 +38,13 @@ OK, FAILED, USAGE, NOT_FOUND, REFUSED, CONFLICT, LIMIT, UNREACHABLE, INTERRUPTED
 EXIT_CODES: Final[Mapping[int, str]] = {
     OK: "done; with `--watch`, `watch` and `wait`: the job succeeded",
     FAILED: "the job failed or was cancelled, or a download was damaged",
-    USAGE: "wrong use: an option, a spec that breaks a rule, settings that cannot be used, a library that is missing",
-    NOT_FOUND: "there is no such thing, or it is another team's",
-    REFUSED: "the key is not valid, or may not do that",
-    CONFLICT: "the present state does not allow that, somebody changed it meanwhile, or `wait` ran out of time",
-    LIMIT: "a quota, a budget, a key's ceiling or a rate is used up",
-    UNREACHABLE: "the server does not answer, or not as Laminar does",
-    INTERRUPTED: "interrupted (Ctrl-C); jobs go on",
+    USAGE: "usage error: invalid option, spec or settings, or a missing library",
+    NOT_FOUND: "not found, or owned by another team",
+    REFUSED: "the key is not valid, or lacks permission",
+    CONFLICT: "not possible in the current state, changed meanwhile by someone else, or `wait` timed out",
+    LIMIT: "a quota, budget, key limit or rate limit is exceeded",
+    UNREACHABLE: "the server does not respond, or is not a Laminar server",
+    INTERRUPTED: "interrupted (Ctrl-C); jobs keep running",
 }
 _CODES: Final[tuple[tuple[type[LaminarError], int], ...]] = (
     (NotFound, NOT_FOUND),
@@ -59,7 +59,7 @@ _CODES: Final[tuple[tuple[type[LaminarError], int], ...]] = (
     (Unreadable, UNREACHABLE),
     (StillGoing, CONFLICT),
 )
-WIDE: Final = 10_000  # not a terminal: nothing is cut or wrapped, so that other programs find whole lines
+WIDE: Final = 10_000  # if not a terminal: no truncation or wrapping, so that programs read whole lines
 
 
 def exit_code_of(error: LaminarError) -> int:
@@ -94,12 +94,12 @@ class Session:
         return console
 
     def show(self, found: RenderableType) -> None:
-        """For people. Nothing with --json; strings are made plain."""
+        """Prints for people, not with --json; strings go through `plain`."""
         if not self.json:
             self.console().print(Text(plain(found, lines=True)) if isinstance(found, str) else found)
 
     def note(self, text: str) -> None:
-        """On standard error, so that it is never taken for the answer."""
+        """Prints to standard error, apart from the result."""
         if not self.json and not self.quiet:
             self.console(errors=True).print(Text(plain(text, lines=True), style="dim"))
 
@@ -109,7 +109,7 @@ class Session:
             click.echo(json_text(_raw(found), indent=2))
 
     def line(self, found: object) -> None:
-        """With --json: one line of a stream, at once."""
+        """With --json: one line of a stream, flushed at once."""
         if self.json:
             click.echo(json_text(_raw(found)))
             sys.stdout.flush()
@@ -131,7 +131,7 @@ class Session:
         return code
 
     def fail_use(self, error: click.ClickException) -> int:
-        """Wrong use: in click's words, which name the command."""
+        """Usage errors: click's text, which names the command."""
         if self.json:
             click.echo(json_text({"error": {"detail": error.format_message(), "exit_code": error.exit_code}}), err=True)
         else:

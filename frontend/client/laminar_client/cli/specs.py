@@ -1,4 +1,4 @@
-"""Specs as people keep them: a JSON, TOML or YAML file, standard input, a template; changed by `--set a.b=value`."""
+"""Reads a spec from a JSON, TOML or YAML file, standard input or a template, and applies `--set a.b=value`."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def read_spec(file: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as problem:
         wrong_use(f"{file} cannot be read: {getattr(problem, 'strerror', None) or 'it is not UTF-8'}.")
     if len(text) > LARGEST:
-        wrong_use(f"{file} is longer than a spec can be.")
+        wrong_use(f"{file} is too large for a spec.")
     suffix = "" if file == "-" else Path(file).suffix.lower()
     try:
         document = _READERS.get(suffix, _guessed)(text)
@@ -42,11 +42,11 @@ def read_spec(file: str) -> dict[str, Any]:
 
 
 def with_setting(spec: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """`training.steps=20`. The value is JSON, or text as it stands."""
+    """`training.steps=20`. The value is JSON, else text."""
     path, equals, text = setting.partition("=")
     names = path.split(".")
     if not equals or not all(names):
-        wrong_use(f"--set {setting}: write it as section.name=value.")
+        wrong_use(f"--set {setting}: use the form section.name=value.")
     return _replaced(spec, names, _value(text), setting)
 
 
@@ -71,15 +71,15 @@ def _from_yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        wrong_use("Reading YAML needs PyYAML: pip install 'laminar-client[yaml]', or write the spec as JSON or TOML.")
+        wrong_use("Reading YAML needs PyYAML: pip install 'laminar-client[yaml]', or use JSON or TOML.")
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as problem:
-        raise ValueError(f"this is not YAML: {problem}") from None
+        raise ValueError(f"not valid YAML: {problem}") from None
 
 
 def _guessed(text: str) -> Any:
-    """Without a telling name: JSON begins with a brace, everything else is TOML."""
+    """For files without a known suffix: JSON if the text begins with a brace, else TOML."""
     return json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
 
 

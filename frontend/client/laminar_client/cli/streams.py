@@ -1,4 +1,4 @@
-"""laminar logs, events, metrics, trajectories: what a job does and says."""
+"""laminar logs, events, metrics, trajectories."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ LEVEL_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
 
 @laminar.command("events")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("-f", "--follow", is_flag=True, help="Go on as they happen, until the job is over.")
-@click.option("--after", default=0, type=click.IntRange(0), help="Only those behind this number.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new events until the job has ended.")
+@click.option("--after", default=0, type=click.IntRange(0), help="Only events after this number.")
 @click.pass_context
 def events(context: click.Context, job_id: str, follow: bool, after: int) -> None:
-    """What happened to a job, oldest first."""
+    """List the events of a job, oldest first."""
     session: Session = context.find_root().obj
     seen = after
     try:
@@ -30,18 +30,18 @@ def events(context: click.Context, job_id: str, follow: bool, after: int) -> Non
             session.line(event)
             session.show(f"{event.seq:>4}  {event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event_words(event)}")
     except KeyboardInterrupt:
-        session.note(f"Go on: laminar events {job_id} --follow --after {seen}")
+        session.note(f"To continue: laminar events {job_id} --follow --after {seen}")
         context.exit(INTERRUPTED)
 
 
 @laminar.command("logs")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
-@click.option("--component", help="Of this part only, such as driver or rollout-0.")
-@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="And above.")
-@click.option("--grep", "q", metavar="TEXT", help="Only lines with this text, upper or lower case.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new lines until the job has ended.")
+@click.option("--component", help="Only this part, such as driver or rollout-0.")
+@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="This level and above.")
+@click.option("--grep", "q", metavar="TEXT", help="Only lines with this text, ignoring case.")
 @click.option(
-    "-n", "--tail", default=200, show_default=True, type=click.IntRange(1, 2_000), help="About how many lines."
+    "-n", "--tail", default=200, show_default=True, type=click.IntRange(1, 2_000), help="Approximate number of lines."
 )
 @with_session
 def logs(
@@ -53,7 +53,7 @@ def logs(
     q: str | None,
     tail: int,
 ) -> None:
-    """The log lines of a job's parts, newest at the end."""
+    """Show the log lines of a job's parts, newest last."""
     for line in session.client.jobs.logs(job_id, component=component, level=level, q=q, tail=tail, follow=follow):
         session.line(line)
         head = f"{line.at.astimezone():%H:%M:%S} {plain(line.component)} "
@@ -64,11 +64,15 @@ def logs(
 @click.argument("job_id", metavar="JOB", type=JOB)
 @click.argument("names", nargs=-1)
 @click.option(
-    "--points", default=20, show_default=True, type=click.IntRange(2, 2_000), help="At most so many a series."
+    "--points",
+    default=20,
+    show_default=True,
+    type=click.IntRange(2, 2_000),
+    help="Maximum number of points per series.",
 )
 @with_session
 def metrics(session: Session, job_id: str, names: Sequence[str], points: int) -> None:
-    """A job's series: without NAMES the newest value of each, else their points, down-sampled by the server."""
+    """Show a job's series: without NAMES the newest value of each, else their points, downsampled by the server."""
     found = session.client.jobs.metrics(job_id, names=names, max_points=points)
     session.document(found)
     if not names:
@@ -82,13 +86,13 @@ def metrics(session: Session, job_id: str, names: Sequence[str], points: int) ->
 
 @laminar.command("trajectories")
 @click.argument("job_id", metavar="JOB", type=JOB)
-@click.option("--search", help='Only with these words, in any turn; "a phrase", -unwanted, begin*.')
-@click.option("--step", type=click.IntRange(0), help="Of this step only.")
+@click.option("--search", help='Only with these words in any turn; supports "a phrase", -exclude, prefix*.')
+@click.option("--step", type=click.IntRange(0), help="Only this step.")
 @click.option("--outcome", help="Only with this outcome.")
-@click.option("--end", help="Only those that became this: trained, filtered, dropped_stale, failed.")
+@click.option("--end", help="Only with this end: trained, filtered, dropped_stale or failed.")
 @click.option("--min-reward", type=float)
 @click.option("--max-reward", type=float)
-@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="Maximum number of rows.")
 @with_session
 def trajectories(
     session: Session,
@@ -101,7 +105,7 @@ def trajectories(
     max_reward: float | None,
     most: int,
 ) -> None:
-    """What the model wrote, newest step first. The key needs the scope trajectories:read."""
+    """List trajectories, newest step first. The key needs the scope trajectories:read."""
     given = session.client.jobs.trajectories(
         job_id, q=search, step=step, outcome=outcome, end=end, min_reward=min_reward, max_reward=max_reward, most=most
     )

@@ -22,10 +22,10 @@ def _spec_options(function: F) -> F:
     for option in reversed(
         [
             click.argument("spec_file", metavar="[SPEC]", required=False, type=click.Path()),
-            click.option("--template", type=TEMPLATE, metavar="NAME", help="Begin with this template."),
+            click.option("--template", type=TEMPLATE, metavar="NAME", help="Start from this template."),
             click.option("--set", "settings", multiple=True, metavar="A.B=VALUE", help="Change a value of the spec."),
-            click.option("--name", help="What you call this job."),
-            click.option("--pool", help="The pool's name; may be left out if there is one."),
+            click.option("--name", help="Name of the job."),
+            click.option("--pool", help="Name of the pool (optional if there is only one)."),
         ]
     ):
         function = option(function)
@@ -43,8 +43,8 @@ def preview(
     name: str | None,
     pool: str | None,
 ) -> None:
-    """Check a spec and say whether it would start now and fits the devices. SPEC is a .json, .toml or .yaml file, or -
-    for stdin."""
+    """Check a spec, and show whether it would start now and fits the devices. SPEC is a .json, .toml or .yaml file, or
+    - for stdin."""
     spec = spec_from(spec_file, template, settings, name, lambda: session.client)
     found = session.client.jobs.preview(spec, pool=pool)
     session.document(found)
@@ -52,12 +52,12 @@ def preview(
     session.show(Text.assemble(head, f": {found.devices} devices in {plain(found.pool)}"))
     if not found.starts_at_once:
         session.show(Text(f"  {plain(found.message)} [{plain(found.reason)}]"))
-    session.show(f"  {found.trajectories_per_step} trajectories a step")
+    session.show(f"  {found.trajectories_per_step} trajectories per step")
     if found.fit is not None:
         session.show(Text(f"  {plain(found.fit.message)}", "" if found.fit.fits else "yellow"))
     if found.cost is not None:
         cost, currency = found.cost, plain(found.cost.currency)
-        told = f"{plain(cost.an_hour)} {currency} an hour, {plain(cost.at_most)} {currency} if it takes its longest"
+        told = f"{plain(cost.an_hour)} {currency} per hour, {plain(cost.at_most)} {currency} for the maximum runtime"
         session.show(Text(f"  costs {told}"))
     for hint in found.hints:
         session.show(Text(f"  {plain(hint.message)}", "yellow"))
@@ -68,10 +68,10 @@ def preview(
 
 @laminar.command("submit")
 @_spec_options
-@click.option("--project", help="Its id or name; may be left out if there is one.")
-@click.option("--from", "start_from", type=CHECKPOINT, metavar="CHECKPOINT", help="Begin with this checkpoint's model.")
-@click.option("--idempotency-key", metavar="TEXT", help="Submitting again with the same text is the same job.")
-@click.option("--watch", is_flag=True, help="Show its progress until it is over.")
+@click.option("--project", help="Id or name of the project (optional if there is only one).")
+@click.option("--from", "start_from", type=CHECKPOINT, metavar="CHECKPOINT", help="Start from this checkpoint.")
+@click.option("--idempotency-key", metavar="TEXT", help="Repeated requests with the same key submit only one job.")
+@click.option("--watch", is_flag=True, help="Show progress until the job has ended.")
 @click.pass_context
 def submit(
     context: click.Context,
@@ -105,13 +105,13 @@ def submit(
     "start_from",
     type=CHECKPOINT,
     metavar="CHECKPOINT",
-    help="A checkpoint's id, or `start`; else the newest.",
+    help="A checkpoint's id, or `start` (default: the newest).",
 )
 @click.option("--set", "settings", multiple=True, metavar="A.B=VALUE", help="Change a value of the spec.")
-@click.option("--watch", is_flag=True, help="Show its progress until it is over.")
+@click.option("--watch", is_flag=True, help="Show progress until the job has ended.")
 @click.pass_context
 def retry(context: click.Context, job_id: str, start_from: str | None, settings: Sequence[str], watch: bool) -> None:
-    """Make a new job of one that is over; it goes on from its newest checkpoint."""
+    """Create a new job from an ended one; it continues from the newest checkpoint."""
     session: Session = context.find_root().obj
     changes: dict[str, Any] = {}
     for setting in settings:
@@ -138,7 +138,7 @@ def _project_id(session: Session, wanted: str | None) -> str:
     found = [each for each in choices if wanted in (each.id, each.name)]
     if len(found) != 1:
         names = ", ".join(f"{plain(each.name)} ({each.id})" for each in choices) or "none yet"
-        wrong_use(f"Name one of your team's projects with --project: {names}.")
+        wrong_use(f"Specify one of your team's projects with --project: {names}.")
     return found[0].id
 
 
@@ -146,7 +146,7 @@ def _project_id(session: Session, wanted: str | None) -> str:
 @click.argument("name", required=False, type=TEMPLATE)
 @with_session
 def templates(session: Session, name: str | None) -> None:
-    """Specs to start from; with NAME, that spec as JSON, to be saved and changed."""
+    """List templates; with NAME, print its spec as JSON, to save and edit."""
     if name is not None:
         click.echo(json_text(session.client.team.template(name).spec, indent=2))
         return

@@ -1,6 +1,6 @@
 """laminar watch: a live progress bar in a terminal, plain lines elsewhere.
 
-Invariant: Ctrl-C only ends the looking; the job goes on, and the way back is said.
+Invariant: Ctrl-C only ends the display; the job keeps running, and the command to watch it again is printed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ from .jobs import outcome_code
 from .rendering import number, plain, state_text
 from .session import INTERRUPTED, Session
 
-# What a person looks at first, in this order; everything else is a page or `laminar metrics` away.
+# The most important series, in this order; the job's page and `laminar metrics` have all of them.
 SHOWN_SERIES: Final[Mapping[str, str]] = {
     "reward/mean": "reward",
     "evaluation/reward": "held-out",
@@ -41,7 +41,7 @@ _QUIET_EVENTS = frozenset({"evaluated", "reason_changed"})
 @click.option("--interval", "interval_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 60))
 @click.pass_context
 def watch(context: click.Context, job_id: str, interval_s: float) -> None:
-    """Show a job's progress until it is over. The exit code tells its outcome; Ctrl-C leaves it running."""
+    """Show a job's progress until it has ended. The exit code is its outcome; Ctrl-C leaves it running."""
     context.exit(watch_to_its_end(context.find_root().obj, job_id, interval_s=interval_s))
 
 
@@ -55,9 +55,11 @@ def watch_to_its_end(session: Session, job_id: str, *, interval_s: float = 1.0) 
                 draw(look, last)
                 last = look
     except KeyboardInterrupt:
-        session.note(f"The job goes on. Look again: laminar watch {job_id}; end it: laminar cancel {job_id}")
+        session.note(
+            f"The job keeps running. To watch it again: laminar watch {job_id}. To cancel it: laminar cancel {job_id}"
+        )
         return INTERRUPTED
-    assert last is not None, "a watch ends with the job's end"
+    assert last is not None, "a watch ends when the job ends"
     if not session.json and not console.is_terminal:
         return outcome_code(last.job)
     session.show(Text.assemble(plain(last.job.id), " has ", state_text(last.job.state), _because(last)))
@@ -140,7 +142,7 @@ def _because(look: Look) -> str:
 
 
 def event_words(event: Event) -> str:
-    """One line: what happened, from where to where, and why."""
+    """One line: type, change of state, reason and message."""
     moved = f" {plain(event.from_state) or 'new'} → {plain(event.to_state)}" if event.to_state else ""
     reason = f" [{plain(event.reason)}]" if event.reason else ""
     message = f" {plain(event.message)}" if event.message else ""

@@ -1,6 +1,6 @@
-"""laminar webhooks: where the team wants to hear of its jobs, and what was sent there.
+"""laminar webhooks.
 
-Invariant: a signing secret is printed once only: when it was just made.
+Invariant: a signing secret is printed only once, on creation.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .session import Session
 @laminar.group("webhooks", cls=Group, invoke_without_command=True)
 @click.pass_context
 def webhooks(context: click.Context) -> None:
-    """Webhooks: list them, or `webhooks create`, `webhooks deliveries` and so on. The key needs webhooks:write."""
+    """List webhooks; see also `webhooks create` and `webhooks deliveries`. The key needs the scope webhooks:write."""
     if context.invoked_subcommand is not None:
         return
     session: Session = context.find_root().obj
@@ -42,11 +42,13 @@ def _state(enabled: bool, reason: str) -> str:
 
 @webhooks.command("create")
 @click.argument("url")
-@click.option("--event", "events", multiple=True, help="Such as job.succeeded or job.*; may be repeated; else all.")
+@click.option(
+    "--event", "events", multiple=True, help="Such as job.succeeded or job.*. Can be repeated (default: all)."
+)
 @click.option("--description", default="")
 @with_session
 def create(session: Session, url: str, events: Sequence[str], description: str) -> None:
-    """Make a webhook. The secret that signs its messages is printed this once."""
+    """Create a webhook. Its signing secret is printed only once."""
     _show_secret(session, session.client.webhooks.make(url, events=events or ("*",), description=description))
 
 
@@ -54,13 +56,13 @@ def create(session: Session, url: str, events: Sequence[str], description: str) 
 @click.argument("webhook_id", metavar="WEBHOOK")
 @with_session
 def rotate(session: Session, webhook_id: str) -> None:
-    """Make a new secret, printed this once; for a day the former one signs as well."""
+    """Create a new secret, printed only once. The previous secret also signs for a day."""
     _show_secret(session, session.client.webhooks.rotate_secret(webhook_id))
 
 
 def _show_secret(session: Session, made: NewWebhook) -> None:
     session.document(made)
-    session.note(f"{made.id}: keep it now, nobody can read it again.")
+    session.note(f"{made.id}: store this secret now. It cannot be shown again.")
     session.show(Text(plain(made.secret)))
 
 
@@ -74,8 +76,8 @@ def _switch(name: str, enabled: bool, help_text: str) -> None:
         session.show(f"{plain(changed.id)} is {_state(changed.enabled, '')}.")
 
 
-_switch("enable", True, "Send to it again.")
-_switch("disable", False, "Send nothing to it for now.")
+_switch("enable", True, "Enable a webhook.")
+_switch("disable", False, "Disable a webhook.")
 
 
 @webhooks.command("remove")
@@ -86,31 +88,31 @@ def remove(session: Session, webhook_ids: Sequence[str]) -> None:
     for webhook_id in webhook_ids:
         session.client.webhooks.remove(webhook_id)
         session.line({"removed": webhook_id})
-        session.show(f"{plain(webhook_id)} is removed.")
+        session.show(f"Removed {plain(webhook_id)}.")
 
 
 @webhooks.command("test")
 @click.argument("webhook_id", metavar="WEBHOOK")
 @with_session
 def test(session: Session, webhook_id: str) -> None:
-    """Send a message of the type webhook.test; `webhooks deliveries` shows what came of it."""
+    """Send a message of the type webhook.test; `webhooks deliveries` shows the result."""
     _show_delivery(session, session.client.webhooks.send_test(webhook_id))
 
 
 @webhooks.command("deliveries")
 @click.argument("webhook_id", metavar="WEBHOOK")
-@click.option("--state", type=click.Choice(["pending", "delivered", "dead"]), help="Only these.")
-@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("--state", type=click.Choice(["pending", "delivered", "dead"]), help="Only deliveries in this state.")
+@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="Maximum number of rows.")
 @with_session
 def deliveries(session: Session, webhook_id: str, state: str | None, most: int) -> None:
-    """What was sent to a webhook and what came of it, newest first."""
+    """List the deliveries of a webhook, newest first."""
     found = list(session.client.webhooks.deliveries(webhook_id, state=state, most=most))
     session.document(found)
     rows = [
         (each.id, each.type, each.state, each.num_attempts, _last_answer(each), when(each.next_attempt_at))
         for each in found
     ]
-    session.show(table("id", "type", "state", "tries", "last answer", "next try", rows=rows, numbers=("tries",)))
+    session.show(table("id", "type", "state", "tries", "last response", "next try", rows=rows, numbers=("tries",)))
 
 
 @webhooks.command("redeliver")
@@ -118,7 +120,7 @@ def deliveries(session: Session, webhook_id: str, state: str | None, most: int) 
 @click.argument("delivery_id", metavar="DELIVERY")
 @with_session
 def redeliver(session: Session, webhook_id: str, delivery_id: str) -> None:
-    """Send a message again."""
+    """Redeliver a message."""
     _show_delivery(session, session.client.webhooks.redeliver(webhook_id, delivery_id))
 
 

@@ -1,4 +1,4 @@
 """Export of a finished job's curves into the formats of other trackers.
 
-`decisions.md`, two folders above, says why their libraries write the formats.
+`decisions.md`, two folders up, explains why the trackers' own libraries write the formats.
 """

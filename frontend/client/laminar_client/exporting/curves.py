@@ -1,13 +1,13 @@
-"""All curves of a job that is over, read window by window and handed to a tracker's run.
+"""Exports all series of an ended job to a tracker's run, window by window.
 
     steps  0 ────┤ window ├────┤ window ├───── last
-                   └ of every series, by step, of the latest attempt that did it
+                   └ of every series, by step, from the latest attempt that did the step
 
 Invariants:
-- a window is answered in one page of about `POINTS_A_PAGE` points, so the memory does not grow with the job;
-- windows begin and end where the server's smallest rollups do: of a job so old that it keeps only those, each is read
-  once, as a mean that stands at its last step;
-- what has no time of its own, as those means, has that of the point before it.
+- a window is one page of about `POINTS_A_PAGE` points, so memory does not grow with the job;
+- windows are aligned with the server's smallest rollups: for a job so old that only rollups are kept, each is read
+  once, as a mean at its last step;
+- a point without a time, such as these means, gets the time of the point before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ from .port import OpenTracker, Point, began
 from .tensorboard import tensorboard_run
 from .wandb import wandb_run
 
-POINTS_A_PAGE: Final = 20_000  # about a megabyte of JSON with its times
-MOST_STEPS: Final = 2_000  # of a series, that the server gives in one answer
+POINTS_A_PAGE: Final = 20_000  # about a megabyte of JSON including times
+MOST_STEPS: Final = 2_000  # per series, in one response of the server
 ROLLUP: Final = 16
 TRACKERS: Final[Mapping[str, OpenTracker]] = {
     "mlflow": mlflow_run,
@@ -39,7 +39,7 @@ Told = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """`num_means` of the points stand for several steps each, of which the server keeps no more."""
+    """`num_means`: points that are means over several steps, because the server keeps no more."""
 
     place: Path
     num_series: int
@@ -49,18 +49,18 @@ class Exported:
 
 
 def export(job_id: str, tracker: str, to: Path | str = ".", *, told: Told | None = None) -> Procedure[Exported]:
-    """All curves of a job that is over, with its spec as parameters, as a run of `tracker`: mlflow (the store
-    mlflow.db in the folder `to`), tensorboard or wandb (a folder in `to`, named after the job). Needs that tracker's
-    extra of this package. A job that is there already is refused. `told(steps so far, steps in all)` is called as it
-    goes."""
+    """Exports all series of an ended job, with its spec as parameters, as a run of `tracker`: mlflow (the store
+    mlflow.db in the folder `to`), tensorboard or wandb (a folder in `to`, named after the job). Needs the tracker's
+    extra of this package. A job that is already there is refused. `told(steps so far, total steps)` is called on
+    progress."""
     if tracker not in TRACKERS:
         raise ValueError(f"tracker: one of {', '.join(TRACKERS)}, got {tracker!r}")
     job = yield from show(job_id)
     if not job.is_over:
-        detail = f"{job.id} is {job.state}: its curves can be exported when it is over (`laminar wait {job.id}`)."
+        detail = f"{job.id} is {job.state}. Export it after it has ended (`laminar wait {job.id}`)."
         raise Conflict(409, {"code": "invalid_state", "detail": detail})
     if job.id != Path(job.id).name:
-        raise LaminarError(f"The server named the job {job.id!r:.100}, which cannot name a folder.")
+        raise LaminarError(f"The server returned the job id {job.id!r:.100}, which is not a valid folder name.")
     ends = yield from metrics(job.id, max_points=2)
     last = {name: int(line[-1][0]) for name, line in ends.series.items() if line}
     with TRACKERS[tracker](job, Path(to)) as run:
@@ -98,7 +98,7 @@ def steps_a_window(num_series: int) -> int:
 
 
 def points_of(page: Metrics, at: float) -> list[Point]:
-    """By step, then by time and name; `at` is the time of the point before them."""
+    """Sorted by step, then by time and name; `at` is the time of the point before the page."""
     found = []
     for name, line in page.series.items():
         before = at

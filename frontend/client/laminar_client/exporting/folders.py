@@ -1,6 +1,6 @@
-"""A folder that is there when it is whole, and not before.
+"""A folder that appears only when it is complete.
 
-Invariant: however the writing ends, what stands under the final name is complete; what is not goes away.
+Invariant: the final name exists only with complete content; partial content is deleted, however writing ends.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from ..errors import LaminarError
 
 @contextlib.contextmanager
 def whole_folder(goal: Path) -> Iterator[Path]:
-    """A hidden folder to write into, which becomes `goal`."""
+    """A hidden folder to write into, which is renamed to `goal` at the end."""
     if goal.exists():
-        raise LaminarError(f"{goal} is there already: move it away, or choose another folder.")
+        raise LaminarError(f"{goal} already exists. Move it, or choose another folder.")
     goal.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(prefix=".laminar-", dir=goal.parent))
     try:

@@ -1,4 +1,4 @@
-"""A tracker's own library, loaded when an export needs it, or the words that say what to install."""
+"""Imports a tracker's library on demand, or raises an error with the command to install it."""
 
 from importlib import import_module
 from types import ModuleType
@@ -11,6 +11,6 @@ def library(module: str, *, extra: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as missing:
         raise MissingLibrary(
-            f"An export to {extra} needs {missing.name}, which is not installed: "
-            f"run `pip install 'laminar-client[{extra}]'`."
+            f"An export to {extra} needs {missing.name}, which is not installed. "
+            f"Run `pip install 'laminar-client[{extra}]'`."
         ) from missing

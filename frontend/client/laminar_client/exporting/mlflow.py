@@ -1,9 +1,9 @@
-"""A job as a run in an MLflow store, `mlflow.db` in a folder: the file that `mlflow ui` reads.
+"""Exports a job as a run in an MLflow store, the file `mlflow.db` in a folder, for `mlflow ui`.
 
 Invariants:
-- a job is one run at most: the run carries the job's id as a tag, and a second export of it is refused;
-- a run whose export broke off is deleted, if not at once then by the next export of the same job;
-- MLflow keeps what is no number as such, and an infinity as the largest float64 of its sign.
+- a job has at most one run: the run has the job's id as a tag, and a second export is refused;
+- an incomplete run is deleted at once, or by the next export of the same job;
+- MLflow stores NaN as NaN, and an infinity as the largest float64 of its sign.
 """
 
 import json
@@ -23,12 +23,12 @@ EXTRA = "mlflow"
 EXPERIMENT = "Laminar"
 JOB_TAG = "laminar.job"
 _STATUS = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
-_METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 1_000, 100  # MLflow refuses more in one call
+_METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 1_000, 100  # MLflow's limits per call
 
 
 @contextmanager
 def mlflow_run(job: Job, to: Path) -> Iterator[OpenRun]:
-    library("sqlalchemy", extra=EXTRA)  # MLflow itself would say so only in a long chain of errors
+    library("sqlalchemy", extra=EXTRA)  # MLflow would report it only in a long chain of errors
     library("alembic", extra=EXTRA)
     entities = library("mlflow.entities", extra=EXTRA)
     tracking = library("mlflow.tracking", extra=EXTRA)
@@ -67,8 +67,8 @@ def _make_room(client: Any, experiment: str, job: Job) -> None:
     for earlier in client.search_runs([experiment], filter_string=f"tags.`{JOB_TAG}` = '{job.id}'"):
         if earlier.info.status != "RUNNING":
             raise LaminarError(
-                f"{job.id} is in that store already, as the run {earlier.info.run_id}: "
-                "delete it there first, or choose another folder."
+                f"{job.id} is already in that store, as the run {earlier.info.run_id}. "
+                "Delete the run, or choose another folder."
             )
         client.delete_run(earlier.info.run_id)
 

@@ -1,4 +1,4 @@
-"""A job's spec as parameters: `training.steps` and its value, one level deep."""
+"""A job's spec as flat parameters, such as `training.steps`."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ Plain: TypeAlias = str | bool | int | float
 
 
 def flat(spec: Mapping[str, Any], *, below: str = "") -> dict[str, Plain]:
-    """Lists, and nothing at all, are written as JSON."""
+    """Lists and null are written as JSON."""
     found: dict[str, Plain] = {}
     for name, value in spec.items():
         if isinstance(value, Mapping):

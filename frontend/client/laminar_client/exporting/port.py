@@ -1,6 +1,6 @@
-"""What a tracker's run is to the one that reads the job.
+"""The interface between the export and a tracker's run.
 
-Invariant: points come in the order of their steps, each once, and those of a step in one call of `write`.
+Invariant: points come in step order, each once, and all points of a step in one call of `write`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ..answers.jobs import Job
 
 
 class Point(NamedTuple):
-    """`at`: seconds since 1970. `value` may be an infinity or no number at all."""
+    """`at`: seconds since 1970. `value` may be infinite or NaN."""
 
     step: int
     at: float
@@ -25,9 +25,9 @@ class Point(NamedTuple):
 class OpenRun:
     write: Callable[[Sequence[Point]], None]
     place: Path
-    """Where it is once its context ends without an error; until then nothing is there that could be taken for it."""
+    """Where the run is after its context ends without an error; before that, nothing exists at this place."""
     shown_by: str
-    """The command that shows it, or takes it further."""
+    """The command to view or sync the run."""
 
 
 OpenTracker: TypeAlias = Callable[[Job, Path], AbstractContextManager[OpenRun]]

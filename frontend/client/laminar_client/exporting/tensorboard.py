@@ -1,9 +1,9 @@
-"""A job as a run of TensorBoard: a folder named after it, with one event file.
+"""Exports a job as a TensorBoard run: a folder named after it, with one event file.
 
 Invariants:
-- a tag is a series' name as it is; what stands before its slash is TensorBoard's group;
-- TensorBoard keeps float32: what is larger becomes an infinity, which it draws as such, as it does what is no number;
-- nothing of it needs TensorFlow.
+- a tag is the name of a series; the part before its slash is TensorBoard's group;
+- TensorBoard keeps float32: larger values become infinite; it marks infinities and NaN as such;
+- TensorFlow is not needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def _start(job: Job) -> Any:
 
 
 def _end(job: Job) -> Any:
-    """It knows success and failure; a cancelled job is no success."""
+    """TensorBoard only knows success and failure; a cancelled job is not a success."""
     plugin = library("tensorboard.plugins.hparams.plugin_data_pb2", extra=EXTRA)
     statuses = library("tensorboard.plugins.hparams.api_pb2", extra=EXTRA)
     status = statuses.STATUS_SUCCESS if job.state == "succeeded" else statuses.STATUS_FAILURE

@@ -1,9 +1,9 @@
-"""A job as an offline run of Weights & Biases: a folder that `wandb sync` sends to its server.
+"""Exports a job as an offline run of Weights & Biases: a folder for `wandb sync`.
 
 Invariants:
-- the run's id is the job's, so what is sent twice is one run there;
-- the run holds what the job was, and nothing of the machine that exports it;
-- a row of its history is a step, with the time of the newest of its values.
+- the run's id is the job's, so syncing it twice gives one run;
+- the run contains only data of the job, none of the exporting machine;
+- each row of the history is a step, with the time of its newest value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def wandb_run(job: Job, to: Path) -> Iterator[OpenRun]:
             name=job.name,
             tags=job.tags,
             config=job.spec,
-            dir=folder.parent,  # hidden, and gone afterwards with whatever else is left there
+            dir=folder.parent,  # hidden, and deleted afterwards with everything left in it
             mode="offline",
             reinit="create_new",
             settings=_settings(wandb),
@@ -53,25 +53,25 @@ def wandb_run(job: Job, to: Path) -> Iterator[OpenRun]:
         finally:
             run.finish(exit_code=0 if succeeded else 1)
             if is_ours:
-                wandb.teardown()  # its core may still be writing what is finished; it ends with a whole file
+                wandb.teardown()  # its core may still be writing; teardown waits until the file is complete
         made = Path(run.settings.sync_dir)
         for each in made.iterdir():
             each.rename(folder / each.name)
 
 
 def _is_idle(wandb: ModuleType) -> bool:
-    """Whether nobody in this process has a run or will miss the core that is about to be started."""
+    """Whether this process has no active run and no core, so that the export may start and stop one."""
     return getattr(wandb.sdk.wandb_setup, "_singleton", wandb) is None
 
 
 def _settings(wandb: ModuleType) -> Any:
-    """Nothing about this machine, this process or its folder; no words on the terminal."""
+    """Records nothing about this machine, process or folder, and prints nothing."""
     return wandb.Settings(
         console="off",
         disable_code=True,
         disable_git=True,
         disable_job_creation=True,
-        host=PROJECT,  # it would be this machine's name
+        host=PROJECT,  # the default is this machine's name
         save_code=False,
         silent=True,
         symlink=False,
