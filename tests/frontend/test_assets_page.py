@@ -36,8 +36,8 @@ def test_page_shows_ready_assets_uploads_and_storage(world: World, owner: Client
     file = AssetFile.objects.create(asset=coming, number=0, name="a.jsonl", num_bytes=3 * PART_BYTES)
     AssetPart.objects.create(file=file, number=1, sha256="a" * 64)
     page = page_of(owner)
-    assert "tiny@3" in page and "shared@1" in page and "everybody's" in page
-    assert "1 of 3 parts" in page and "48.0 MB kept of 10.0 GB" in page
+    assert "tiny@3" in page and "shared@1" in page and "shared with all teams" in page
+    assert "1 of 3 parts" in page and "48.0 MB of 10.0 GB used" in page
     assert "laminar upload" in page and "/api/v1/assets/ASSET/files/0/parts/0?sha256=" in page
 
 

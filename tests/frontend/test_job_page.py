@@ -168,7 +168,7 @@ def test_cancelling_without_scripts(world: World, owner: Client) -> None:
     assert "This cannot be undone" in text_of(owner.get(f"/jobs/{job.pk}/cancel"))
     page = text_of(owner.post(f"/jobs/{job.pk}/cancel", follow=True))
     assert "The job is cancelled." in page
-    assert "nothing left to cancel" in text_of(owner.get(f"/jobs/{job.pk}/cancel"))
+    assert "You cannot cancel this job" in text_of(owner.get(f"/jobs/{job.pk}/cancel"))
 
 
 def test_cancelling_what_has_ended_is_told_in_words(world: World, owner: Client) -> None:

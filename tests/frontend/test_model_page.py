@@ -43,7 +43,7 @@ def test_a_note_is_changed_and_recorded(version: ModelVersion, owner: Client) ->
     assert version.note == "Adds <b>well</b>"
     assert "Adds &lt;b&gt;well&lt;/b&gt;" in text_of(owner.get("/models/adder/"))
     assert AuditEntry.objects.filter(action="model.version_changed").exists()
-    assert "at most 2,000 letters" in changed(owner, act="note", number="1", note="x" * 2_001)
+    assert "at most 2,000 characters" in changed(owner, act="note", number="1", note="x" * 2_001)
     assert owner.post("/models/adder/change", {"act": "note", "number": "7", "note": "x"}).status_code == 404
     assert owner.post("/models/adder/change", {"act": "explode"}).status_code == 404
 

@@ -121,7 +121,7 @@ def test_a_long_line_is_cut_and_says_so(owner: Client, world: World, monkeypatch
         ours(world, devices=2, name=f"Number {each}")
     ResourcePool.objects.update(is_open=False)
     page = page_of(owner)
-    assert "The first 2." in page and "line=all" in page and "Number 2</a>" not in page
+    assert "Showing the first 2." in page and "line=all" in page and "Number 2</a>" not in page
     assert "Number 3</a>" in page_of(owner, "?line=all")
     assert "is closed. Running jobs may finish" in page
 

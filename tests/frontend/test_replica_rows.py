@@ -58,7 +58,7 @@ def test_no_doing_is_told_by_its_colour_alone(owner: Client, world: World) -> No
     said = owner.get(f"/jobs/{ran(world, 2).pk}/").content.decode()
     rects = re.findall(r'<rect x="[\d.]+%" y="\d+" width="[\d.]+%" height="(\d+)" data-doing="(\w+)"><title>', said)
     assert rects and all(int(height) == HEIGHTS[doing] for height, doing in rects)
-    assert "wrote 55 %" in said and "started again 1 time" in said
+    assert "wrote 55 %" in said and "restarted 1 time" in said
 
 
 @pytest.mark.long

@@ -36,7 +36,7 @@ def test_what_has_two_is_refused_with_both(typed: str, one: str, other: str) -> 
 
 def test_whole_number_may_have_thousands_separators() -> None:
     assert plain_number("4,096", whole=True) == "4096"
-    with pytest.raises(TwoReadings, match="as 4 or as 4000"):
+    with pytest.raises(TwoReadings, match="enter 4 or 4000"):
         plain_number("4.000", whole=True)
 
 

@@ -65,7 +65,7 @@ def test_new_secret_is_shown_once_and_old_one_signs_for_a_day(owner: Client, end
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"url": ""}, "Write an address"),
+        ({"url": ""}, "Enter a URL"),
         ({"url": "http://example.org/x"}, "https"),
         ({"url": "https://127.0.0.1/x"}, "127.0.0.1"),
         *(
@@ -76,7 +76,7 @@ def test_new_secret_is_shown_once_and_old_one_signs_for_a_day(owner: Client, end
         ({"url": "https://ada:pw@example.org/"}, "leave the user name out"),
         ({"everything": ""}, "Choose at least one event"),
         ({"everything": "", "events": ["job.failed", "weather"]}, "Choose at least one event"),
-        ({"description": "x" * 201}, "200 letters"),
+        ({"description": "x" * 201}, "200 characters"),
     ],
 )
 def test_invalid_webhook_form_shows_errors_and_keeps_input(

@@ -159,7 +159,7 @@ def test_a_retry_begins_where_it_was_chosen_and_once(world: World, owner: Client
     job = seed.failed(world)
     kept = [saved(job, step=step) for step in (2, 4, 6)]
     question = words_of(owner.get(f"/jobs/{job.pk}/retry?from={kept[1].pk}"))
-    assert 'after step 6, the newest <span class="quiet">2 steps are trained again' in question
+    assert 'step 6, the newest <span class="quiet">2 steps are trained again' in question
     assert f'value="{kept[1].pk}" checked' in question and "the beginning, with the base model" in question
     token = re.findall(r'name="token" value="([^"]+)"', question)[0]
     form = "application/x-www-form-urlencoded"
@@ -185,7 +185,7 @@ def test_name_and_tags_change_and_priority_while_queued(world: World, owner: Cli
     assert viewer.get(path).status_code == viewer.post(path).status_code == 403
     assert 'name="priority"' in words_of(owner.get(path))
     sent = {"name": "Sums, second try", "tags": "a, b", "priority": "−7", "max_runtime_s": "600"}
-    assert "Changed." in words_of(owner.post(path, sent, follow=True))
+    assert "Changes saved." in words_of(owner.post(path, sent, follow=True))
     job.refresh_from_db()
     assert (job.name, job.tags, job.priority, job.max_runtime_s) == ("Sums, second try", ["a", "b"], -7, 600)
     for wrong in ({"name": ""}, {"priority": "many"}, {"priority": "101"}, {"max_runtime_s": "1"}):
@@ -194,7 +194,7 @@ def test_name_and_tags_change_and_priority_while_queued(world: World, owner: Cli
     path = f"/jobs/{running.pk}/change"
     assert 'name="priority"' not in words_of(owner.get(path))
     assert "notice error" in words_of(owner.post(path, sent, follow=True))
-    assert "Changed." in words_of(owner.post(path, {"name": "Now it runs"}, follow=True))
+    assert "Changes saved." in words_of(owner.post(path, {"name": "Now it runs"}, follow=True))
 
 
 @pytest.mark.long

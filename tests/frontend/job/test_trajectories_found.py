@@ -49,7 +49,7 @@ def test_more_than_a_page_is_read_on_and_nothing_twice(world: World, owner: Clie
     while address:
         page = text_of(owner.get(address))
         seen += re.findall(r'href="/jobs/\w+/trajectories/(traj_\w+)', page)
-        following = re.findall(r'<a class="button" href="(\?[^"]+)">More</a>', page)
+        following = re.findall(r'<a class="button" href="(\?[^"]+)">Next page</a>', page)
         address = f"/jobs/{job.pk}/trajectories/{following[0].replace('&amp;', '&')}" if following else ""
     assert len(seen) == len(set(seen)) == job.trajectories.filter(end="trained").count() > 20
 

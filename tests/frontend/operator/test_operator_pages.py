@@ -57,7 +57,7 @@ def test_for_others_there_is_no_such_page(world: World, owner: Client, path: str
 
 def test_a_pool_is_made_changed_and_closed(world: World, operator: Client) -> None:
     said = told(operator, "/operator/pools/new", {"name": "big", "flavor": "h100", "capacity": "8", "device_gb": "80"})
-    assert "Pool big is there" in said
+    assert "Pool big created" in said
     made = ResourcePool.objects.get(name="big")
     form = {"name": "big", "flavor": "h100", "capacity": "16", "version": versions(operator, made)[0]}
     assert "16 devices and is closed" in told(operator, f"/operator/pools/{made.pk}/change", form)
@@ -155,9 +155,9 @@ def test_of_two_operators_who_save_at_once_the_second_is_told(
         ({"capacity": "-1"}, "enter a whole number"),
         ({"capacity": "2000000"}, "Devices: input should be less than or equal to 1000000"),
         ({"capacity": ""}, "enter a whole number"),
-        ({"name": ""}, "Name: 1 to 80 letters; got 0"),
-        ({"name": "x" * 81}, "Name: 1 to 80 letters; got 81"),
-        ({"flavor": ""}, "Kind of device: 1 to 40 letters; got 0"),
+        ({"name": ""}, "Name: 1 to 80 characters; got 0"),
+        ({"name": "x" * 81}, "Name: 1 to 80 characters; got 81"),
+        ({"flavor": ""}, "Kind of device: 1 to 40 characters; got 0"),
         ({"device_gb": "0"}, "Memory per device, GB: input should be greater than or equal to 1"),
         ({"device": "tpu"}, "Devices of its jobs: input should be 'gpu' or 'cpu'"),
         ({"device": "", "labels": "H100"}, "Host labels: one per line, such as accelerator=H100; got H100"),
@@ -228,7 +228,7 @@ def test_maintenance_is_announced_changed_and_ended(world: World, operator: Clie
     assert "enter a date and time in UTC" in told(operator, path + "new", form | {"ends_at": "soon"})
     assert "This has changed" in told(operator, change, form | {"act": "change", "version": '"7"'})
     longer = form | {"act": "change", "ends_at": f"{year}-02-01T18:00"}
-    assert "Changed" in told(operator, change, longer | {"version": '"1"'})
+    assert "Announcement saved" in told(operator, change, longer | {"version": '"1"'})
     assert "Maintenance ended" in told(operator, change, {"act": "end", "version": '"2"'})
     assert operator.post(change, {"act": "end", "version": '"3"'}).status_code == 404
     assert actions() == ["maintenance.announced", "maintenance.changed", "maintenance.ended"]

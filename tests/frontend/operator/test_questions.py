@@ -30,7 +30,7 @@ def test_yes_sets_the_quota_and_is_seen_by_the_team(world: World, owner: Client,
     question = QuotaRequest.objects.get()
     form = {"act": "grant", "granted": "3", "answer": "Three, for now", "version": version(world)}
     path = f"/operator/questions/{question.pk}/answer"
-    assert "has 3 devices" in text_of(operator.post(path, form, follow=True))
+    assert "has a quota of 3 devices" in text_of(operator.post(path, form, follow=True))
     assert TeamQuota.objects.get(team=world.team, pool=world.pool).nominal == 3
     page = text_of(owner.get("/queue/"))
     assert "Three, for now" in page and "Send request" in page
