@@ -1,4 +1,4 @@
-"""A seeded world, people signed in, and, for the browser, a real server process on the test database."""
+"""A seeded world, signed-in clients, and, for browser tests, a real server process on the test database."""
 
 import os
 import re
@@ -38,8 +38,8 @@ CHROMIUM_FLAGS = [
 SERVER_STARTS_WITHIN_S = 180.0
 COMES_TO_REST_WITHIN_S = 60.0
 LEFT_EARLY = "WebSocket is closed before the connection is established"
-"""Chromium's word for a page that is left before its socket has opened: on a busy machine, any page."""
-GIVES_UP_AFTER_MS = 60_000  # of a busy machine: a load of twenty has been seen
+"""Chromium's message for a page that is left before its socket has opened: on a busy machine, any page."""
+GIVES_UP_AFTER_MS = 60_000  # for a busy machine: a load of 20 has been seen
 NAME_OF_THE_SERVER = "the pages under test"
 expect.set_options(timeout=GIVES_UP_AFTER_MS)
 
@@ -76,7 +76,7 @@ def outsider(world: World, as_user: Callable[[User], Client]) -> Client:
 
 @dataclass(slots=True)
 class Server:
-    """`uvicorn backend.asgi:application` as a process of its own; it can be killed and started again."""
+    """`uvicorn backend.asgi:application` as a separate process, which can be killed and restarted."""
 
     port: int
     process: subprocess.Popen[bytes] | None = None
@@ -116,7 +116,7 @@ class Server:
         url = urlsplit(os.environ["LAMINAR_DATABASE_URL"])
         database = url._replace(
             path=f"/{settings.DATABASES['default']['NAME']}"
-        )  # pytest-django has put the test one there
+        )  # pytest-django has set the test database's name
         return os.environ | {
             "LAMINAR_DATABASE_URL": database.geturl(),
             "PGAPPNAME": NAME_OF_THE_SERVER,
@@ -138,8 +138,8 @@ def server_of_all(django_db_setup: None) -> Iterator[Server]:
 
 @pytest.fixture
 def server(server_of_all: Server) -> Server:
-    """It keeps nothing of one test for the next, and takes seconds to start. It is started when it is first needed, and
-    again if a test left it dead."""
+    """Keeps no state between tests, but takes seconds to start: it is started on first use, and restarted if a test
+    killed it."""
     if server_of_all.process is None or server_of_all.process.poll() is not None:
         server_of_all.start()
     return server_of_all
@@ -147,7 +147,7 @@ def server(server_of_all: Server) -> Server:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Of this module alone: Playwright's loop would be in the way of other tests' loops."""
+    """Module scope: Playwright's event loop would conflict with those of other tests."""
     found = next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
@@ -159,7 +159,7 @@ def chromium() -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv(
             "DJANGO_ALLOW_ASYNC_UNSAFE", "true"
-        )  # Playwright's loop runs in this thread; the ORM is used beside it
+        )  # Playwright's event loop runs in this thread, and tests use the ORM in it
         browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
         yield browser
         browser.close()
@@ -167,8 +167,8 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass(slots=True)
 class Visitor:
-    """A person at a browser. Whatever any of their pages complains about is collected, and must be nothing at the end
-    of the test but what it said that it provokes."""
+    """A user with a browser. Console errors of their pages are collected; at the end of the test there must be none
+    except those that the test declared."""
 
     context: BrowserContext
     page: Page
@@ -181,7 +181,7 @@ class Visitor:
             self.complaints.append(said)
 
     def provokes(self, pattern: str) -> None:
-        """The browser itself reports it: an answer that this test makes the server refuse, a connection it cuts."""
+        """Declares an error that the browser reports because the test refuses a request or cuts a connection."""
         self.provoked.append(pattern)
 
     @property
@@ -230,7 +230,7 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
 
 
 def come_to_rest() -> None:
-    """What the pages had still asked for is answered: emptying the tables would lock them the other way round."""
+    """Waits for the pages' pending requests: truncating tables meanwhile would take locks in the opposite order."""
     deadline = time.monotonic() + COMES_TO_REST_WITHIN_S
     busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND xact_start IS NOT NULL"
     while True:

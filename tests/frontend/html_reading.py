@@ -1,4 +1,4 @@
-"""Readings of an answer's HTML: the text that it shows."""
+"""Extracts the visible text of an HTML response."""
 
 from html import unescape
 from typing import Any
@@ -11,5 +11,5 @@ def text_of(response: Answer) -> str:
 
 
 def words_of(response: Answer) -> str:
-    """As a reader has them: unescaped, and without line breaks."""
+    """The HTML with entities unescaped and without line breaks."""
     return " ".join(unescape(text_of(response)).split())

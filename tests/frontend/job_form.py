@@ -1,4 +1,4 @@
-"""The form of a new job, as the page shows it and as a browser sends it."""
+"""The new-job form: its fields, and submission as by a browser."""
 
 from urllib.parse import urlencode
 
@@ -13,12 +13,12 @@ TOKEN = "t" * 32
 
 
 def send(client: Client, form: dict[str, str]) -> Answer:
-    """As a browser sends it."""
+    """Submits the form as a browser does."""
     return client.post("/jobs/new", urlencode(form), content_type="application/x-www-form-urlencoded")
 
 
 def filled(world: World, **changes: str) -> dict[str, str]:
-    """The form as the page shows it, with some fields typed over."""
+    """The form's initial values, with some fields changed."""
     shown = JobForm.showing(JobSpec(name="Sums")).texts
     target = f"{world.project.pk}/{world.pool.pk}"
     return {**shown, "target": target, "token": TOKEN} | {

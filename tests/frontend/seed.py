@@ -1,7 +1,7 @@
-"""A realistic world to look at: a team, its members, and jobs in every state, made through the models.
+"""A realistic world: a team, its members, and jobs in every state, created through the models.
 
-`python manage.py shell -c "from tests.frontend.seed import fill; fill()"` fills the database that the environment
-names, to look at every page; tests call the builders.
+`python manage.py shell -c "from tests.frontend.seed import fill; fill()"` fills the environment's database for viewing
+all pages; tests call the builders.
 """
 
 import math
@@ -63,7 +63,7 @@ def make_world(*, capacity: int = 64) -> World:
 
 
 def _member(email: str, team: Team, role: Role) -> User:
-    user = User.objects.create_user(email)  # a password is slow to hash on purpose: `may_sign_in` gives one
+    user = User.objects.create_user(email)  # password hashing is slow on purpose: `may_sign_in` sets one
     Membership.objects.create(user=user, team=team, role=role)
     Project.objects.get_or_create(team=team, name="First steps")
     return user
@@ -92,7 +92,7 @@ def submitted(
 
 
 def running(world: World, *, steps_done: int = 64, at: datetime | None = None, **changes: Any) -> Job:
-    """A job that has trained so many steps; its clock ends about now."""
+    """A job that has trained this many steps, ending about now."""
     begun = at or datetime.now(UTC) - timedelta(seconds=14 + steps_done * SECONDS_A_STEP)
     job = submitted(world, at=begun, **changes)
     schedule_pool(world.pool.pk, now=begun + timedelta(seconds=1))
@@ -103,14 +103,14 @@ def running(world: World, *, steps_done: int = 64, at: datetime | None = None, *
         moment = begun + timedelta(seconds=9)
         advance(job, JobState.RUNNING, actor="engine:1", now=moment, phase="training", data=ready)
     evaluated(job, version=0, reward=HELD_OUT_BEFORE, at=begun + timedelta(seconds=12))
-    with transaction.atomic():  # one commit for all of it: ten times as fast
+    with transaction.atomic():  # a single commit is ten times as fast
         for step in range(1, steps_done + 1):
             trained(world, job, step, at=begun + timedelta(seconds=13 + step * SECONDS_A_STEP))
     return job
 
 
 def doubted(world: World, **changes: Any) -> Job:
-    """A job that is ill: its environment trusts half of its own rewards."""
+    """A job with an alarm: its environment trusts only half of its rewards."""
     job = running(world, steps_done=20, **changes)
     for step in range(21, 33):
         trained(world, job, step, untrusted=0.5)
@@ -133,7 +133,7 @@ def trained(
     reward: float | None = None,
     untrusted: float = 0.0,
 ) -> None:
-    """One step's metrics and samples, as ingest would store them: told to open pages by NOTIFY."""
+    """One step's metrics and samples, stored as by ingest, with a NOTIFY to open pages."""
     at, rng = at or datetime.now(UTC), world.rng
     learnt = 1 / (1 + math.exp(-(step - 45) / 16))
     mean = 0.25 + 0.55 * learnt + rng.gauss(0, 0.035) if reward is None else reward
@@ -176,7 +176,7 @@ def trained(
 
 
 def sampled(job: Job, step: int, samples: Sequence[TrajectorySample]) -> None:
-    """As ingest would store them, beside those that are there."""
+    """Stores more samples, as ingest would."""
     with transaction.atomic():
         _store_samples(locked_job(job.pk), step, samples, at=datetime.now(UTC))
 
@@ -235,7 +235,7 @@ def _store(job: Job, step: int, values: dict[str, float], *, at: datetime, curso
 
 
 def gallery(world: World) -> dict[str, Job]:
-    """One job of every kind that a page shows differently."""
+    """One job of every kind with a different page."""
     now = datetime.now(UTC)
     return {
         "finished": finished(world, at=now - timedelta(hours=26), name="Running sums"),
@@ -259,7 +259,7 @@ TRACE = 'ZeroDivisionError: division by zero\n  File "grader.py", line 41, in sc
 
 
 def failed_with_evidence(world: World, *, at: datetime, trace: str = "") -> Job:
-    """As ingest would leave it: log lines of its parts, then the last fact. With a trace, all of them bring it."""
+    """Stored as by ingest: log lines of its parts, then the last fact; all of them with the trace, if given."""
     job = running(world, steps_done=12, at=at, name="Sums with a broken grader", tags=["sweep"])
     end, attempt = at + timedelta(seconds=30), job.attempts.get()
     said = (
@@ -283,7 +283,7 @@ def failed_with_evidence(world: World, *, at: datetime, trace: str = "") -> Job:
 
 
 def team_affairs(world: World) -> None:
-    """Webhooks in every state with deliveries, a budget, and another team in the line."""
+    """Webhooks in every state with deliveries, a budget, and another team in the queue."""
     now, acting = datetime.now(UTC), f"user:{world.owner.pk}"
     Budget.objects.create(team=world.team, gpu_seconds=400 * 3_600)
     for url, state in (("https://hooks.example.org/laminar/chat", "delivered"), ("https://example.net/gone", "dead")):

@@ -1,4 +1,4 @@
-"""What replicas told of themselves, as an engine tells it: every few seconds, of very many some at a time."""
+"""Reports of replicas as an engine sends them: every few seconds, and for many replicas some at a time."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,7 +13,7 @@ from engine.spec.facts import ReplicasObserved
 EVERY_S: Final = 10
 AT_A_TIME: Final = 64
 SHARES: Final = (0.55, 0.1, 0.1, 0.05, 0.0, 0.2)
-"""Of ten seconds, in the order of the doings."""
+"""Seconds of ten, in the order of the activities."""
 
 
 def told_by_replicas(job: Job, num: int, *, since: datetime, until: datetime) -> None:
@@ -27,7 +27,7 @@ def told_by_replicas(job: Job, num: int, *, since: datetime, until: datetime) ->
 
 
 def _state(replica: int, at: datetime) -> dict[str, Any]:
-    """All the time written, or in turns; the second one idles every other time."""
+    """Always writing, or alternating; the second replica idles every other time."""
     is_idle = replica == 1 and int(at.timestamp()) // EVERY_S % 2 == 0
     shares = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0) if is_idle else SHARES
     start, spans = -float(EVERY_S), []

@@ -1,4 +1,4 @@
-"""The samples of a step of the seeded world: whole groups, turns with a tool, tokens with their texts, and every end.
+"""The samples of a step of the seeded world: whole groups, turns with a tool, tokens with texts, and every end.
 
 two whole groups, one of them with a tool; then one sample each that was filtered, dropped as stale, failed
 """

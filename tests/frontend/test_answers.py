@@ -1,4 +1,4 @@
-"""Whoever does something on a page is told what came of it: over the next page, or by what that page shows once."""
+"""Every action on a page has a visible result: a message on the next page, or something that this page shows once."""
 
 from urllib.parse import urlencode
 
@@ -40,5 +40,5 @@ def _silence(world: World, pattern: URLPattern) -> str:
     if answer.status_code == 302 and (told or f"{MADE}=" in answer.headers["Location"]):
         return ""
     if answer.status_code != 302 and (b'role="alert"' in answer.content or b"shown-once" in answer.content):
-        return ""  # the page itself says what is wrong, or shows what was made
+        return ""  # the page itself shows the error or the new object
     return f"{pattern.name}: {answer.status_code}, and nothing is said"

@@ -1,4 +1,4 @@
-"""Data and models: what is there, uploads that go on, and how to bring more."""
+"""Data and models: the list, uploads in progress, and how to upload."""
 
 from datetime import UTC, datetime, timedelta
 from html import unescape

@@ -1,4 +1,4 @@
-"""The audit log at a page: who did what, found again, and whether the log is what was written."""
+"""The audit page: entries, filters, and verification of the log."""
 
 import re
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_a_whole_chain_is_said_to_be_whole(world: World, owner: Client, anchors:
     wrote(world, "key.created")
     page = words_of(owner.get("/audit/?check=1"))
     assert "All 3 entries are unmodified" in page and "confirm 2 of them" in page
-    assert "entries are unmodified" not in words_of(owner.get("/audit/")), "it is checked when somebody asks"
+    assert "entries are unmodified" not in words_of(owner.get("/audit/")), "verified only on request"
 
 
 def test_a_changed_entry_is_named(world: World, owner: Client, anchors: Path) -> None:

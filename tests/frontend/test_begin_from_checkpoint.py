@@ -1,4 +1,4 @@
-"""A new job on the page that begins with a checkpoint's weights, and one that is run again where it began."""
+"""A new job from a checkpoint's weights, and a rerun from the same starting point."""
 
 from collections.abc import Callable
 from html import unescape

@@ -1,6 +1,6 @@
-"""The pages in a real Chromium, served by a real server process, on a real Postgres.
+"""The pages in a real Chromium, with a real server process and Postgres.
 
-Every test ends with the same demand: no error in the console, no violation of the content security policy.
+Every test ends with the same checks: no error in the console, no violation of the content security policy.
 """
 
 import time
@@ -35,14 +35,14 @@ def width_of(page: Page) -> int:
 
 
 def see_everything(page: Page) -> None:
-    """Scrolled through once, so that every chart was visible."""
+    """Scrolls through the page, so that every chart was visible."""
     page.evaluate(
         "async () => { for (let y = 0; y < document.body.scrollHeight; y += 400) "
         "{ scrollTo(0, y); await new Promise((done) => setTimeout(done, 60)); } scrollTo(0, 0); }"
     )
 
 
-def eventually(page: Page, expression: str, wanted: Any = True) -> None:  # whatever the page says
+def eventually(page: Page, expression: str, wanted: Any = True) -> None:  # any JSON value
     """Playwright's own wait_for_function needs eval, which the page's policy forbids."""
     deadline = time.monotonic() + ARRIVES_WITHIN_MS / 1_000
     while (found := page.evaluate(expression)) != wanted:
@@ -413,7 +413,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit: Visit) -> None:
     light = page.evaluate(colours)
     assert light[0] != dark[0]
     page.reload()
-    assert page.evaluate(background) == light[0]  # at once: the charts may not be drawn yet
+    assert page.evaluate(background) == light[0]  # without waiting: the charts may not be drawn yet
     assert not visitor.complaints
 
 

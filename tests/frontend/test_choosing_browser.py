@@ -1,4 +1,4 @@
-"""What scripts add to choosing: jobs that stay ticked in a list that is renewed, and parameters that a click types."""
+"""Scripts for selection: jobs that stay selected when the list refreshes, and parameters inserted by a click."""
 
 import pytest
 from playwright.sync_api import expect

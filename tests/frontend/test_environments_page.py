@@ -1,4 +1,4 @@
-"""The page of environments tells all of them, by the tables that refuse specs."""
+"""The environments page lists all environments, from the tables that validate specs."""
 
 from html import unescape
 

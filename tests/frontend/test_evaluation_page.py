@@ -1,4 +1,4 @@
-"""Evaluations on the pages: what everybody sees, what only members can start, and an open page that follows one."""
+"""Evaluations: visible to all roles, started only by members, and followed live."""
 
 import re
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def checkpoint(world: World) -> Checkpoint:
 
 
 def button_of(browser: Client, checkpoint: Checkpoint) -> str:
-    """The token in the form that starts an evaluation, which the job's page leads to."""
+    """The token of the evaluation form, which the job's page links to."""
     assert f'href="/checkpoints/{checkpoint.pk}/evaluate"' in text_of(checkpoints_page(browser, checkpoint))
     page = text_of(browser.get(f"/checkpoints/{checkpoint.pk}/evaluate"))
     found = re.search(rf'action="/checkpoints/{checkpoint.pk}/evaluate">.*?name="token" value="([^"]+)"', page, re.S)
@@ -72,14 +72,14 @@ def press(browser: Client, checkpoint: Checkpoint, token: str, **typed: str) -> 
 
 
 def evaluation_of(browser: Client, checkpoint: Checkpoint) -> Job:
-    """Started from the page."""
+    """Starts an evaluation from the page."""
     answer = press(browser, checkpoint, button_of(browser, checkpoint))
     assert answer.status_code == 302, answer.status_code
     return Job.objects.get(start_from=checkpoint.pk, pk=answer.headers["Location"].split("/")[2])
 
 
 class Engine:
-    """What the engine says of a job that has begun."""
+    """The engine's facts of a started job."""
 
     def __init__(self, job: Job) -> None:
         validate_job(job.pk, now=datetime.now(UTC))
@@ -170,7 +170,7 @@ class TestWhoMay:
         assert answer.status_code == 422 and re.search(told, answer.content.decode())
 
     def test_a_form_that_no_browser_sends_so_makes_nothing(self, owner: Client, checkpoint: Checkpoint) -> None:
-        """In parts it could not be told from another by its hash."""
+        """A multipart body is refused: its hash would differ each time."""
         answer = owner.post(f"/checkpoints/{checkpoint.pk}/evaluate", {"token": button_of(owner, checkpoint)})
         assert answer.status_code == 415 and not Job.objects.filter(start_from=checkpoint.pk).exists()
 

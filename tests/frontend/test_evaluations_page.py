@@ -1,4 +1,4 @@
-"""Evaluations of checkpoints: results with their errors, beside what was measured before."""
+"""Evaluations of checkpoints: results with errors, compared with the previous result."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -39,7 +39,7 @@ def measured(world: World, of: Checkpoint, reward: float, *, minutes: int = 0, *
 
 @pytest.fixture
 def trained(world: World) -> Job:
-    """It measured 0.27 before its first step."""
+    """A run that measured 0.27 before its first step."""
     return seed.running(world, steps_done=2, name="Trained", evaluation={"prompts": 256})
 
 

@@ -1,6 +1,6 @@
-"""The dot tells the truth: whatever fails between page and database, the page says so, and catches up by itself.
+"""The connection dot: the page shows any failure between page and database, and catches up automatically.
 
-How soon is proved in freshness/, in a time of its own; here it is shown to happen, in a real browser.
+freshness/ proves the delays in simulated time; these tests show the behaviour in a real browser.
 """
 
 import re
@@ -34,7 +34,7 @@ def stopped(server: Server) -> Iterator[None]:
 
 @contextmanager
 def shut_to_others() -> Iterator[None]:
-    """Those of the web server are cut, and nobody makes another."""
+    """Cuts the web server's database connections and prevents new ones."""
     others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = ANY(%s)"
     with connection.cursor() as cursor:
         quoted = connection.ops.quote_name(connection.settings_dict["NAME"])

@@ -1,4 +1,4 @@
-"""Home: what runs, what waits for the reader, what there is of devices, and what starts next."""
+"""Home: running jobs, jobs that need attention, devices, and the jobs that start next."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

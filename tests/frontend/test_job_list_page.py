@@ -1,4 +1,4 @@
-"""The list of jobs: filters, pages, and what a row says."""
+"""The job list: filters, pages and rows."""
 
 import re
 from dataclasses import replace

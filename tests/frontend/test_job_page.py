@@ -1,4 +1,4 @@
-"""One job's page as a client without scripts sees it, and what its scripts pull."""
+"""A job's page without scripts, and the pulls of its scripts."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_every_stored_step_is_readable_under_its_number(world: World, owner: Cli
     part = " ".join(text_of(owner.get(f"/jobs/{job.pk}/trajectories/?part=reading&step=9")).split())
     assert "No trajectories of step 9 are stored" in part and "<article" not in part
     assert [f'href="?step={step}#reading"' in part for step in (7, 8, 10)] == [True, False, True]
-    assert len(part) < len(page) / 10, "no more than what was asked for"
+    assert len(part) < len(page) / 10, "only the requested part"
     assert ">Step 30</p>" in text_of(owner.get(f"/jobs/{job.pk}/trajectories/?step=nonsense"))
 
 

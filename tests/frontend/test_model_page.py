@@ -1,4 +1,4 @@
-"""A model of the registry: its versions, their notes, and removing."""
+"""A registered model: versions, notes and removal."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A new job: errors beside their fields, nothing typed is lost, and nothing is made twice."""
+"""The new-job form: errors at their fields, no lost input, and no duplicate jobs."""
 
 import ast
 import json
@@ -158,7 +158,7 @@ def test_preview_shows_presets_and_keeps_typed_values(world: World, owner: Clien
     )
     assert '#f-rollout-max_new_tokens">' not in page, "it is not the model's"
     assert 'name="optimizer.learning_rate" value=""' in page
-    assert '"max_new_tokens": 80' in page and '"learning_rate"' not in page, "the call says what was typed alone"
+    assert '"max_new_tokens": 80' in page and '"learning_rate"' not in page, "the call has only the typed values"
     send(owner, filled(world, **typed))
     spec = Job.objects.get().spec
     assert (spec["optimizer"]["learning_rate"], spec["rollout"]["max_new_tokens"]) == (1e-6, 80)
@@ -228,7 +228,7 @@ def test_every_field_says_what_it_is() -> None:
 
 
 def judged(client: Client, form: dict[str, str]) -> str:
-    """What the page is told while it is typed in."""
+    """The preview response while the user types."""
     answer = send(client, {**form, "part": "judged"})
     assert answer.status_code == 200 and not Job.objects.exists()
     return unescape(text_of(answer))
@@ -276,7 +276,7 @@ def test_idle_setting_is_disabled_with_reason(world: World, owner: Client) -> No
 
 def test_idle_setting_with_a_value_stays_editable(world: World, owner: Client) -> None:
     page = judged(owner, filled(world, trainer__zero_stage="3", training__steps="many"))
-    assert "f-trainer-zero_stage" not in page, "it is told once the other is right, and stays open meanwhile"
+    assert "f-trainer-zero_stage" not in page, "reported once the other field is valid, and enabled until then"
     page = judged(owner, filled(world, trainer__zero_stage="3"))
     assert re.search(r'data-field="f-trainer-zero_stage"><span dir="auto">trainer.zero_stage has no effect', page)
 

@@ -1,4 +1,4 @@
-"""The parameters of the chosen environment, beside the field that they are typed into."""
+"""The offered parameters of the chosen environment."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""Who may see and do what on the pages of jobs; signing in and out."""
+"""Permissions on job pages; signing in and out."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""Nothing runs on a page that we did not write, whatever users typed; errors are told calmly."""
+"""Pages run no scripts from user input, and error pages are plain."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""Quota and queue: who holds what, the place in line, the one reason, and what would help; nothing of another team."""
+"""Quota and queue: holders, places, reasons and counterfactuals, without details of other teams."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def ours(world: World, *, devices: int, name: str, **changes: Any) -> Job:
 
 @pytest.fixture
 def busy(world: World) -> dict[str, Job]:
-    """Of eight devices ours holds three and theirs four; ours waits for five, theirs for three."""
+    """Of eight devices our team holds three and the other four; our team waits for five, the other for three."""
     jobs = {"runs": ours(world, devices=3, name="Running"), "theirs": theirs(world, devices=4, name="Their run")}
     assert schedule_pool(world.pool.pk, now=datetime.now(UTC)) == 2
     jobs |= {"waits": ours(world, devices=5, name="Big one"), "their line": theirs(world, devices=3, name="Their plan")}
@@ -76,7 +76,7 @@ def test_my_place_the_one_reason_and_what_would_help(owner: Client, busy: dict[s
 
 
 def test_what_would_start_now_is_said(owner: Client, world: World, busy: dict[str, Job]) -> None:
-    """Two fewer: a trainer and one replica fit into what their run leaves."""
+    """Two devices fewer: a trainer and one replica fit next to the other team's job."""
     busy["theirs"].refresh_from_db()
     seed.ended(busy["runs"], JobState.SUCCEEDED, message="done")
     page = page_of(owner)

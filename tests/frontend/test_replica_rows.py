@@ -1,4 +1,4 @@
-"""The rows of replicas on a job's page: what each did most, in shares and shapes, of very many every so-manieth."""
+"""The replica rows of a job's page: main activities as shares and shapes; of many replicas, every n-th."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ FOR_S: Final = 600
 
 
 def rows_of(job: Job) -> ReplicaRows:
-    """At the moment until which replicas told of themselves, however long it took to write that down."""
+    """At the time of the last reports, however long it took to store them."""
     job.refresh_from_db()
     assert job.started_at is not None
     found = replica_rows_of(job, now=job.started_at + timedelta(seconds=FOR_S))

@@ -1,4 +1,4 @@
-"""Doing something with several jobs at once: the question, and the answers."""
+"""Bulk actions on jobs: the confirmation and the results."""
 
 import re
 from urllib.parse import urlencode
@@ -18,7 +18,7 @@ def question(client: Client, act: str, jobs: list[Job], **more: str) -> str:
 
 
 def answer(client: Client, act: str, jobs: list[Job], page: str = "", **more: str) -> str:
-    """The list that it leads to, with what it tells."""
+    """The job list after the action, with its messages."""
     token = re.findall(r'name="token" value="([^"]+)"', page)
     sent = {"act": act, "job": [job.pk for job in jobs], **({"token": token[0]} if token else {}), **more}
     return text_of(client.post("/jobs/several", sent_as_form(sent), FORM, follow=True))

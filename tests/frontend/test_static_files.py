@@ -1,4 +1,4 @@
-"""Files that pages load: what is vendored, colours, the size of modules, and formats on both sides."""
+"""Static files: vendored libraries, colours, sizes of modules, and number formats on server and browser."""
 
 import gzip
 import hashlib
@@ -53,7 +53,7 @@ def test_static_files_are_small_cached_and_content_hashed(db: None) -> None:
 
 
 def _job_page() -> str:
-    """Its first tab, which has charts."""
+    """A job's first tab, which has charts."""
     return render_to_string(
         "pages/job/tabs/overview.html", {"job": Job(steps=1), "tab": tab_of(""), "charts": [("", "")]}
     )
@@ -97,7 +97,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_every_module_of_a_tab_is_asked_for_at_once() -> None:
-    """One that only an import names is asked for when its importer has come: a trip later."""
+    """A module that is only imported is fetched after its importer, one round trip later; preloading avoids this."""
     scripts = FRONTEND / "static/js"
     for tab in TABS:
         found, left = set[str](), [f"pages/{tab.script}"]

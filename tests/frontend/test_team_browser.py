@@ -1,4 +1,4 @@
-"""The pages of a team in a real Chromium: by keyboard, narrow, dark, and without a complaint."""
+"""Team pages in a real Chromium: by keyboard, narrow, dark, and without console errors."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from tests.frontend.conftest import Visitor
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 NO_PAGES = {
     "client_wheel",
-    "several_jobs",  # of those that were chosen
+    "several_jobs",  # for the selected jobs
     "team_rules",
     "new_service_account",
     "set_limit",
@@ -24,7 +24,7 @@ NO_PAGES = {
     "operator_new_pool",
     "operator_announce",
 }
-"""Addresses that only take what a page sends."""
+"""URLs that only accept POST."""
 Visit = Callable[..., Visitor]
 
 
@@ -73,7 +73,7 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None:
-    """Empty and full; the top bar with all its words too."""
+    """Empty and full pages, with the full top bar."""
     world = seed.make_world()
     User.objects.filter(pk=world.owner.pk).update(is_staff=True)
     visitor = visit(world.owner, width=390, dark=dark)

@@ -1,4 +1,4 @@
-"""Keys and members: what each role sees, that a secret is shown once, and that nothing goes past the services."""
+"""Keys and members: permissions of each role, secrets shown once, and changes only through the services."""
 
 import re
 from collections.abc import Callable

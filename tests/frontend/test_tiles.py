@@ -1,4 +1,4 @@
-"""The tiles of a job's page: the page as it arrives and what it pulls say the same, in every state of a job."""
+"""The tiles of a job's page: the initial page and its pulls show the same, in every state of a job."""
 
 import json
 import re
@@ -24,16 +24,16 @@ from tests.frontend.seed import World
 
 NOW = datetime(2026, 11, 5, 12, tzinfo=UTC)
 LONG = timedelta(days=500, minutes=20)
-"""What has elapsed since reads the same some seconds later."""
+"""An elapsed time whose text does not change within a few seconds."""
 
 
 def as_page_shows(html: str) -> dict[str, str]:
-    """Each text by its place, and what is told by attributes."""
+    """Each text by its place, and the attributes."""
     [section] = re.findall(r'<section class="vitals.*?</section>', html, re.S)
     texts = dict(re.findall(r'data-value="([a-z_.]+)">([^<]*)<', section))
     [num_done] = re.findall(r'value="(\d+)" data-progress', section)
     [tone] = re.findall(r'data-held-out data-tone="(\w+)"', section)
-    title = re.findall(r"<title>([^<]*)</title>", html)[0]  # the others are of drawings
+    title = re.findall(r"<title>([^<]*)</title>", html)[0]  # the others are inside SVGs
     found = texts | {"num_done": num_done, "held_out.tone": tone, "title": title}
     return {name: unescape(text) for name, text in found.items()}
 
@@ -157,7 +157,7 @@ class TestHeldOut:
         assert self.told(job) == ("–", "0.75", "", "not measured before training", "plain")
 
     def test_the_first_number_outlives_its_point(self, job: Job) -> None:
-        """Of a job that ended long ago, early points are gone into the rollups."""
+        """For a job that ended long ago, early points are only in the rollups."""
         series = self.measured(job, (1, 2_000, 0.75))
         MetricSeries.objects.filter(pk=series.pk).update(is_reduced=True, rolled_to=2_000)
         common = {"series": series, "first_step": 0, "count": 1, "total": 0.25, "low": 0.25, "high": 0.25}

@@ -1,4 +1,4 @@
-"""A number is trained with as it was meant, or refused."""
+"""A typed number is read as intended, or refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was done is told over the next page, and undone from there wherever all of it can be brought back."""
+"""Messages on the next page, with Undo for actions that can be fully reverted."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,10 +32,10 @@ AsUser = Callable[[User], Client]
 
 
 def done(client: Client, address: str, fields: dict[str, str]) -> tuple[str, WayBack | None]:
-    """What the next page says of it, and the way back that it offers."""
+    """The message on the next page, and its Undo."""
     answer = client.post(address, urlencode(fields), FORM)
     assert answer.status_code == 302, answer.content
-    *_, message = get_messages(answer.wsgi_request)  # those before were not shown yet
+    *_, message = get_messages(answer.wsgi_request)  # earlier ones were not displayed yet
     assert message.level_tag == "success", message
     return str(message), undo_of(message)
 
@@ -54,9 +54,9 @@ def test_a_rule_about_checkpoints_is_what_it_was(owner: Client, world: World) ->
     _, way = done(owner, address, first | {"keep_last": "1", "days": ""})
     undone(owner, way)
     assert Retention.objects.values("keep_last", "keep_best", "metric", "ttl_s").get(job=job) == before
-    assert done(owner, address, first)[1] is None, "nothing was changed, so there is nothing to undo"
+    assert done(owner, address, first)[1] is None, "no change, so no Undo"
     Retention.objects.filter(job=job).update(ttl_s=7_200)
-    assert done(owner, address, first)[1] is None, "hours cannot be typed, so they cannot be brought back"
+    assert done(owner, address, first)[1] is None, "the form cannot express hours, so no Undo"
 
 
 def test_a_jobs_name_tags_and_priority_are_what_they_were(owner: Client, world: World) -> None:
@@ -171,7 +171,7 @@ def test_operators_undo_quotas_priorities_and_budgets(operator: Client, world: W
 
 def test_an_act_that_changed_nothing_has_no_way_back(owner: Client, operator: Client, world: World) -> None:
     def twice(client: Client, address: str, fields: dict[str, str], version: int) -> WayBack | None:
-        """The second time, under the version that the first one left."""
+        """The second change, under the version that the first one left."""
         done(client, address, fields)
         return done(client, address, fields | {"version": etag_of(version)})[1]
 

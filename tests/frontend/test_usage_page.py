@@ -1,4 +1,4 @@
-"""Usage: the numbers are the API's, by day, person, job, project and key, as a table and as a file."""
+"""Usage: the API's numbers by day, person, job, project and key, as a table and as a file."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ def page_of(client: Client, query: str = "", *, status: int = 200) -> str:
 
 
 def around(job: Job) -> str:
-    """A range that holds the whole job, whatever the day of the month is."""
+    """A range that contains the whole job, on any day of the month."""
     return f"from={job.created_at.date()}&to={datetime.now(UTC).date()}"
 
 

@@ -1,4 +1,4 @@
-"""The verdict above a job's page: as it arrives, as it is pulled, and what it outranks."""
+"""The verdict line of a job's page: on arrival, by pull, and its precedence over tones."""
 
 import re
 from html import unescape

@@ -1,4 +1,4 @@
-"""Webhooks at a page: the secret is shown once, what was sent is told, and only who rules the team gets there."""
+"""Webhook pages: secrets shown once, deliveries, and access only for admins and owners."""
 
 import re
 from datetime import UTC, datetime
@@ -101,7 +101,7 @@ def test_what_came_of_each_message_is_told(owner: Client, endpoint: WebhookEndpo
     page = words_of(owner.get(f"/webhooks/{endpoint.pk}/"))
     assert "dead" in page and "2 attempts" in page and "no response" in page and "timed out" in page and "500" in page
     assert '{"type": "job.failed"}' in page and "not sent yet" in page
-    assert page.count("Redeliver<") == 1, "what is under way is not sent twice"
+    assert page.count("Redeliver<") == 1, "a pending delivery is not sent twice"
     only = words_of(owner.get(f"/webhooks/{endpoint.pk}/?state=pending"))
     assert "evt_2" in only and "evt_1" not in only
     assert "No delivered deliveries" in words_of(owner.get(f"/webhooks/{endpoint.pk}/?state=delivered"))

@@ -1,1 +1,1 @@
-"""Every page in every state: held to axe-core's rules, and photographed with `python -m tests.gallery FOLDER`."""
+"""Every page in every state: checked by axe-core, with screenshots by `python -m tests.gallery FOLDER`."""

@@ -1,4 +1,4 @@
-"""python -m tests.gallery FOLDER [NAME …]: photographs every page in every state, in light, dark and on a telephone."""
+"""python -m tests.gallery FOLDER [NAME …]: takes screenshots of every page in every state: light, dark, on a phone."""
 
 import argparse
 import os

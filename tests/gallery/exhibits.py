@@ -1,5 +1,5 @@
-"""The world that the gallery's pictures are of: a team with jobs of every kind and in every state, an operator, and a
-site with nobody's work yet."""
+"""The world of the gallery's screenshots: a team with jobs of every kind and state, an operator, and an empty
+site."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ from tests.verdict.replaying import last_step_at
 from tests.verdict.runs import run_called
 
 RECORDED = {"recorded learning": "sums", "recorded stuck": "no-signal", "recorded collapse": "verbosity"}
-"""Of the verdict's runs: what the real engine told."""
+"""Runs recorded from the real engine for the verdict's tests."""
 LONG = "A job with a name that somebody wrote without a thought for how wide a page or a telephone is, " + "w" * 24
 EVALUATES: Final[dict[str, Any]] = {
     "training": {"steps": 0},
@@ -44,7 +44,7 @@ class Exhibits:
     neighbour: User
     """An owner of another team, which has jobs in the same pool."""
     newcomer: User
-    """An owner of a team that has done nothing yet."""
+    """An owner of a team without jobs."""
     operator: User
     pool: ResourcePool
     jobs: dict[str, Job]
@@ -52,7 +52,7 @@ class Exhibits:
     pinned: Checkpoint
     webhook: WebhookEndpoint
     invitation: str
-    """Its link's token."""
+    """The token of its link."""
 
 
 def make_exhibits() -> Exhibits:
@@ -104,7 +104,7 @@ def make_exhibits() -> Exhibits:
 
 
 def _on_their_way(world: seed.World) -> dict[str, Job]:
-    """One in each state that a job only passes through."""
+    """One job in each transient state."""
     actor, now = f"user:{world.owner.pk}", datetime.now(UTC)
     starting = seed.submitted(world, name="Coming up")
     schedule_pool(world.pool.pk, now=now)
@@ -150,7 +150,7 @@ def _measured(world: seed.World, of: Checkpoint, *, now: datetime) -> None:
 
 
 def _out_of_order(world: seed.World) -> Job:
-    """Its page cannot be made: what was said of it is in no form that this release knows."""
+    """A job whose page fails to render: its verdict is in an unknown format."""
     job = seed.running(world, steps_done=2, name="Said in another tongue")
     seed.judged(job)
     JobVerdict.objects.filter(job=job).update(found=[{"kind": 1}], alarms=[])
@@ -166,6 +166,6 @@ def _of_a_new_team(world: seed.World) -> User:
 
 
 def _with_long_samples(job: Job) -> None:
-    """As long as the page is ever given."""
+    """The maximum length."""
     text = "A long answer goes on, word by word, until the limit cuts it. " * 120
     job.trajectories.update(response=text, prompt=text[:1_500])

@@ -1,4 +1,4 @@
-"""Opening an entry as the person that it is for, asking axe-core about it, pressing what is on it, and its picture."""
+"""Opens an entry as its user, runs axe-core on it, checks its controls, and takes its screenshot."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from tests.gallery.manifest import NEIGHBOUR, NEWCOMER, OPERATOR, OWNER, VIEWER,
 OK: Final = 200
 GRAVE: Final = {"serious", "critical"}
 ALSO: Final = {"rules": {"target-size": {"enabled": True}}}
-"""WCAG 2.2's 24 pixels for whatever is pressed, which axe-core asks for only when told to."""
+"""WCAG 2.2's target size of 24 pixels, an optional rule of axe-core."""
 SETTLES_WITHIN_MS: Final = 5_000
 SCREEN: Final = 844
 MOST_SCREENS: Final = 5
-"""Of a telephone, below one another: what is further down is not found."""
+"""Maximum number of phone screens of a page; content below is rarely found."""
 LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 390}}
-"""How `visit` is asked for each."""
+"""The arguments of `visit` for each look."""
 
 
 @dataclass(slots=True)
 class Wanderer:
-    """Goes from entry to entry, as one person in one look each."""
+    """Visits the entries, each as one user in one look."""
 
     visit: Callable[..., Visitor]
     exhibits: Exhibits
@@ -43,7 +43,7 @@ class Wanderer:
         visitor = self.visitors[key]
         address = visitor.server.url + entry.address(self.exhibits)
         if entry.is_too_often:
-            visitor.page.request.get(address)  # the bucket is there now
+            visitor.page.request.get(address)  # creates the rate limit's bucket
             RateBucket.objects.update(full_at=datetime.now(UTC) + timedelta(hours=1))
         answer = visitor.page.goto(address)
         if entry.then is not None:
@@ -69,7 +69,7 @@ class Wanderer:
 
 
 def complaints_of(visitor: Visitor, entry: Entry) -> list[str]:
-    """But for what a browser says of every page that is a refusal."""
+    """Console errors, except the browser's message for an error status."""
     known = f"Failed to load resource: the server responded with a status of {entry.status}"
     said = [line for line in visitor.complaints if entry.status == OK or not line.startswith(known)]
     visitor.complaints.clear()
@@ -77,7 +77,7 @@ def complaints_of(visitor: Visitor, entry: Entry) -> list[str]:
 
 
 def settled(page: Page) -> None:
-    """Every chart in sight is drawn."""
+    """Waits until every visible chart is drawn."""
     page.wait_for_load_state("load")
     page.wait_for_timeout(200)
     for _ in range(SETTLES_WITHIN_MS // 100):
@@ -91,7 +91,7 @@ _WAITING: Final = """[...document.querySelectorAll("[data-plot]:not(.blank)")].f
 
 
 def grave_of(page: Page) -> list[str]:
-    """What axe-core finds that keeps people out: one line for each thing on the page."""
+    """axe-core's violations: one line per element."""
     found = Axe().run(page, options=ALSO).response["violations"]
     return [
         f"{rule['id']} ({rule['impact']}): {thing['html'][:160]} — {_why(thing['failureSummary'])}"
@@ -109,15 +109,15 @@ def _why(summary: str) -> str:
 
 
 def hard_to_press_on(page: Page) -> list[str]:
-    """Whatever is smaller than 24 pixels, or shows nothing of having the focus: one line for each. What was folded is
-    open afterwards. The focus is put by a script, which browsers mark as they do for keys after a key was used."""
+    """Controls that are smaller than 24 pixels or do not show the focus: one line each. Leaves folded parts open. A
+    script sets the focus; after a key press, browsers then draw the same focus ring as for keys."""
     page.keyboard.press("Tab")
     found: list[str] = page.evaluate(CONTROLS)
     return found
 
 
 def too_long_on(page: Page, entry: Entry, look: str) -> list[str]:
-    """Of a job's first page on a telephone: it begins with its name, and does not go on for ever."""
+    """Checks a job's first page on a phone: it starts with the name and is not too long."""
     if look != "narrow" or entry.page != "job" or entry.status != OK:
         return []
     height = page.evaluate("document.documentElement.scrollHeight")

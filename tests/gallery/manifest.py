@@ -1,5 +1,4 @@
-"""The gallery's entries. A page that the addresses know, or a state that is declared here, and that nobody entered,
-fails a test."""
+"""The gallery's entries. A test fails if a URL, or a state that is declared here, has no entry."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,26 +31,26 @@ STATES: Final[Mapping[str, frozenset[str]]] = {
     "accept_invitation": frozenset({"", "dead link", "too often"}),
     "several_jobs": frozenset({each.verb for each in SEVERAL}),
 }
-"""What each of these pages can look like."""
+"""The states of each of these pages."""
 REFUSALS: Final = frozenset({403, 404, 422, 429, 500})
-"""Each of which is a page that somebody gets to see."""
+"""Status codes with a page of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     page: str
-    """The name of its address."""
+    """The URL name."""
     state: str = ""
     who: str = OWNER
     of: Callable[[Exhibits], list[str]] = lambda exhibits: []
-    """What stands in its address."""
+    """The URL's arguments."""
     query: str | Callable[[Exhibits], str] = ""
     status: int = 200
-    """By which its address, or what `then` sends, is answered."""
+    """The status code of its URL, or of the request that `then` sends."""
     is_too_often: bool = False
-    """It was asked for more often than anybody may."""
+    """Requested above the rate limit."""
     then: Callable[[Page], None] | None = None
-    """What is done on the page first."""
+    """Actions on the page before the screenshot."""
 
     @property
     def name(self) -> str:
@@ -72,11 +71,11 @@ _SHOWN_BY: Final = {
     "ill": "doubted",
     "unknown": "",
 }
-"""The exhibit that shows a state, where it has another name."""
+"""The exhibit of a state, if it has another name."""
 
 
 def _trajectory(kind: str, **wanted: Any) -> Callable[[Exhibits], list[str]]:
-    """The newest of that job which is so."""
+    """The newest matching one of that job."""
     return lambda exhibits: [
         exhibits.jobs[kind].pk,
         exhibits.jobs[kind].trajectories.filter(**wanted).latest("step", "pk").trajectory_id,
@@ -106,7 +105,7 @@ def _job_pages() -> Iterator[Entry]:
 
 
 def _questions() -> Iterator[Entry]:
-    """Pages that ask once more."""
+    """Confirmation pages."""
     for control in CONTROLS:
         yield Entry(page=control.page, of=_job("paused" if control.verb == "resume" else "running"))
     yield Entry(page="cancel_job", state="too late", of=_job("finished"))
@@ -204,4 +203,4 @@ IN_MAKE_TEST: Final = frozenset({
     "home", "jobs", "new_job", "job-running", "job-evidence", "job-long", "job_metrics-running",
     "job_trajectories-long", "job_trajectory-likely", "job_logs-evidence", "queue", "account_login",
 })  # fmt: skip
-"""Those that people see most; all the others soak."""
+"""The most visited pages; all others are checked only in the soak test."""

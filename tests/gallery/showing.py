@@ -1,4 +1,4 @@
-"""One page that shows all pictures: each entry a row, each look a column."""
+"""A page with all screenshots: one row per entry, one column per look."""
 
 from collections.abc import Sequence
 from html import escape

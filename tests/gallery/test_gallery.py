@@ -1,5 +1,4 @@
-"""Every page in every state has nothing that keeps people out, by axe-core's rules, nothing too small to be pressed and
-nothing that hides the focus; and none is forgotten."""
+"""Every page in every state passes axe-core, has large enough controls and a visible focus; and none is missing."""
 
 import os
 from collections import defaultdict
@@ -16,7 +15,7 @@ from tests.gallery.manifest import ENTRIES, IN_MAKE_TEST, REFUSALS, STATES, Entr
 from tests.gallery.showing import write_index
 
 NO_PAGES = {"job_live", "job_series", "client_wheel"}
-"""What an open page asks for, and a file."""
+"""URLs of pulls and of a file, which have no page."""
 
 
 def test_every_page_that_is_looked_at_has_an_entry() -> None:
@@ -49,7 +48,7 @@ def test_most_visited_pages_are_accessible(visit: Callable[..., Visitor]) -> Non
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_every_page_in_every_state_is_accessible(visit: Callable[..., Visitor]) -> None:  # noqa: F811
-    """And, where a folder is asked for, its picture is taken."""
+    """Also takes the screenshot, if a folder is configured."""
     chosen = tuple(os.environ.get("GALLERY_NAMES", "").split())
     entries = [entry for entry in ENTRIES if not chosen or entry.name.startswith(chosen)]
     folder = os.environ.get("GALLERY_FOLDER")

@@ -1,4 +1,4 @@
-"""A person's own account in a real Chromium: in by a link, another address, sessions, narrow and dark."""
+"""Account pages in a real Chromium: sign-in by link, address change, sessions, narrow and dark."""
 
 import re
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_ending_another_session_closes_its_socket(visit: Visit) -> None:
 
 @pytest.mark.long
 def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -> None:
-    """The list pulls itself anew whenever something changes; that is nobody's doing."""
+    """The list refreshes on every change, without user input."""
     world = seed.make_world()
     seed.may_sign_in(world.owner)
     visitor = visit()
@@ -104,7 +104,7 @@ def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -
 
 @pytest.mark.long
 def test_every_page_of_the_account_fits_a_telephone(visit: Visit) -> None:
-    """Inside in the dark, outside in the light: both are the same sheets."""
+    """Signed-in pages in dark mode, sign-in pages in light mode: both use the same style sheets."""
     world = seed.make_world()
     asked = changes.ask_for_change(world.owner, "new@example.org", now=database_now())
     cancel = "/accounts" + changes.cancel_link_of(asked.change).partition("/accounts")[2]

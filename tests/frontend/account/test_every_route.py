@@ -1,4 +1,4 @@
-"""Every address below /accounts/ is one of ours, or leads to one: a walk over the URL resolver."""
+"""Every route below /accounts/ is one of ours or redirects to one: a walk over the URL resolver."""
 
 import re
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.django_db
 OUR_FRAME = ('<a class="skip" href="#main">', "css/tokens.")
 FILLED = {"id": "x" * 24, "str": "x" * 24, "token": "x" * 24, "int": "7", "slug": "x"}
 MACHINE = {"mfa_download_recovery_codes"}
-"""Text for a file, not a page."""
+"""A text download, not a page."""
 
 
 def routes(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[str, str]]:
-    """(name, address) of every route that a browser may ask for, below /accounts/."""
+    """(name, path) of every GET route below /accounts/."""
     for pattern in get_resolver().url_patterns if patterns is None else patterns:
         assert isinstance(pattern.pattern, RoutePattern), f"{pattern.pattern}: a plain path, so that it can be walked"
         address = prefix + re.sub(r"<(?:(\w+):)?\w+>", lambda found: FILLED[found[1] or "str"], str(pattern.pattern))

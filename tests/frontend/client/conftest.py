@@ -1,4 +1,4 @@
-"""The real server as a process on the test database, keys of real people, and the command line beside it."""
+"""A real server process on the test database, API keys of test users, and the command line."""
 
 import contextlib
 import hashlib
@@ -64,7 +64,7 @@ def client(server: Server, key: str) -> Iterator[Laminar]:
 
 @dataclass
 class Shell:
-    """The command line, as a user of this environment. What it ever printed must not hold the key."""
+    """The command line in an isolated environment. Its output must never contain the key."""
 
     environment: dict[str, str]
     secrets: list[str]
@@ -81,7 +81,7 @@ class Shell:
         return json.loads(self(*arguments, "--json").stdout)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """As a process of its own, with its output in pipes."""
+        """Runs the command as a separate process with piped output."""
         environment = {**os.environ, **self.environment, "PYTHONPATH": str(CLIENT), "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
             [sys.executable, "-m", "laminar_client", *arguments],
@@ -90,13 +90,13 @@ class Shell:
 
 
 def _as_in_a_terminal() -> None:
-    """Ctrl-C as in a terminal: a shell that runs the tests in the background ignores it, and so it would be here."""
+    """Restores Ctrl-C: a shell that runs the tests in the background ignores it, and processes inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
 def newcomer(server: Server, key: str, tmp_path: Path) -> Iterator[Shell]:
-    """Nobody has logged in yet."""
+    """A command line without a stored login."""
     environment = {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -117,8 +117,8 @@ def shell(newcomer: Shell, server: Server, key: str) -> Shell:
 
 @dataclass
 class Proxy:
-    """A proxy between client and server. `plan` says what happens to the next requests, one word each: `pass`;
-    `refuse` (503); `slow down` (429); `cut before` the server heard it; `cut after` the server did it; `cut stream`
+    """A proxy between client and server. `plan` has an action for each of the next requests: `pass`; `refuse` (503);
+    `slow down` (429); `cut before` the request reaches the server; `cut after` the server processed it; `cut stream`
     after the second event."""
 
     target: str
@@ -189,7 +189,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def checkpoint_of(job: Job, *, step: int = 40, files: dict[str, bytes] | None = None) -> Checkpoint:
-    """A whole, verified checkpoint with real files in the store."""
+    """A complete, verified checkpoint with real files in the store."""
     files = files or {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4_000}
     folder = settings.ENVIRONMENT.store_dir / "jobs" / job.pk / "attempt-1-fence-1" / "checkpoints" / f"step-{step}"
     folder.mkdir(parents=True)

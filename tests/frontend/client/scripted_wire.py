@@ -1,4 +1,4 @@
-"""A wire without a network: every wish of a procedure is answered from a script, and the wishes are kept."""
+"""A wire without a network: answers a procedure's effects from a script, and records them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ def problem(status: int, code: str = "refused", **headers: str) -> wire.Reply:
 
 @dataclass
 class ScriptedWire:
-    """A scripted wire. `answers`: for each Send or Open a Reply, or Lost; `chunks`: for each Open, what it gives."""
+    """A scripted wire. `answers`: a Reply or Lost for each Send or Open; `chunks`: the chunks of each Open."""
 
     answers: list[wire.Reply | wire.Lost]
     chunks: list[Sequence[bytes | wire.Lost]] = field(default_factory=list)

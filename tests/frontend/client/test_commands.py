@@ -1,4 +1,4 @@
-"""Every command against the real server: what it does, and how it refuses."""
+"""Every command against the real server: effects and refusals."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ HOSTILE = "\x1b]0;owned\x07 \x9b31m \u202egpj.exe"
 
 
 def write_lines(job: Job, *texts: str) -> None:
-    """As the store keeps them. The server refuses control characters; a client does not rely on that."""
+    """Writes to the database directly: the server refuses control characters, but the client must not rely on that."""
     now = datetime.now(UTC)
     with transaction.atomic():
         locked = locked_job(job.pk)
@@ -231,7 +231,7 @@ def test_checkpoints_are_listed_downloaded_and_promoted(shell: Shell, world: Wor
     place = Path(shell("download", job.pk, "--to", str(tmp_path)).stdout.strip())
     assert (place / "model.safetensors").read_bytes() == bytes(range(256)) * 4_000
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".laminar")] == []
-    shell("download", checkpoint.pk, "--to", str(tmp_path), code=1)  # it is there already
+    shell("download", checkpoint.pk, "--to", str(tmp_path), code=1)  # the target exists already
     packed = shell.json("download", checkpoint.pk, "--to", str(tmp_path), "--tar")["path"]
     assert Path(packed).stat().st_size > 1_000_000
     assert "version 1" in shell("promote", checkpoint.pk, "sums", "--note", "first").stdout
@@ -270,7 +270,9 @@ def test_keys_are_made_shown_once_and_revoked(shell: Shell, server: Server) -> N
     assert row.expires_at is not None
     assert abs(row.expires_at - datetime.now(UTC) - timedelta(days=2)) < timedelta(minutes=1)
     shell.secrets.append(secret)
-    shell.printed.remove(next(said for said in shell.printed if secret in said))  # where it belongs
+    shell.printed.remove(
+        next(said for said in shell.printed if secret in said)
+    )  # the one intended output of the secret
     assert "robot" in shell("keys").stdout
     mine = shell.environment["LAMINAR_API_KEY"]
     shell.environment["LAMINAR_API_KEY"] = secret
@@ -310,7 +312,7 @@ def test_completion_offers_job_ids_and_asks_only_once_in_a_while(shell: Shell, w
 
     assert job.pk in complete()
     later = submitted(world)
-    assert later.pk not in complete(), "it asked again within seconds"
+    assert later.pk not in complete(), "the cache is valid for seconds"
     assert "\x1b" not in complete()
     kept = list((tmp_path / "cache").rglob("*.json"))
     assert [path.stat().st_mode & 0o777 for path in kept] == [0o600]

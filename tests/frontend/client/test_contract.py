@@ -1,4 +1,4 @@
-"""The client against the server's own OpenAPI document: what it asks for exists, and so does what it reads."""
+"""The client against the server's OpenAPI document: all routes that it calls and fields that it reads exist."""
 
 import dataclasses
 import re
@@ -218,6 +218,6 @@ def test_every_call_of_the_client_is_held_to_the_document() -> None:
         for call in vars(space).values()
         if isinstance(call, namespaces.Call | namespaces.Streaming)
     }
-    composed = {"wait", "watch", "download", "upload", "export"}  # made of others
-    twice = {"events", "logs"}  # followed as well
+    composed = {"wait", "watch", "download", "upload", "export"}  # composed of other calls
+    twice = {"events", "logs"}  # also as a followed stream
     assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - len(twice)

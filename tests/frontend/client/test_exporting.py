@@ -1,4 +1,4 @@
-"""`laminar export`: what other trackers find is what the job measured, and each job is there once."""
+"""`laminar export`: trackers read back the job's measurements, and each job is exported once."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def tracker(request: pytest.FixtureRequest) -> str:
 
 
 def truth(job: Job, *, tracker: str) -> History:
-    """As the server's tables have it. TensorBoard keeps float32; a row of W&B's has one time; MLflow's are ms."""
+    """The series in the server's tables. TensorBoard keeps float32; a W&B row has one time; MLflow's times are ms."""
     rows = MetricPoint.objects.filter(series__job=job).order_by("series__name", "step", "-attempt")
     found = rows.values_list("series__name", "step", "value", "at")
     latest = [next(same) for _, same in groupby(found, key=lambda row: row[:2])]
@@ -86,7 +86,7 @@ def test_the_spec_is_there_as_parameters_and_the_outcome_too(
         found = READERS[tracker](tmp_path, job.pk)
         assert found.outcome == outcome
         spec = client.jobs.show(job.pk).spec
-        if tracker == "wandb":  # which keeps what is nested
+        if tracker == "wandb":  # keeps nested values
             assert {name: found.parameters[name] for name in spec} == spec
         else:
             said = {name: str(value) for name, value in found.parameters.items()}
@@ -129,7 +129,7 @@ def test_repeated_step_is_exported_once_from_later_attempt(
 
 
 def test_windows_join_without_a_gap_or_a_repetition(client: Laminar, world: World, tmp_path: Path) -> None:
-    """Two windows and a bit, points on both sides of each border, and a series that begins late."""
+    """Just over two windows, points on both sides of each border, and a series that starts late."""
     job = finished(world, steps=2)
     width = steps_a_window(16)
     steps = [1, 2, width - 1, width, width + 1, 2 * width - 1, 2 * width, 2 * width + 5]
@@ -207,7 +207,7 @@ def job_document(client: Laminar, job: Job) -> bytes:
 
 @pytest.fixture
 def odd_answers(client: Laminar, world: World) -> Iterator[tuple[str, list[Any]]]:
-    """A server that has what is no number: ours refuses it where it comes in."""
+    """A server with NaN values: ours refuses them on ingest."""
     job = finished(world, steps=1)
     yield job.pk, [reply(body=job_document(client, job)), reply(body=(ODD % "{}").encode())]
 
@@ -246,7 +246,7 @@ def test_export_deletes_mlflow_run_of_killed_export(odd_answers: tuple[str, list
     job_id, answers = odd_answers
     page = reply(body=(ODD % TIMES).encode())
     ScriptedWire(answers=[*answers, page]).run(export(job_id, "mlflow", tmp_path))
-    with sqlite3.connect(tmp_path / "mlflow.db") as db:  # as a process that was killed leaves it
+    with sqlite3.connect(tmp_path / "mlflow.db") as db:  # the state that a killed process leaves
         db.execute("UPDATE runs SET status = 'RUNNING'")
     ScriptedWire(answers=[*answers, page]).run(export(job_id, "mlflow", tmp_path))
     assert len(READERS["mlflow"](tmp_path, job_id).history["a/b"]) == 3

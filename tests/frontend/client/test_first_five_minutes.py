@@ -1,4 +1,4 @@
-"""A new user's first five minutes, from the command line alone: the walk that the client's README tells."""
+"""A new user's first five minutes on the command line: the steps in the client's README."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ STEPS = 3
 
 
 def start(world: World, job_id: str) -> Job:
-    """What scheduler and engine do, by the facts that an engine tells."""
+    """Acts as scheduler and engine, through an engine's facts."""
     assert schedule_pool(world.pool.pk, now=datetime.now(UTC)) == 1
     with transaction.atomic():
         job = locked_job(job_id)
@@ -34,12 +34,12 @@ def has_done(laminar: Shell, job_id: str, step: int) -> bool:
 def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: str) -> None:
     laminar = newcomer
 
-    # 0:00 log in: the key comes from standard input and is never shown
+    # 0:00 log in: the key comes from standard input and is never printed
     assert "ada@example.org" in laminar("login", "--url", server.url, "--key-stdin", input=key).stdout
     assert "jobs:write" in laminar("whoami").stdout
     assert "First steps" in laminar("projects").stdout
 
-    # 0:30 a template, and what would come of it
+    # 0:30 preview a template
     assert "running_sums" in laminar("templates").stdout
     small = ["--template", "running_sums", "--set", f"training.steps={STEPS}", "--set", "training.checkpoint_every=3"]
     assert "would start now" in laminar("preview", *small).stdout
@@ -51,7 +51,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     watching = laminar.start("watch", job_id, "--interval", "0.2")
     job = start(world, job_id)
 
-    # 2:30 a second job waits, and says why
+    # 2:30 a second job waits, with a reason
     second = laminar("submit", *small, "--name", "My second").stdout.strip()
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     why = laminar("explain", second).stdout
@@ -60,7 +60,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     assert second in laminar("queue").stdout
     assert "is cancelled" in laminar("cancel", second).stdout
 
-    # 3:30 the first one learns, and ends
+    # 3:30 the first job trains and ends
     evaluated(job, version=0, reward=0.25, at=datetime.now(UTC))
     for step in range(1, STEPS + 1):
         trained(world, job, step)
@@ -73,7 +73,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     assert "reward" in told
     assert told.rstrip().endswith("succeeded: All steps are done.")
 
-    # 4:30 what it left, and what it cost
+    # 4:30 checkpoints and usage
     assert checkpoint.pk in laminar("checkpoints", job_id).stdout
     assert laminar.json("usage", job_id)["total"]["held"] > 0
     assert "useful" in laminar("usage").stdout

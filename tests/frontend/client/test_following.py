@@ -1,4 +1,4 @@
-"""Event streams: read right from any pieces, and gone on with where they broke."""
+"""Event streams: parsed from arbitrary chunks, and resumed after a lost connection."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int], ends: st
     reader = SseReader()
     found = [told for start, stop in itertools.pairwise(places) for told in reader.feed(whole[start:stop])]
     if ends == "\r":
-        found += list(reader.feed(b"\n"))  # only now is it sure that no \n belonged to the last \r
+        found += list(reader.feed(b"\n"))  # only now is it clear that no \n followed the last \r
     assert [told.id for told in found] == ["1", "1", "2"]
     assert found[1].data == "a\nb"
     assert json.loads(found[0].data)["message"] == "ü\u2028x"
@@ -45,7 +45,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int], ends: st
 def test_an_event_that_a_broken_connection_cut_is_not_given() -> None:
     reader = SseReader()
     assert list(reader.feed(frame(1)[:-1])) == []
-    assert reader.last_id == "", "going on behind it would lose it"
+    assert reader.last_id == "", "resuming after it would lose it"
     assert [told.id for told in reader.feed(frame(1)[-1:])] == ["1"]
     assert reader.last_id == "1"
 
@@ -99,7 +99,7 @@ def line(place: str, message: str, event: str = "line") -> bytes:
 
 
 def test_followed_log_lines_go_on_behind_the_last_whole_one() -> None:
-    """The place is the server's word, within a batch of lines too; one that comes alone counts as well."""
+    """The server sets the position, also within a batch of lines; an id without data counts, too."""
     scripted = ScriptedWire(
         [reply(), reply(), Lost("cut"), reply()],
         chunks=[

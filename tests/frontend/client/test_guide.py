@@ -1,4 +1,4 @@
-"""The guide for programs tells what is so: its figures are those of the answers, and its examples run as they stand."""
+"""The guide for programs: its figures match the server's responses, and its examples run unchanged."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ from tests.waiting import eventually
 
 
 def loaded(name: str) -> ModuleType:
-    """The example, as somebody pasted it into a file of theirs."""
+    """The example, saved to a file."""
     found = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -52,7 +52,7 @@ def environment(server: Server, key: str, tmp_path: Path, **more: str) -> Mappin
 
 
 def learn(world: World, job: Job) -> None:
-    """What scheduler and engine do, by the facts that an engine tells."""
+    """Acts as scheduler and engine, through an engine's facts."""
     now = datetime.now(UTC)
     assert schedule_pool(world.pool.pk, now=now) == 1
     with transaction.atomic():
@@ -161,7 +161,7 @@ def test_the_patient_example_keeps_what_the_server_says(tmp_path: Path) -> None:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """The test's output is not its log."""
+            """Drops the server's request log."""
 
     waits: list[float] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as busy:

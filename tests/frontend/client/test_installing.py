@@ -1,4 +1,4 @@
-"""The package stands alone: it installs without the rest of this project, and its documentation is of this version."""
+"""The package installs without the rest of this project, and its documentation is up to date."""
 
 import ast
 import os
@@ -45,7 +45,7 @@ def test_looking_at_the_help_loads_nothing_heavy() -> None:
 @pytest.mark.long
 @pytest.mark.e2e
 def test_a_wheel_installs_into_an_empty_environment_and_runs(tmp_path: Path) -> None:
-    """No network: the wheel is built with this environment's setuptools, its three dependencies come from here."""
+    """Without network: the wheel is built with this environment's setuptools, and its dependencies are from here."""
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
     source = tmp_path / "source"
     subprocess.run(["cp", "-r", str(CLIENT), str(source)], check=True)
@@ -59,7 +59,7 @@ def test_a_wheel_installs_into_an_empty_environment_and_runs(tmp_path: Path) -> 
         "pip",
         "--python",
         str(python),
-    ]  # to put one in there takes longer than all else
+    ]  # installing pip there would take longest
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "-q", str(wheel)], check=True)
     borrowed = next(Path(path) for path in sys.path if path.endswith("site-packages"))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Between a real server and the client stands a network that loses things."""
+"""The client and a real server with a lossy network between them."""
 
 import asyncio
 import threading
@@ -109,7 +109,9 @@ def test_wait_survives_short_server_outage(proxy: Proxy, world: World, key: str)
 def test_no_key_is_in_a_traceback_or_what_its_frames_hold(proxy: Proxy, world: World, key: str) -> None:
     with Laminar(proxy.url, key, patience=QUICK) as client, pytest.raises(NotFound) as missing:
         client.jobs.show("job_absent")
-    frames = [frame for frame, _ in traceback.walk_tb(missing.tb)][1:]  # but for this one, which knows the key
+    frames = [frame for frame, _ in traceback.walk_tb(missing.tb)][
+        1:
+    ]  # without the test's own frame, which knows the key
     shown = repr([frame.f_locals for frame in frames]) + repr(vars(missing.value)) + str(missing.value)
     assert "job_absent" in shown
     assert key not in shown

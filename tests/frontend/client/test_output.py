@@ -1,4 +1,4 @@
-"""What reaches a terminal is harmless, and exit codes tell what went wrong."""
+"""Terminal output is harmless, and exit codes match the errors."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Logins: kept to their owner, and a key goes only where it belongs."""
+"""Logins: readable only by their owner, and a key is sent only to its own server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A request is repeated where that is harmless, and nowhere else."""
+"""A request is retried only if that is safe."""
 
 import random
 

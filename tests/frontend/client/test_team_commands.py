@@ -1,4 +1,4 @@
-"""Evaluations, several cancels, faults, timeline, members, audit and webhooks: the commands, on a real server."""
+"""The commands for evaluations, bulk cancel, faults, timeline, members, audit and webhooks, on a real server."""
 
 import json
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ def test_evaluate_waits_and_is_idempotent(shell: Shell, world: World) -> None:
         num_samples=4, reward_mean=0.625, reward_std=0.25, reward_error=0.0945, pass_rate=0.75, pass_error=0.177,
         length_mean=9.0,
     )  # fmt: skip
-    shown = shell(*ask, "--wait", code=1).stdout  # it was cancelled, whatever it had said before
+    shown = shell(*ask, "--wait", code=1).stdout  # cancelled, despite its earlier result
     result = f"step {checkpoint.step}: reward 0.625 ± 0.095, pass@4 0.75 ± 0.18, over 7 prompts"
     assert job_id in shown and result in shown
     assert Job.objects.filter(steps=0).count() == 1
@@ -104,7 +104,7 @@ def test_the_audit_log_tells_who_did_what(shell: Shell, world: World) -> None:
 
 def test_webhooks_are_made_switched_tested_and_removed(shell: Shell, world: World) -> None:
     made = shell.json("webhooks", "create", "https://example.org/hook", "--event", "job.succeeded")
-    shell.printed.clear()  # it was shown where it belongs
+    shell.printed.clear()  # the one intended output of the secret
     shell.secrets.append(made["secret"])
     assert made["id"] in shell("webhooks").stdout
     assert shell.json("webhooks", "disable", made["id"])["enabled"] is False

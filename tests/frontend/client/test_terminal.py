@@ -1,4 +1,4 @@
-"""In a real terminal (a pseudo-terminal): tables fit, colours can be turned off, a bar is drawn."""
+"""The command line in a pseudo-terminal: tables fit, colours can be turned off, a progress bar is drawn."""
 
 import os
 import pty
@@ -17,7 +17,7 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def in_a_terminal(shell: Shell, *arguments: str, **more: str) -> tuple[int, str]:
-    """-> exit code, and all that was written, with its control sequences."""
+    """-> exit code and output, with control sequences."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, **shell.environment, "PYTHONPATH": str(CLIENT), "TERM": "xterm-256color"}
     environment |= {"COLUMNS": str(COLUMNS), "LINES": "40"} | more
@@ -34,7 +34,7 @@ def in_a_terminal(shell: Shell, *arguments: str, **more: str) -> tuple[int, str]
     while True:
         try:
             piece = os.read(ours, 65_536)
-        except OSError:  # Linux says so when the last writer has closed
+        except OSError:  # Linux raises this when the last writer has closed
             break
         if not piece:
             break

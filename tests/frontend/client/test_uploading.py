@@ -1,4 +1,4 @@
-"""Uploads by the client against the real server: whoever dies, wherever, goes on and sends nothing twice."""
+"""Uploads by the client to a real server: an interrupted upload resumes at any point and sends nothing twice."""
 
 import signal
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from tests.frontend.seed import World
 from tests.waiting import eventually
 
 ROWS = {f"part-{number}.jsonl": b'{"prompt": "%d"}\n' % number for number in range(3)}
-REQUESTS = 2 + len(ROWS) + 1  # begin, what is there, the parts, complete
+REQUESTS = 2 + len(ROWS) + 1  # begin, list, parts, complete
 
 
 class Dies(Exception):
-    """As a process is killed: nothing more is done, and nobody tidies up."""
+    """Like a killed process: no cleanup runs."""
 
 
 class Mortal(httpx.HTTPTransport):
-    """Ends at the so-manieth request, before it was sent or before its answer came."""
+    """Dies at the n-th request, before it is sent or before its response arrives."""
 
     def __init__(self, at: int, *, is_sent: bool) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def test_wherever_it_dies_it_goes_on_and_sends_no_part_twice(server: Server, key
             with Laminar(server.url, key, patience=QUICK, transport=second) as heir:
                 asset = heir.assets.upload(folder, kind="data", name=name)
             assert asset.state == "ready"
-            if at == REQUESTS and is_sent:  # it was complete: the same was asked for again, and is another version
+            if at == REQUESTS and is_sent:  # the upload was complete, so the repeated call creates another version
                 assert asset.version == 2
                 continue
             assert asset.version == 1

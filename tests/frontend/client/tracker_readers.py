@@ -1,6 +1,6 @@
-"""What a tracker finds in an export: read back by its own library, and of W&B's log by a reader of its framing.
+"""Reads exports back with the trackers' libraries, and W&B's log with a reader of its framing.
 
-`History` is name -> [(step, value, seconds since 1970)], in the order in which the tracker has it.
+`History` is name -> [(step, value, seconds since 1970)], in the tracker's order.
 """
 
 import json
@@ -45,7 +45,7 @@ def read_tensorboard(to: Path, job_id: str) -> ReadBack:
 
 
 def read_mlflow(to: Path, job_id: str) -> ReadBack:
-    """Past MLflow, from the rows that its pages show."""
+    """Reads the rows of MLflow's pages directly from its database."""
     with sqlite3.connect(to / "mlflow.db") as db:
         ((run, status),) = db.execute(
             "SELECT run_uuid, status FROM runs JOIN tags USING (run_uuid) "
@@ -95,7 +95,7 @@ _WHOLE, _FIRST, _LAST = 1, 2, 4
 
 
 def _log_records(content: bytes) -> Iterator[bytes]:
-    """LevelDB's log format, with a head of W&B's own and zlib's CRC-32."""
+    """LevelDB's log format, with W&B's header and zlib's CRC-32."""
     assert content[:4] == b":W&B"
     at, parts = _HEAD, b""
     while at < len(content):

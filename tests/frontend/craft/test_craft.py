@@ -1,4 +1,4 @@
-"""The craft of the pages in a real Chromium: nothing moves by itself, everything is reached, answers come at once."""
+"""Usability in a real Chromium: no layout shifts, everything reachable by keyboard, immediate feedback."""
 
 import re
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 HERE: Final = Path(__file__).parent
 WATCH_MOVES, FOCUSED = ((HERE / name).read_text() for name in ("watch_moves.js", "focused.js"))
 MOST_MOVED: Final = 0.02
-"""The browser's own measure: the share of the screen that moved, times how far."""
+"""The browser's layout-shift score: the share of the screen that moved, times the distance."""
 
 
 def moved(page: Page) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def moved(page: Page) -> list[dict[str, Any]]:
 
 
 def begun(job: Job, world: seed.World) -> None:
-    """The line lets it in, and its engine trains."""
+    """Starts the queued job and its engine."""
     now = datetime.now(UTC)
     schedule_pool(world.pool.pk, now=now)
     with transaction.atomic():
@@ -66,7 +66,7 @@ def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: 
     found = moved(page)
     assert sum(each["value"] for each in found) <= MOST_MOVED, "\n".join(map(str, found))
     page.evaluate("document.querySelector('main').style.paddingTop = '40vh'")
-    eventually(page, f"moves.length > {len(found)}")  # the measure measures
+    eventually(page, f"moves.length > {len(found)}")  # the measurement works
 
 
 @pytest.mark.long
@@ -88,7 +88,7 @@ def test_phone_shows_important_parts_first_and_is_short(visit: Visit) -> None:
     ]
     assert tops == sorted(tops)
     assert tops[2] < 422 and tops[3] < 844 and tops[4] < 2 * 844, (
-        "the verdict stands in the first half of the screen, the numbers in the first, the reward's chart in the second"
+        "the verdict is in the first half of the screen, the numbers on the first, the reward chart on the second"
     )
     assert page.evaluate("document.documentElement.scrollHeight") <= 2_600
 
@@ -109,7 +109,7 @@ def test_a_second_look_asks_for_hardly_any_file_again(visit: Visit) -> None:
 
 @pytest.mark.long
 def test_every_chart_is_read_as_a_table_by_keys_alone(visit: Visit) -> None:
-    """Its rows are the points that are drawn, each with its step and the name of its line."""
+    """The rows are the drawn points, each with its step and the name of its line."""
     world = seed.make_world()
     job = seed.running(world, steps_done=12)
     page = visit(world.owner).open(f"/jobs/{job.pk}/metrics/")
@@ -138,7 +138,7 @@ def test_every_chart_is_read_as_a_table_by_keys_alone(visit: Visit) -> None:
 
 
 def pressed_until(page: Page, wanted: Locator) -> None:
-    """The next few things that take the focus, from where it is."""
+    """The next few elements that take the focus."""
     for _ in range(6):
         page.keyboard.press("Tab")
         if wanted.evaluate("(each) => each === document.activeElement"):
@@ -174,7 +174,7 @@ def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
     page.get_by_role("button", name="Disable").focus()
     page.keyboard.press("Enter")
     said = page.get_by_role("status").filter(has_text="No messages are sent until you enable it.")
-    expect(said).to_have_count(1)  # a live region: it is read aloud when there is time
+    expect(said).to_have_count(1)  # a polite live region
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     pressed_until(page, said.get_by_role("button", name="Undo"))

@@ -1,4 +1,4 @@
-"""Where things stand in the charts of a page, for tests that point at them."""
+"""Positions in the charts of a page, for tests that use the pointer."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def place_of(page: Page, chart: str, x: float) -> tuple[float, float]:
 
 
 def drawn(page: Page, chart: str) -> dict[str, Any]:
-    """Each of its lines by name: x, y and how they are drawn."""
+    """The lines of a chart by name: x, y and style."""
     return page.evaluate(  # type: ignore[no-any-return]  # what this script gives
         "(chart) => Object.fromEntries((document.querySelector(`[data-chart='${chart}'] [data-plot]`).data ?? [])"
         ".map((each) => [each.name, { x: each.x, y: each.y, fill: each.fill ?? 'none', opacity: each.opacity ?? 1 }]))",

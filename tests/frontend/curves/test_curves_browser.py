@@ -1,4 +1,4 @@
-"""The charts of a job's page in a real Chromium: what is drawn, when, and what pointer and keys do."""
+"""The charts of a job's page in a real Chromium: content, redrawing, pointer and keys."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ COUNT_DRAWINGS = (
 
 
 def measured(job: Job, steps: range, *, attempt: int = 1, **series: Callable[[int], float]) -> None:
-    """Two seconds a step. Names with __ for the slash."""
+    """Two seconds per step. Names have __ for the slash."""
     begun = datetime.now(UTC)
     with transaction.atomic():
         locked = locked_job(job.pk)
@@ -57,7 +57,7 @@ def world(transactional_db: None) -> seed.World:
 
 @pytest.fixture
 def long_job(world: seed.World) -> Job:
-    """2,000 steps, and one of them stands out."""
+    """2,000 steps with one outlier."""
     job = seed.running(world, steps_done=1, training={"steps": 3_000})
     measured(
         job,
@@ -78,7 +78,7 @@ def opened(visitor: Visitor, job: Job, query: str = "") -> Page:
 
 
 def settle(page: Page) -> None:
-    """What was owed to scrolling is drawn: one chart a frame."""
+    """Waits until charts that scrolled into view are drawn, one per frame."""
     page.evaluate("async () => { for (let i = 0; i < 40; i++) await new Promise(requestAnimationFrame); }")
 
 
@@ -163,12 +163,12 @@ def test_axis_smoothing_and_scale_stand_in_the_address(visit: Visit, world: seed
     page.reload()
     eventually(page, DRAWN)
     last = "document.querySelector(`[data-chart='reward'] [data-plot]`).data.find((each) => each.name === 'training').x"
-    eventually(page, f"Math.round({last}.at(-1)) > 190_000")  # 100 tokens each of 2,000 steps
+    eventually(page, f"Math.round({last}.at(-1)) > 190_000")  # 100 tokens per step, 2,000 steps
     assert page.get_by_label("log scale").is_checked() and page.get_by_label("x axis").input_value() == "tokens"
     assert "training, smoothed" not in drawn(page, "reward")
     assert page.evaluate("document.querySelector(`[data-chart='reward'] [data-plot]`)._fullLayout.yaxis.type") == "log"
     page.get_by_label("x axis").select_option("time")
-    eventually(page, f"Math.abs({last}.at(-1) - 2 * 1998) < 20")  # seconds since the first that is known
+    eventually(page, f"Math.abs({last}.at(-1) - 2 * 1998) < 20")  # seconds since the first known time
     assert not visitor.complaints
 
 

@@ -1,4 +1,4 @@
-"""The reckoning behind the charts, asked of its modules in a browser: places, smoothing, axes, address, drawing."""
+"""The modules behind the charts, run in a browser: buckets, smoothing, axes, URL, draw queue."""
 
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +102,7 @@ def test_store_takes_bands_then_points_and_rolls_back(ask: Ask) -> None:
     )
     ends = "return store.buckets('a').map(({ from, to, mean }) => [from, to, mean])"
     assert ask(f"{store} store.add({{ a: [[22, 5], [21, 4]] }}); {ends}")[2:] == [[21, 21, 4], [22, 22, 5]]
-    assert ask(f"{store} store.add({{ a: [[15, 9]] }}); {ends}")[1] == [11, 20, 2], "in the mean of its stretch already"
+    assert ask(f"{store} store.add({{ a: [[15, 9]] }}); {ends}")[1] == [11, 20, 2], "already in the mean of its band"
     assert ask(f"{store} store.cutAfter(20); store.add({{ a: [[21, 7]] }}); {ends}")[-1] == [21, 21, 7]
     versions = ask(
         f"{store} store.add({{ b: [[1, 1]] }}); const before = store.version('a');"
@@ -152,7 +152,7 @@ def test_a_chart_is_drawn_once_however_often_it_is_asked_for(ask: Ask) -> None:
         "const waits = [frames.length, timers.at(-1)[1]]; now = 1000; timers.at(-1)[0](); frame();"
         "now = 1001; queue.ask(charts[0], { soon: true }); frame(); return [waits, drawn]"
     )
-    assert told == [[0, 990], ["a", "a", "a"]], "news wait for the rest of a second, a touch does not"
+    assert told == [[0, 990], ["a", "a", "a"]], "news wait for the rest of a second, user input does not"
 
 
 @pytest.mark.long

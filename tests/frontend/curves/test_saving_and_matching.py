@@ -1,4 +1,4 @@
-"""Taking a chart away as picture or numbers, and finding any series by its name."""
+"""Saving a chart as a picture or numbers, and finding series by name."""
 
 import csv
 from collections.abc import Callable

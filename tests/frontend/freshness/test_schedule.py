@@ -1,6 +1,6 @@
-"""When a page tries to be up to date: lib/live.js itself in a world whose clock, chance and wires are given, by node.
+"""The schedule of a page's pulls: lib/live.js in node, with a simulated clock, randomness and network.
 
-No clock of this machine is read: seconds are the page's own, and pass at once.
+No real clock is read: simulated seconds pass at once.
 """
 
 import itertools
@@ -17,7 +17,7 @@ HERE: Final = Path(__file__).parent
 LIVE: Final = HERE.parents[2] / "frontend/static/js/lib/live.js"
 NUM_SEEDS: Final = 60
 BEGINS_MS, ANSWER_MS = 10_000, 300
-"""Of the outage; and how long an answer takes in the world of world.mjs."""
+"""The outage, and the duration of a response in world.mjs."""
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
@@ -30,7 +30,7 @@ def lived() -> dict[str, Any]:
 
 @pytest.fixture(params=["refused", "stalled", "database away", "pull hangs"])
 def pages(lived: dict[str, Any], request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """Of one kind of outage: the server is gone; nothing is answered; its database is gone; only pulls hang."""
+    """One kind of outage: server down, no responses, database down, or hanging pulls."""
     return [page for page in lived["found"] if page["outage"] == request.param]
 
 
@@ -68,7 +68,7 @@ def test_who_waits_asks_a_bounded_number_of_times(pages: list[dict[str, Any]]) -
 
 
 def test_pages_spread_their_retries_after_an_outage(lived: dict[str, Any]) -> None:
-    """The first answered tries of all of them: no tenth of a second has more than a fifth."""
+    """The first successful tries of all pages: no tenth of a second has more than a fifth of them."""
     firsts = [
         next(at for at in page["tries"] if at >= page["until"]) - page["until"]
         for page in lived["found"]
@@ -78,5 +78,5 @@ def test_pages_spread_their_retries_after_an_outage(lived: dict[str, Any]) -> No
 
 
 def test_slow_responses_are_awaited_not_retried_forever(lived: dict[str, Any]) -> None:
-    """Every answer takes 12 s: the eldest try is kept until it comes."""
+    """Every response takes 12 s: the oldest try is kept until it completes."""
     assert lived["slow"]["equalAt"] is not None and lived["slow"]["mostAtOnce"] <= 2

@@ -1,4 +1,4 @@
-"""What a job's engine says: facts as its driver ships them."""
+"""The facts of a job's engine, as its driver sends them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from engine.spec.control import FactBatch
 
 
 def say(job: Job, *bodies: dict[str, Any], later: timedelta = timedelta()) -> None:
-    """By its newest attempt."""
+    """Facts of the newest attempt."""
     attempt, now = job.attempts.latest("n"), datetime.now(UTC) + later
     facts = [{"seq": attempt.acked_seq + 1 + at, "at": now, "body": body} for at, body in enumerate(bodies)]
     batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
@@ -30,7 +30,7 @@ def log_lines(part: str, *said: tuple[str, str]) -> dict[str, Any]:
 
 
 def saved(job: Job, *, step: int, **changes: Any) -> Checkpoint:
-    """A checkpoint of its that was read back."""
+    """A verified checkpoint of the job."""
     now = datetime.now(UTC)
     told: dict[str, Any] = {
         "attempt": 1, "version": step, "uri": f"file:///store/{job.pk}/{step}", "manifest_sha256": "0" * 64,

@@ -1,4 +1,4 @@
-"""Checkpoints on a job's page: pinned, promoted, deleted, downloaded, and which of them are kept."""
+"""Checkpoints on a job's page: pin, promote, delete, download, and the retention rule."""
 
 import re
 
@@ -16,7 +16,7 @@ from tests.frontend.seed import World
 
 @pytest.fixture
 def kept(world: World) -> list[Checkpoint]:
-    """Of steps 2, 4 and 6 of a job that has done 8."""
+    """Checkpoints of steps 2, 4 and 6 of a job that has done 8."""
     job = seed.failed(world)
     return [saved(job, step=step) for step in (2, 4, 6)]
 

@@ -1,5 +1,5 @@
-"""Pausing, resuming, cancelling, killing and retrying on a job's page: to whom they are offered, what is said to be
-lost, and what is told of it afterwards, which is what the engine said and nothing else."""
+"""Pause, resume, cancel, kill and retry on a job's page: who is offered them, the stated losses, and the progress,
+which comes only from the engine's events."""
 
 import re
 from collections.abc import Callable

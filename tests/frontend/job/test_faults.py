@@ -1,4 +1,4 @@
-"""Faults of a job with what was done about them; why it waits or failed; and what its devices went into."""
+"""A job's faults and their handling, why it waits or failed, and its usage."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The logs of a job: filtered, searched, followed, and still while somebody reads."""
+"""The logs of a job: filter, search, follow, and no scrolling while the user reads."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""Tokens and messages as they are drawn: each once and in its place, each colour with its meaning and its count."""
+"""Tokens and messages on the page: each once and in order, and a legend with meaning and count of each colour."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reading what a model writes: a step by its questions, a trajectory by its messages and tokens, at an address."""
+"""The trajectories pages: a step by questions, and a trajectory by messages and tokens, each with a URL."""
 
 import re
 from html import unescape
@@ -33,7 +33,7 @@ def address_of(row: Trajectory) -> str:
 
 
 def told_of(job: Job, **changes: Any) -> Trajectory:
-    """One sample beside those of step 1."""
+    """One sample in addition to those of step 1."""
     seed.sampled(job, 1, [sample(**changes)])
     return job.trajectories.latest("pk")
 

@@ -1,5 +1,4 @@
-"""Reading in a browser: what is read stays where it is while new steps come; tokens are read by pointing, by keys and
-by their address."""
+"""Trajectories in a browser: the displayed step stays while new ones arrive; tokens by pointer, keys and URL."""
 
 import pytest
 from playwright.sync_api import Locator, Page, expect

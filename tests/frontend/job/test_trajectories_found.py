@@ -1,4 +1,4 @@
-"""Trajectories found by filters and words, each with its place; and where all samples of a run went."""
+"""Trajectory search by filters and words, with matching passages; and the outcomes of all samples of a run."""
 
 import re
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from tests.frontend.seed import World
 
 
 def found(client: Client, job: Job, **asked: Any) -> list[str]:
-    """The ids of what was found, in their order."""
+    """The ids of the results, in order."""
     page = text_of(client.get(f"/jobs/{job.pk}/trajectories/", asked))
     results = re.findall(r'<div class="found">.*?</ol>', page, re.S)
     assert results, "a list of what was found"

@@ -1,4 +1,4 @@
-"""How much of a job's page travels: the document with its first data, and what an open page asks for next."""
+"""The transferred size of a job's page: the document with its initial data, and the next pull."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ NUM_STEPS: Final = 1_500
 
 
 def noisy(job: Job, rng: random.Random) -> None:
-    """Every series that is drawn, at every step, with values that do not compress."""
+    """All drawn series, at every step, with incompressible values."""
     begun = datetime.now(UTC) - timedelta(seconds=NUM_STEPS)
     names = {key for chart in CHARTS for key in chart.keys}
     with transaction.atomic():

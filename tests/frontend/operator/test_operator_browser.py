@@ -1,4 +1,4 @@
-"""Operators' pages in a real Chromium: on a phone too, where each number of a table must say what it is."""
+"""Operator pages in a real Chromium, also on a phone, where each table cell needs a label."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from tests.frontend.seed import World
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 Visit = Callable[..., Visitor]
-# Of each cell that a reader sees: what the head of its column says, and what stands before it on a phone.
+# For each visible cell: the head of its column, and its label on a phone.
 CELLS = """() => [...document.querySelectorAll('table.operated')].flatMap(table => {
   const heads = [...table.tHead.rows[0].cells].map(head => head.querySelector('.unseen') ? '' : head.innerText.trim());
   return [...table.tBodies[0].rows].flatMap(row => [...row.cells]
@@ -28,7 +28,7 @@ CELLS = """() => [...document.querySelectorAll('table.operated')].flatMap(table 
 
 @pytest.fixture
 def world() -> World:
-    """A pool with a host, a price, a job that runs and one that waits."""
+    """A pool with a host, a price, a running job and a waiting one."""
     world, now = seed.make_world(), datetime.now(UTC)
     runs = seed.submitted(world, name="Runs")
     schedule_pool(runs.pool_id, now=now)

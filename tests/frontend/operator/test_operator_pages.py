@@ -1,4 +1,4 @@
-"""Operators' pages: what they change is done by the services, under the version that was seen, and told in the log."""
+"""Operator pages: changes go through the services, under the displayed version, and are in the audit log."""
 
 import re
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ def test_a_pool_is_made_changed_and_closed(world: World, operator: Client) -> No
     assert entry.data["before"] == {"capacity": 8, "is_open": True, "device_gb": 80}
     unchanged = form | {"device_gb": "", "version": versions(operator, made)[0]}
     told(operator, f"/operator/pools/{made.pk}/change", unchanged)
-    assert actions() == ["pool.created", "pool.changed"], "nothing was changed, so nothing is told"
+    assert actions() == ["pool.created", "pool.changed"], "no change, so no audit entry"
 
 
 def test_ray_and_labels_change_and_omitted_fields_stay(world: World, operator: Client, pool: ResourcePool) -> None:
@@ -197,7 +197,7 @@ def test_prices_are_set_per_hour_shown_per_second_and_withdrawn(
     assert "costs 0.000555555556 EUR" in told(operator, path, form)
     price = PoolPrice.objects.get()
     assert price.per_device_second == Decimal("0.000555555556")
-    assert "This has changed since you read it" in told(operator, path, form), "the second operator is told"
+    assert "This has changed since you read it" in told(operator, path, form), "the second operator gets an error"
     ahead = form | {"version": f'"1-{price.pk}"', "price": "3", "valid_from": f"{next_year}-01-01T00:00"}
     told(operator, path, ahead)
     later = PoolPrice.objects.exclude(pk=price.pk).get()

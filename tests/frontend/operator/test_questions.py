@@ -1,4 +1,4 @@
-"""A team asks for quota on its queue page; an operator answers yes, no or another number, and both are told."""
+"""Quota requests: a team sends one on its queue page; an operator approves, declines or changes the number."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""The site serves its own client: pip installs it, and it is the client of these sources."""
+"""The site serves its own client: pip installs it, and it is built from these sources."""
 
 import csv
 import hashlib
@@ -77,7 +77,7 @@ def test_keys_page_has_the_url_of_the_wheel(world: World, owner: Client) -> None
 
 @pytest.mark.long
 def test_pip_installs_it_from_the_site(server: Server, tmp_path: Path, transactional_db: None) -> None:
-    """By its address, and by name from the page; what it needs itself is here already."""
+    """By URL, and by name from the page; its dependencies are installed already."""
     page = f"{server.url}/client/"
     for wanted in ([f"{page}{wheel.wheel_name()}"], ["--no-index", "--find-links", page, "laminar-client"]):
         target = tmp_path / str(len(wanted))
