@@ -1,10 +1,10 @@
-// Where a step stands on the axis: at its number, at the tokens trained on by then, or at the time by then. Between two
-// known steps, and beyond the last, it goes on evenly; and back again, from a place to its step.
+// Maps a step to the axis: its number, the tokens trained on by then, or the time by then; and back. Interpolates linearly
+// between known steps, and extrapolates beyond the last.
 const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800, 1209600];
 
 export const BY_STEP = { name: "step", at: (step) => step, stepAt: (x) => x, ticks: () => ({ tickformat: ",d", nticks: 6 }) };
 
-// `knots`: [step, value] by step, at least two, the values rising.
+// `knots`: [step, value] by step, at least two, with rising values.
 export function axisOf(name, knots) {
   const steps = knots.map(([step]) => step), values = knots.map(([, value]) => value);
   return { name, at: (step) => along(steps, values, step), stepAt: (x) => along(values, steps, x), ticks: name === "time" ? spanTicks : () => ({ tickformat: "~s", nticks: 6 }) };
@@ -17,7 +17,7 @@ function along(xs, ys, x) {
   return width ? ys[low - 1] + ((x - xs[low - 1]) * (ys[low] - ys[low - 1])) / width : ys[low];
 }
 
-// 1, 2 and 5 of each decade, or fewer where there are many.
+// 1, 2 and 5 of each decade, or fewer over many decades.
 export function logTicks(values) {
   const low = Math.min(...values), high = Math.max(...values);
   if (!(high > 0)) return {};

@@ -1,7 +1,7 @@
-// Few places for many points: of each stretch of steps the mean, the lowest and the highest, so that no spike is lost.
+// Downsamples many points to few buckets: mean, lowest and highest of each range of steps, so that no spike is lost.
 export const single = (step, value) => ({ from: step, to: step, count: 1, mean: value, low: value, high: value });
 
-// At most `most` of them, dealt to stretches of equal length; the newest stays by itself: it is what is called "now".
+// At most `most` buckets, over ranges of equal length; the newest point keeps its own bucket, shown as "now".
 export function merged(buckets, most) {
   if (buckets.length <= most) return buckets;
   const [first, last] = [buckets[0].from, buckets.at(-1).to];
@@ -18,7 +18,7 @@ export function merged(buckets, most) {
 
 export const middle = ({ from, to }) => (from + to) / 2;
 
-// What of them is seen between two steps, and one more on either side, so that lines run to the edge.
+// The buckets between two steps, and one more on either side, so that lines run to the edge.
 export function within(buckets, from, to) {
   let first = buckets.findIndex((each) => each.to >= from);
   if (first < 0) first = buckets.length;
@@ -35,7 +35,7 @@ function joined(a, b) {
   };
 }
 
-// Of these, the one nearest to a step.
+// The bucket nearest to a step.
 export function nearest(buckets, step) {
   let low = 0, high = buckets.length - 1;
   while (low < high) {

@@ -1,5 +1,5 @@
-// One line over all charts at the same step, with what each says there. It is ours and not Plotly's: it moves without any
-// chart being drawn.
+// A line over all charts at the same step, with each chart's values. Drawn without Plotly, so it moves without a redraw of
+// any chart.
 import { number } from "../lib/format.js";
 
 const GAP_PX = 6;
@@ -9,10 +9,10 @@ export class Crosshair {
 
   constructor(panels, tell) {
     this.#panels = panels;
-    this.#tell = tell; // where the step itself is told
+    this.#tell = tell; // shows the step
   }
 
-  // A box around the plot in which line, words and the stretch that is being chosen stand.
+  // A box around the plot for the line, the values and the selected range.
   dress(panel) {
     const [box, line, words, chosen] = ["div", "i", "output", "i"].map((name) => document.createElement(name));
     box.className = "plot-box";
@@ -27,7 +27,7 @@ export class Crosshair {
 
   get step() { return this.#step; }
 
-  // null: away with it.
+  // null: hides the crosshair.
   show(step) {
     this.#step = step;
     this.#frame ||= requestAnimationFrame(() => { this.#frame = 0; this.#place(); });
@@ -35,7 +35,7 @@ export class Crosshair {
 
   #place() {
     const shown = [];
-    let stretch = null; // of the steps that what is said stands for, where it is more than one
+    let stretch = null; // the range of steps of the values, if more than one
     for (const panel of this.#panels()) {
       const { box, line, words } = this.#places.get(panel);
       const left = this.#step === null ? -1 : panel.left(this.#step);
@@ -48,7 +48,7 @@ export class Crosshair {
       line.style.transform = `translateX(${left}px)`;
       shown.push({ words, left, room: box.clientWidth });
     }
-    const widths = shown.map(({ words }) => words.offsetWidth); // of all at once: the page is laid out for it only here
+    const widths = shown.map(({ words }) => words.offsetWidth); // all at once, so that only one layout is forced
     shown.forEach(({ words, left, room }, i) => {
       const x = left > room / 2 ? Math.max(0, left - widths[i] - GAP_PX) : Math.min(left + GAP_PX, room - widths[i]);
       words.style.transform = `translateX(${x}px)`;
@@ -57,7 +57,7 @@ export class Crosshair {
   }
 }
 
-// "0.53"; of several steps also from where to where.
+// "0.53"; for several steps also the range.
 function lineOf({ tone, place: { count, mean, low, high } }) {
   const line = document.createElement("span");
   line.dataset.tone = tone;

@@ -1,5 +1,4 @@
-// What is known of a range of steps beyond what came with the page: asked for when charts are looked at closely, of those
-// that are seen, in one question.
+// Detail of a range of steps beyond the page's own data: fetched on zoom, for all visible charts in one request.
 import { bucketsOf } from "../lib/series.js";
 
 const GATHER_MS = 40;
@@ -7,7 +6,7 @@ const GATHER_MS = 40;
 export class Detail {
   #room; #found = new Map(); #wanted = new Set(); #range = ""; #timer = 0; #going = null; #version = 0; #onFound;
 
-  // `onFound(names)`: these may be drawn anew.
+  // `onFound(names)`: series to redraw.
   constructor(room, onFound) {
     this.#room = room;
     this.#onFound = onFound;
@@ -15,14 +14,14 @@ export class Detail {
 
   version(name) { return this.#found.get(name)?.version ?? 0; }
 
-  // What was found of this range, with what came since; else nothing.
+  // The detail of this range, with newer points; else nothing.
   buckets(name) {
     const { store, view } = this.#room, found = this.#found.get(name);
     if (!view.isZoomed || this.#range !== rangeOf(view) || !found?.buckets) return null;
     return [...found.buckets, ...store.buckets(name).filter(({ from, to }) => from > found.upto && to <= view.now.to)];
   }
 
-  // These are looked at. What is not known of them step by step is asked for.
+  // The visible series. Fetches those that are not known step by step.
   want(names) {
     const { store, view } = this.#room;
     if (!view.isZoomed) return;
@@ -53,7 +52,7 @@ export class Detail {
     this.#wanted.clear();
     if (!names.length || !view.isZoomed) return;
     for (const name of names) this.#found.set(name, {});
-    const around = 4 * view.halfLife([view.now.from, view.now.to]); // what the smoothed line comes from
+    const around = 4 * view.halfLife([view.now.from, view.now.to]); // the input of the smoothed line
     this.#going = new AbortController();
     try {
       const answer = await fetchSeries(this.#room.address, { names, from: Math.max(0, view.now.from - around), to: view.now.to }, this.#going.signal);
@@ -64,7 +63,7 @@ export class Detail {
       }
       this.#onFound(names);
     } catch {
-      if (range === this.#range) for (const name of names) this.#found.delete(name); // the next drawing asks again
+      if (range === this.#range) for (const name of names) this.#found.delete(name); // fetched again on the next drawing
     }
   }
 }

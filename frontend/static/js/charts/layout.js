@@ -1,10 +1,10 @@
-// Where a chart's lines are drawn: axes, grid and marks in the page's colours. Plotly only draws: pointer and keys are ours.
+// A chart's layout: axes, grid and marks in the page's colours. Plotly only draws; pointer and keys are handled elsewhere.
 import { logTicks } from "./axis.js";
 
 export const MARGIN = { l: 44, r: 12, t: 8, b: 22 };
 export const CONFIG = { staticPlot: true, displayModeBar: false };
 
-// `range`: the steps that are seen; `places`: what is drawn.
+// `range`: the visible steps; `places`: the drawn buckets.
 export function layoutOf(plot, range, places, { palette, axis: { now: axis }, view, marks }) {
   const { text, grid, line, font } = palette, { clientWidth: width, clientHeight: height } = plot;
   const x = range.map(axis.at);

@@ -1,5 +1,5 @@
-// What a drawing depends on: its series, how far they go, and all else, its frame. By it is known whether to draw again,
-// and whether anybody would see the difference.
+// The inputs of a drawing: its series, their extent, and everything else, its frame. They decide whether to redraw, and
+// whether the difference would be visible.
 const SEEN_PX = 0.5;
 
 export function likenessOf(room, names, { clientWidth, clientHeight }) {
@@ -13,5 +13,5 @@ export function likenessOf(room, names, { clientWidth, clientHeight }) {
 
 export const isAlike = (one, other) => one?.series === other.series && one.frame === other.frame;
 
-// The same frame, and lines that go on by less than can be seen. `perStep`: pixels.
+// The same frame, and lines that grow by less than is visible. `perStep`: pixels.
 export const isTiny = (before, now, perStep) => before?.frame === now.frame && Math.abs(now.end - before.end) * perStep < SEEN_PX;

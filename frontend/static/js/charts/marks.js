@@ -1,4 +1,4 @@
-// What happened at a step: an attempt that went on from there, a checkpoint, an evaluation. From the job's events.
+// Marks at steps, from the job's events: a resumed attempt, a checkpoint, an evaluation.
 const SEEN_APART_PX = 5;
 
 export class Marks {
@@ -16,7 +16,7 @@ export class Marks {
 
   has(kind) { return this.#found.some((each) => each.kind === kind); }
 
-  // As Plotly draws them; of those too near to be told apart, the first of each kind.
+  // As Plotly shapes; of marks too close together, only the first of each kind.
   shapes(range, axis, { line, text, second }, width = 280) {
     const [x0, x1] = range.map(axis.at), last = {}, found = [];
     for (const { kind, step } of this.#found.toSorted((a, b) => a.step - b.step)) {

@@ -1,5 +1,5 @@
-// The axis that all charts share. Those of tokens and of time need to know how many and when: that is asked for when one of
-// them is chosen, and again while the run goes on.
+// The x axis that all charts share. The axes of tokens and time need extra data, which is fetched when one of them is
+// selected, and again while the job runs.
 import { bucketsOf } from "../lib/series.js";
 import { axisOf, BY_STEP } from "./axis.js";
 import { fetchSeries } from "./detail.js";
@@ -18,7 +18,7 @@ export class Pace {
 
   get now() { return this.#axes.get(this.#room.view.now.axis) ?? BY_STEP; }
 
-  // For the one that is chosen; false: it is not known of this job, and charts stand by step.
+  // For the selected axis; false: not available for this job, and charts use steps.
   ask() {
     const { axis } = this.#room.view.now, before = this.#asked.get(axis);
     if (axis === "step") return Promise.resolve(true);
@@ -39,14 +39,14 @@ export class Pace {
   }
 }
 
-// Tokens trained on by the end of each step: the sum of each stretch is its mean times its count.
+// Tokens trained on by the end of each step: the sum over a range is its mean times its count.
 export function tokensOf({ series, bands, counts }) {
   let sum = 0;
   const line = bucketsOf(series[KEYS.tokens] ?? [], bands[KEYS.tokens], counts[KEYS.tokens]);
   return line.length ? [[line[0].from - 1, 0], ...line.map(({ to, count, mean }) => [to, sum += count * mean])] : [];
 }
 
-// Seconds since the first step that is known of.
+// Seconds since the first known step.
 export function timesOf({ series, times }) {
   const key = KEYS.time, known = (series[key] ?? []).map(([step], i) => [step, Date.parse(times[key]?.[i])]).filter(([, at]) => !Number.isNaN(at));
   const began = known[0]?.[1], rising = [];

@@ -1,4 +1,4 @@
-// The page's colours as Plotly wants them. A probe resolves light-dark() and color-mix(), which custom properties do not.
+// The page's colours for Plotly. A probe element resolves light-dark() and color-mix(), which custom properties do not.
 export function palette() {
   const probe = document.createElement("i");
   document.body.append(probe);

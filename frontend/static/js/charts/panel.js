@@ -1,4 +1,4 @@
-// One chart. It is drawn when it can be seen and something of it changed, in half as many places as it has pixels.
+// One chart. Drawn when it is visible and has changed, with half as many buckets as pixels.
 import { merged, nearest, within } from "./buckets.js";
 import { CONFIG, layoutOf, MARGIN } from "./layout.js";
 import { isAlike, isTiny, likenessOf } from "./likeness.js";
@@ -8,7 +8,7 @@ import { isCut, tracesOf } from "./traces.js";
 export class Panel {
   #room; #watching; #seen = false; #drawn = null; #lines = new Map(); #range = [0, 1];
 
-  // `room`: what all charts of a page share, { store, view, queue, palette, axis, detail, marks }.
+  // `room`: shared by all charts of a page, { store, view, queue, palette, axis, detail, marks }.
   constructor(plot, room) {
     this.plot = plot;
     this.#room = room;
@@ -28,7 +28,7 @@ export class Panel {
 
   get names() { return this.traces.map(({ key }) => key); }
 
-  // Perhaps something of it did.
+  // Redraws if something has changed.
   changed({ soon = false } = {}) {
     if (!this.#seen) return;
     this.#room.detail.want(this.names);
@@ -40,7 +40,7 @@ export class Panel {
 
   draw() {
     const { view, store } = this.#room;
-    if (!this.plot.clientWidth) return; // hidden since it asked: Plotly would take 700 pixels; the observer of sizes asks again
+    if (!this.plot.clientWidth) return; // hidden meanwhile: Plotly would use 700 pixels; the resize observer queues it again
     this.#drawn = this.#likeness();
     this.#range = view.range(store.extent());
     for (const { key, marks } of this.traces) this.#lines.set(key, this.#places(key, marks));
@@ -51,7 +51,7 @@ export class Panel {
     else window.Plotly.react(this.plot, this.traces.flatMap((trace) => this.#tracesOf(trace)), layoutOf(this.plot, this.#range, [...this.#lines.values()].flat(), this.#room), CONFIG);
   }
 
-  // Smoothed over what is there, then what is seen of it.
+  // Smooths over all points, then selects the visible ones.
   #places(key, isMarks) {
     const { view, store, detail } = this.#room;
     const [from, to] = this.#range, halfLife = view.halfLife(this.#range);
@@ -69,13 +69,13 @@ export class Panel {
     return tracesOf(this.#lines.get(trace.key), trace, { axis: axis.now, log: view.now.log, colours: palette });
   }
 
-  // The nearest that is known of each series at a step.
+  // The nearest known bucket of each series at a step.
   at(step) { return this.traces.map(({ key, label, tone }) => ({ label, tone, place: this.#lines.get(key)?.length ? nearest(this.#lines.get(key), step) : null })); }
 
-  // As it is drawn, or would be if it were in sight.
+  // As drawn, or as it would be if visible.
   get shown() { return this.traces.map(({ key, label }) => ({ label, places: this.#lines.get(key) ?? this.#room.store.buckets(key) })); }
 
-  // Pixels from the left of the plot, and back.
+  // Conversion to pixels from the left of the plot, and back.
   left(step) { const { at } = this.#room.axis.now, [x0, x1] = this.#range.map(at); return MARGIN.l + ((at(step) - x0) / (x1 - x0)) * this.#width; }
 
   stepAt(left) { const { at, stepAt } = this.#room.axis.now, [x0, x1] = this.#range.map(at); return stepAt(x0 + ((left - MARGIN.l) / this.#width) * (x1 - x0)); }

@@ -1,4 +1,4 @@
-// What a pointer or the keys do on a chart: the line follows them, a drag chooses steps, a click opens one.
+// Pointer and keys on a chart: the crosshair follows them, a drag selects steps, a click opens a step.
 const DRAG_PX = 6;
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10 };
 
@@ -22,7 +22,7 @@ export function listen(panel, { box, chosen }, { crosshair, view, onStep, extent
   });
   box.addEventListener("pointerleave", () => { if (begin === null && document.activeElement !== box) crosshair.show(null); });
   box.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0 || event.pointerType === "touch") return; // a finger scrolls
+    if (event.button !== 0 || event.pointerType === "touch") return; // touch scrolls
     begin = leftOf(event);
     box.setPointerCapture(event.pointerId);
   });
@@ -64,10 +64,10 @@ export function listen(panel, { box, chosen }, { crosshair, view, onStep, extent
     else if (to - from >= 2) view.set({ from, to: Math.min(to, last + 1) });
   }
 
-  // As a slider over the steps, which is what it is to who cannot see it.
+  // Exposes the chart as a slider over the steps to screen readers.
   function describe() {
     const [first, last] = extent(), at = crosshair.step ?? last;
-    if (!Number.isFinite(last)) return; // nothing yet
+    if (!Number.isFinite(last)) return; // no points yet
     const said = panel.at(at).filter(({ place }) => place).map(({ label, place }) => `${label} ${place.mean.toPrecision(4)}`);
     const now = { valuemin: first, valuemax: last, valuenow: at, valuetext: `step ${at}: ${said.join(", ") || "no point"}` };
     for (const [name, value] of Object.entries(now)) box.setAttribute(`aria-${name}`, value);

@@ -1,17 +1,17 @@
-// Who draws when. One drawing a frame at most, each chart once in a while however fast news come, and none while nobody
-// looks at the page: then it is only noted what is owed.
-const BETWEEN_DRAWINGS_MS = 1_000; // of one chart
-const WHILE_NOTHING_IS_SEEN_MS = 5_000; // of one whose news are less than a pixel: numbers beside it are told at once
+// Schedules drawing: at most one chart per frame, each chart at a limited rate, and none while the page is hidden: then
+// charts are only queued.
+const BETWEEN_DRAWINGS_MS = 1_000; // per chart
+const WHILE_NOTHING_IS_SEEN_MS = 5_000; // for changes below a pixel; the numbers next to the chart update at once
 
 export class DrawQueue {
-  #owed = new Map(); // who draws → from when on
+  #owed = new Map(); // chart → earliest time
   #drawnAt = new WeakMap();
   #frame = 0;
   #timer = 0;
 
   constructor() { document.addEventListener("visibilitychange", () => this.#next()); }
 
-  // `soon`: at once, because somebody touched something. `isTiny`: nobody would see what is new.
+  // `soon`: at once, after user input. `isTiny`: the change is not visible.
   ask(chart, { soon = false, isTiny = false } = {}) {
     const due = soon ? 0 : (this.#drawnAt.get(chart) ?? -Infinity) + (isTiny ? WHILE_NOTHING_IS_SEEN_MS : BETWEEN_DRAWINGS_MS);
     this.#owed.set(chart, Math.min(due, this.#owed.get(chart) ?? Infinity));
@@ -31,7 +31,7 @@ export class DrawQueue {
   #drawOne() {
     if (document.hidden) return;
     const now = performance.now();
-    for (const [chart, due] of this.#owed) { // the one that waits longest
+    for (const [chart, due] of this.#owed) { // oldest first
       if (due > now) continue;
       this.#owed.delete(chart);
       this.#drawnAt.set(chart, now);

@@ -1,9 +1,9 @@
-// A chart to take away: as a picture, drawn from Plotly's SVG (the page's policy forbids blob:), or as its numbers.
+// Saves a chart: as a picture, drawn from Plotly's SVG (the page's policy forbids blob:), or as numbers.
 import { bucketsOf } from "../lib/series.js";
 import { fetchSeries } from "./detail.js";
 
 const SCALE = 2, HEAD_PX = 34, SIDE_PX = 14;
-const MOST_POINTS = 2_000; // of each series, as the server gives at most
+const MOST_POINTS = 2_000; // per series, the server's limit
 
 export async function savePng(plot, { title, words, palette, file }) {
   const { clientWidth: width, clientHeight: height } = plot;
@@ -29,7 +29,7 @@ export async function saveCsv(address, names, { from, to }, file) {
   download(`data:text/csv;charset=utf-8,${encodeURIComponent(csvOf(names, answer))}`, `${file}.csv`);
 }
 
-// A line for each place of each series; where a place is one step, its three values are the same.
+// One line per bucket of each series; for a bucket of one step the three values are the same.
 export function csvOf(names, { series, bands, counts }) {
   const lines = ["series,first_step,last_step,points,mean,lowest,highest"];
   for (const name of names) {
@@ -40,7 +40,7 @@ export function csvOf(names, { series, bands, counts }) {
   return `${lines.join("\n")}\n`;
 }
 
-// Names come from whoever wrote the job's code: a table program shall not take one for a formula.
+// Names come from user code: prevents spreadsheet programs from reading one as a formula.
 function quoted(name) {
   const text = /^[=+\-@\t\r]/.test(name) ? `'${name}` : name;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

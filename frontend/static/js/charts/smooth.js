@@ -1,5 +1,5 @@
-// The exponential mean of what came before. A point weighs half as much for every `halfLife` steps that it is older, so
-// that the curve is the same however few places it is drawn in, and it begins at the first value, not at zero.
+// Exponential moving average. A point's weight halves every `halfLife` steps, so the curve does not depend on the number of
+// buckets; it starts at the first value, not at zero.
 import { middle } from "./buckets.js";
 
 export function smoothed(buckets, halfLife) {

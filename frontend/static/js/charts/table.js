@@ -1,4 +1,4 @@
-// What a chart shows, as a table: for ears, for keys, and to copy from. Of very many places the last ones.
+// A chart's data as a table: for screen readers, keyboard, and copying. Limited to the last points.
 import { number } from "../lib/format.js";
 
 const MOST_ROWS = 500;
@@ -23,7 +23,7 @@ export function showTable({ title, words, lines }) {
   dialog.showModal();
 }
 
-// By step; of a stretch its last one.
+// By step; for a range, its last step.
 export function rowsOf(lines) {
   const rows = lines.flatMap(({ label, places }) => places.map(({ from, to, count, mean, low, high }) => ({ from, to, label, count, mean, low, high })));
   return rows.sort((one, other) => one.to - other.to);

@@ -1,4 +1,4 @@
-// A series as Plotly draws it: from lowest to highest as one polygon, the means over it, and the smoothed line over both.
+// A series as Plotly traces: the range from lowest to highest as a polygon, the means, and the smoothed line on top.
 import { middle } from "./buckets.js";
 
 export function tracesOf(drawn, { label, tone, marks }, { axis, log, colours }) {
@@ -16,7 +16,7 @@ export function tracesOf(drawn, { label, tone, marks }, { axis, log, colours }) 
   return found;
 }
 
-// Zero and what is below have no place on a log scale: a gap, and no band that would hide it.
+// Zero and negative values have no place on a log scale: draws a gap, and no band that would hide it.
 export const isCut = (places, log) => log && places.some(({ mean }) => mean <= 0);
 
 function bandOf(seen, x, { label, colour, log }) {

@@ -1,5 +1,5 @@
-// How all charts of a page are looked at: which axis, how smooth, on which scale, which steps. It stands in the address, so
-// that who is sent the address sees the same.
+// The view of all charts of a page: axis, smoothing, scale and range of steps. It is in the URL, so that a shared URL shows
+// the same view.
 export const AXES = ["step", "tokens", "time"];
 const count = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
 
@@ -10,13 +10,13 @@ export function readView(search) {
   const smooth = count(asked.get("smooth"));
   return {
     axis: AXES.includes(asked.get("axis")) ? asked.get("axis") : "step",
-    smooth, // the half-life in steps; 0: none, null: as the range asks for
+    smooth, // the half-life in steps; 0: none, null: automatic
     log: asked.get("scale") === "log",
     from: isRange ? from : null, to: isRange ? to : null,
   };
 }
 
-// What is as usual is left out, and what else stands in the address stays.
+// Omits defaults, and keeps other parameters of the URL.
 export function writeView({ axis, smooth, log, from, to }, search) {
   const said = new URLSearchParams(search);
   const wanted = { axis: axis === "step" ? null : axis, smooth, scale: log ? "log" : null, from, to };
@@ -42,7 +42,7 @@ export class View {
     for (const listener of this.#listeners) listener(this.#now);
   }
 
-  // `extent`: of what there is. The end leaves a little room, so that a new step does not move every chart.
+  // `extent`: of the data. Leaves some room at the end, so that a new step does not move every chart.
   range([first, last]) {
     if (this.isZoomed) return [this.#now.from, this.#now.to];
     if (!(last > 0)) return [0, 1];
@@ -50,7 +50,7 @@ export class View {
     return [first < last / 2 ? 0 : first - 1, Math.ceil(last / unit) * unit];
   }
 
-  // Smooth enough to see where it goes, of the steps that are seen: a fortieth of them, rounded to 1, 2 or 5.
+  // Automatic smoothing: a fortieth of the visible steps, rounded to 1, 2 or 5.
   halfLife([from, to]) {
     if (this.#now.smooth !== null) return this.#now.smooth;
     const wanted = (to - from) / 40;

@@ -1,5 +1,5 @@
-// A link with data-ask opens its page's question in a dialog, as it is at this moment. Without this script, or if it does
-// not come, the page itself asks.
+// A link with data-ask opens its page's confirmation in a dialog, freshly fetched. Without this script, or if fetching
+// fails, the link opens the page itself.
 import { fetchMarkup } from "./part.js";
 
 export function wireQuestions() {
@@ -37,7 +37,7 @@ function show(link, question) {
   dialog.showModal();
 }
 
-// The link may have been renewed while the dialog was open.
+// The link may have been replaced while the dialog was open.
 function focusAgain(link) {
   (link.isConnected ? link : document.querySelector(`a[data-ask][href="${CSS.escape(link.getAttribute("href"))}"]`))?.focus();
 }

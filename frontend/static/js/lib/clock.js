@@ -1,5 +1,5 @@
-// Times that stay true while the page is open: ages that grow, and the reader's own clock with UTC beside. Pages come with
-// UTC; what stands in [data-utc] is compared with other places and keeps it.
+// Keeps times up to date while the page is open: growing ages, and local times with UTC in parentheses. The server sends
+// UTC; times in [data-utc] stay in UTC, to be compared with other systems.
 import { ago } from "./format.js";
 
 const CLOCK = /^\d\d:\d\d:\d\d$/, DAY = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/;
@@ -16,11 +16,11 @@ export function keepAges() {
   }, 10_000);
 }
 
-// `root` as who reads it has it on the wall. Where that is UTC nothing changes.
+// Converts the times in `root` to the user's time zone. No change if that is UTC.
 export function tellHere(root) {
   for (const time of root.querySelectorAll("time[datetime]:not([data-here])")) {
     const at = new Date(time.dateTime), text = time.textContent;
-    if (!at.getTimezoneOffset() || time.closest("[data-utc]")) continue; // or no time at all
+    if (!at.getTimezoneOffset() || time.closest("[data-utc]")) continue; // or not a time
     const utc = at.toISOString().slice(0, 19).replace("T", " ");
     time.dataset.here = "";
     if (CLOCK.test(text)) time.textContent = clock(at);

@@ -1,4 +1,4 @@
-// The dot: how fresh the page is. Its words are announced when they change, the running seconds are not.
+// The connection dot: how fresh the page is. Changes of its text are announced, the running seconds are not.
 import { span } from "./format.js";
 
 const WORDS = { live: "live", "catching-up": "catching up", polling: "every 3 s", stale: "stale since", offline: "offline since", "signed-out": "signed out" };

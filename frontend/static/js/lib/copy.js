@@ -1,4 +1,4 @@
-// Copying what a button carries (data-copy) or points at (data-copy-from).
+// Copies a button's own text (data-copy) or that of another element (data-copy-from).
 import { say } from "./toasts.js";
 
 async function put(text) {

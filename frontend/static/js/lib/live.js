@@ -1,23 +1,23 @@
-// Staying up to date. The socket only ever says "there is more"; what there is comes by `pull`. A lost nudge costs a
-// delay: every 15 s, on each reconnect and when the page is looked at again we pull anyway.
+// Keeps a page up to date. The socket only notifies "there is more"; `pull` fetches the data. A lost notification costs a
+// delay: the page also pulls every 15 s, on each reconnect and when it becomes visible again.
 //
-// While something is owed and the page is seen, a try begins at most TRY_EVERY_MS after the one before, whatever became of
-// that: so the page is what the database is within that time and one answer of it. A try that hangs blocks no other.
+// While data is pending and the page is visible, a try starts at most TRY_EVERY_MS after the previous one, whatever its
+// outcome: the page equals the database within that time plus one response. A hanging try blocks no other.
 //
-// `goodAt` is when the page last was what the database was: at the start of a pull that was answered, or when the server
-// told that it hears the database and we had nothing left to pull. Who waits for an answer that never comes is stale.
+// `goodAt` is when the page last equalled the database: at the start of a successful pull, or at a heartbeat that confirms
+// the server's database connection while nothing is pending. A page that waits for a missing response is stale.
 import { aroundIt, keepSocket } from "./socket.js";
 import { Tries } from "./tries.js";
 
 const SAFETY_NET_MS = 15_000;
 const POLL_MS = 3_000; // without a socket
-const TRY_EVERY_MS = 3_000; // at most, and at least two thirds of it: a thousand pages do not ask at the same moment
+const TRY_EVERY_MS = 3_000; // at most, and at least two thirds: jitter, so that pages do not pull at the same moment
 const AFTER_FAILURE_MS = 1_250; // about
 const LOOK_EVERY_MS = 500;
-const STALE_AFTER_MS = 5_000 - LOOK_EVERY_MS - 100; // said within 5 s: it is looked at every so often, by a timer that may be late
+const STALE_AFTER_MS = 5_000 - LOOK_EVERY_MS - 100; // shown within 5 s: minus the check interval and a late timer
 const GONE = [401, 403, 404];
 
-// `pull(signal, answered)`: it calls `answered` with its first answer in hand, so that no other try says the same again.
+// `pull(signal, answered)`: calls `answered` on its first response, so that no other try applies the same data.
 export function stayLive(question, { pull, isNews = () => true, onStatus, betweenPullsMs = 250 }) {
   const tries = new Tries();
   let wanted = true, begunAt = 0, nextAt = 0, notBefore = 0, timer = 0;
@@ -25,7 +25,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
   const isStale = () => Date.now() - goodAt > STALE_AFTER_MS;
 
   const socket = keepSocket(question, {
-    onOpen() { if (failed || isStale()) begin(); else want(); }, // what it asked did not answer; this does
+    onOpen() { if (failed || isStale()) begin(); else want(); }, // the failed server responds again
     onSaid(said, heardAt) {
       if (!("beat" in said)) { if (isNews(said)) want(); }
       else if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat);
@@ -34,7 +34,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
   });
 
   function tell() {
-    isOffline = refused && (isOffline || !socket.isOpen()); // a socket that comes and goes is no news
+    isOffline = refused && (isOffline || !socket.isOpen()); // a flapping socket does not count as online
     if (isOver) onStatus("signed-out", goodAt);
     else if (isOffline) onStatus("offline", goodAt);
     else if (isStale() && !document.hidden) onStatus("stale", goodAt);
@@ -54,7 +54,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
 
   function begin() {
     if (isOver) return;
-    if (!tries.isAny) wanted = false; // what comes from now on is in no answer yet
+    if (!tries.isAny) wanted = false; // later news is in no pending response
     begunAt = Date.now();
     nextAt = begunAt + TRY_EVERY_MS * (2 + Math.random()) / 3;
     tryToPull(begunAt);

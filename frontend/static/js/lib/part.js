@@ -1,4 +1,4 @@
-// Replacing a part of the page by the server's newer markup, without taking away what the reader is holding.
+// Replaces a part of the page by newer markup of the server, without disturbing the user's focus or selection.
 import { tellHere } from "./clock.js";
 
 const isHeld = (node) => Boolean(node.querySelector("dialog[open]")) || node.contains(getSelectionNode()) || isBeingTypedIn(node);
@@ -13,7 +13,7 @@ function getSelectionNode() {
   return selection && !selection.isCollapsed ? selection.anchorNode : null;
 }
 
-// `body`: of a form that is sent to be judged, not to act.
+// `body`: a form's data, for a preview.
 export async function fetchMarkup(url, signal, body) {
   const answer = await fetch(url, { method: body ? "POST" : "GET", body, headers: { Accept: "text/html" }, redirect: "manual", signal });
   if (answer.type === "opaqueredirect") throw Object.assign(new Error("to the sign-in page"), { status: 401 });
@@ -23,7 +23,7 @@ export async function fetchMarkup(url, signal, body) {
   return page;
 }
 
-// `now` takes the children of `next`. False: the reader is in the middle of it, try again later.
+// `now` takes the children of `next`. False: the user is interacting with it; try again later.
 export function replaceContent(now, next) {
   if (now.innerHTML === next.innerHTML) return true;
   if (isHeld(now)) return false;
@@ -41,7 +41,7 @@ export function replaceContent(now, next) {
 
 const SCROLLING = "ol, pre, .said";
 
-// A part that has less to say keeps its room while it is looked at: what stands below it does not move.
+// A part that shrinks keeps its height while it is visible, so that content below does not move.
 function keepRoom(part, height) {
   part.style.minHeight = "";
   if (part.offsetHeight < height) part.style.minHeight = `${height}px`;
@@ -51,7 +51,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) for (const part of document.querySelectorAll("[data-keeps-room]")) part.style.minHeight = "";
 });
 
-// Who reads by keyboard or ear stays where they were; where that is gone, at the head of what took its place.
+// Restores the focus; if its element is gone, focuses the head of the new content.
 function focusOn(element) {
   element.focus({ preventScroll: true });
   if (document.activeElement === element) return;
@@ -61,7 +61,7 @@ function focusOn(element) {
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? (element.querySelector("summary") ?? element).textContent.trim();
 
-// By its id; else by what it is called, since addresses and numbers in it may have changed.
+// Finds the element by id, else by label, since URLs and numbers in it may have changed.
 function likeness(element) {
   if (element.id) return (other) => other.id === element.id;
   const [kind, name, href] = [element.localName, nameOf(element), element.getAttribute("href")];

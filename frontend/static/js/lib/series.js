@@ -1,7 +1,7 @@
-// Named series as they come: sums of stretches of steps from the server (bands), then single points. A later point of a
-// step replaces the earlier one. Each change makes a new `version`, so that only what changed is drawn again.
+// A store of named series: bands (sums over ranges of steps) from the server, then single points. A later point of a step
+// replaces the earlier one. Each change increases `version`, so that only changed series are redrawn.
 //
-// A bucket is what is known of the steps `from` to `to`: how many points there are, their mean, lowest and highest.
+// A bucket summarizes the steps `from` to `to`: count, mean, lowest and highest.
 import { merged, single } from "../charts/buckets.js";
 
 const MOST_KEPT = 4_000; // buckets of one series: a page that stays open for weeks stays small
@@ -11,7 +11,7 @@ export class SeriesStore {
   #version = 0;
   #cuts = 0;
 
-  // As GET /jobs/{id}/metrics answers. Of what is known of these series already, only what is newer is kept.
+  // `answer`: a response of GET /jobs/{id}/metrics. Of known points of these series, only newer ones are kept.
   replace({ series, bands = {}, counts = {} }) {
     for (const [name, line] of Object.entries(series)) {
       const fresh = bucketsOf(line, bands[name], counts[name]), end = fresh.at(-1)?.to ?? -1;
@@ -27,7 +27,7 @@ export class SeriesStore {
     }
   }
 
-  // A later attempt goes on after this step: what was beyond it is undone.
+  // A later attempt resumes after this step: drops later points.
   cutAfter(last) {
     this.#cuts++;
     for (const [name, { buckets }] of this.#lines) {
@@ -35,7 +35,7 @@ export class SeriesStore {
     }
   }
 
-  // For who asks the server: whether nothing was undone meanwhile.
+  // For pending requests: whether no points were dropped meanwhile.
   sinceCut() { const before = this.#cuts; return () => this.#cuts === before; }
 
   buckets(name) { return this.#lines.get(name)?.buckets ?? []; }
@@ -44,7 +44,7 @@ export class SeriesStore {
 
   names() { return [...this.#lines.keys()]; }
 
-  // The steps of all of them together.
+  // The range of steps of all these series.
   extent() {
     const known = [...this.#lines.values()].filter(({ buckets }) => buckets.length);
     return [Math.min(...known.map(({ buckets }) => buckets[0].from)), Math.max(...known.map(({ buckets }) => buckets.at(-1).to))];
@@ -53,7 +53,7 @@ export class SeriesStore {
   #set(name, buckets) { this.#lines.set(name, { buckets, version: ++this.#version }); }
 }
 
-// A mean is told with the last step of its stretch; the stretch begins behind the one before it.
+// A mean comes with the last step of its range; the range starts after the previous one.
 export function bucketsOf(line, band, counts) {
   if (!band) return line.map(([step, value]) => single(step, value));
   let before = -1;
@@ -71,4 +71,4 @@ function put(line, step, value) {
   const before = line[at - 1];
   if (before?.from === step && before.count === 1) line[at - 1] = single(step, value);
   else if (!before || before.to < step) line.splice(at, 0, single(step, value));
-} // within a stretch: it is in its mean already
+} // within a range: already in its mean

@@ -1,9 +1,9 @@
-// One socket that asks `question` and is opened again whenever it is lost. A connection that stalls closes nothing: who
-// has heard nothing for longer than the server's beat leaves it behind, whatever it still may say.
+// A socket that subscribes with `question` and reconnects whenever it is lost. A stalled connection does not close by
+// itself: without a message for longer than the server's heartbeat, it is abandoned.
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 2_000; // about: at most 3 s
-const STEADY_AFTER_MS = 5_000; // a socket that lived this long was no accident
-const DEAF_AFTER_MS = 4_000; // a socket says something every 1.5 s
+const STEADY_AFTER_MS = 5_000; // a socket that lived this long was healthy
+const DEAF_AFTER_MS = 4_000; // the heartbeat comes every 1.5 s
 
 export const aroundIt = (ms) => ms * (0.5 + Math.random());
 
@@ -42,14 +42,14 @@ export function keepSocket(question, { onOpen, onSaid, onLost }) {
     isOpen,
     isThere: () => socket !== null,
     connect,
-    wake() { heardAt = Date.now(); connect(); }, // whoever slept heard nothing meanwhile
+    wake() { heardAt = Date.now(); connect(); }, // after sleep: reset the timeout
     leaveIfDeaf() {
       if (!socket || Date.now() - heardAt <= DEAF_AFTER_MS) return;
       const deaf = socket;
       lost(Infinity);
       deaf.close();
     },
-    // One that is still being opened is closed once it is open: the browser would report the other way as an error.
+    // A connecting socket is closed after it opens: closing it earlier is reported as an error by the browser.
     end() { ended = true; if (isOpen()) socket.close(); },
   };
 }

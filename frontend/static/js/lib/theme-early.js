@@ -1,4 +1,4 @@
-// Before the first paint: the reader's own choice of theme, and the mark that scripts run here.
+// Before the first paint: applies the chosen theme, and marks that scripts run.
 (() => {
   const root = document.documentElement;
   root.classList.add("scripted");

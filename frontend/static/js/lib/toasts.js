@@ -1,5 +1,5 @@
-// Answers to what somebody did: over the page, so that nothing on it moves, and said aloud. An error, and what can be undone,
-// stays until it is closed; the others go after a while in which nobody points at them.
+// Result messages: over the page, so that nothing moves, and announced to screen readers. Errors, and messages with Undo,
+// stay until closed; others disappear after a while without the pointer on them.
 const STAYS_MS = 12_000;
 const AGAIN_MS = 1_000;
 
@@ -7,7 +7,7 @@ export function showToasts() {
   const list = document.querySelector(".toasts");
   if (!list) return;
   const toasts = [...list.children];
-  list.replaceChildren(); // a place that is filled later is read aloud; one that came full is not
+  list.replaceChildren(); // a live region announces later changes only, not its initial content
   requestAnimationFrame(() => { for (const toast of toasts) list.append(closable(toast)); });
 }
 
@@ -26,7 +26,7 @@ function leaveLater(toast, ms) {
 
 let spoken = null;
 
-// For who cannot see it: `text` is said when there is time for it.
+// Announces `text` politely to screen readers.
 export function say(text) {
   if (!spoken) {
     spoken = Object.assign(document.createElement("p"), { className: "unseen" });

@@ -1,13 +1,13 @@
-// The tries of one question that are under way, two at most: the eldest, for whoever is far away or stands behind a
-// thousand others, and the newest, for a world that answers again. The first that is answered has the word.
-const PATIENCE_MS = 30_000; // with the eldest
+// The pending tries of a pull, at most two: the oldest, for slow connections and busy servers, and the newest, for a
+// server that responds again. The first response wins.
+const PATIENCE_MS = 30_000; // for the oldest
 
 export class Tries {
   #going = [];
 
   get isAny() { return this.#going.length > 0; }
 
-  // How `pull(signal, answered)` ended: { value }, or { failure, isTired } where nobody answered in time; null: it was left.
+  // How `pull(signal, answered)` ended: { value }, or { failure, isTired } after a timeout; null: abandoned.
   async add(pull) {
     this.#going.splice(1).forEach((between) => between.abort());
     const mine = new AbortController(), { signal } = mine;

@@ -1,5 +1,4 @@
-// Jobs that are ticked in a list that is renewed under the reader's hand: what was ticked stays ticked, and what can be
-// done with them says how many it would be done with.
+// Selection in the job list: selected jobs stay selected when the list refreshes, and the bulk actions show their number.
 export function wireChoosing(list) {
   const boxes = () => [...list.querySelectorAll('[data-choosing] input[name="job"]')];
   let chosen = new Set();
@@ -21,7 +20,7 @@ export function wireChoosing(list) {
     show();
   });
 
-  // After a renewal, and when somebody comes back to the page: a browser may have ticked them again by itself.
+  // After a refresh, and after returning to the page: the browser may have restored checkboxes.
   function keep() {
     for (const box of boxes()) if (chosen.has(box.value)) box.checked = true;
     chosen = new Set(boxes().filter((box) => box.checked).map((box) => box.value));

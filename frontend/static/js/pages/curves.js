@@ -1,4 +1,4 @@
-// The charts of a job's page: what they share, the bar above them, and what they are told.
+// The charts of a job's page: shared state, the control bar, and updates.
 import { Crosshair } from "../charts/crosshair.js";
 import { Detail } from "../charts/detail.js";
 import { Marks } from "../charts/marks.js";
@@ -16,7 +16,7 @@ import { wireSaving } from "./saving.js";
 export class Curves {
   #panels = new Set(); #bar = document.querySelector("[data-curves-bar]"); #crosshair; #onStep;
 
-  // `marks`: the events that are marked on the axis, so far. `address`: of the series, for a closer look.
+  // `marks`: events marked on the axis so far. `address`: the URL of the series, for detail.
   constructor(store, { marks, name, address, onStep }) {
     this.#onStep = onStep;
     const room = this.room = { store, name, address, view: new View(), queue: new DrawQueue(), palette: palette(), marks: new Marks() };
@@ -45,7 +45,7 @@ export class Curves {
     panel.end();
   }
 
-  // What came since is in the store already.
+  // Newer points are in the store already.
   news(events) {
     this.room.marks.add(events);
     this.#askAxis();

@@ -1,4 +1,4 @@
-// What every page does.
+// Common to every page.
 import { wireQuestions } from "../lib/ask.js";
 import { keepAges, tellHere } from "../lib/clock.js";
 import { wireCopying } from "../lib/copy.js";

@@ -1,10 +1,10 @@
-// The charts of a tab. A click leads to what was written at its step.
+// The charts of a tab. A click opens the trajectories of its step.
 import { SeriesStore } from "../lib/series.js";
 import { Curves } from "./curves.js";
 import { addressOf, seed } from "./job-frame.js";
 import { showLastValues } from "./last-values.js";
 
-// Gives them, and what takes the news of a pull.
+// Returns the charts and the handler for the news of a pull.
 export function drawCharts() {
   const store = new SeriesStore();
   store.replace(seed);

@@ -1,4 +1,4 @@
-// What every tab of a job's page does: it starts from what came with it, then pulls what is new since its cursor.
+// Common to every tab of a job's page: starts from the initial data, then pulls everything since its cursor.
 import { connectionDot } from "../lib/connection.js";
 import { stayLive } from "../lib/live.js";
 import { fetchMarkup, replaceContent } from "../lib/part.js";
@@ -9,7 +9,7 @@ import { showVerdict } from "./verdict.js";
 export const seed = JSON.parse(document.getElementById("live-seed").textContent);
 export const addressOf = (path) => `/jobs/${seed.job.id}/${path}`;
 
-// `onNews(news, signal)`: the tab's own part of it; what it throws counts as a pull that failed.
+// `onNews(news, signal)`: the tab's handler; an exception counts as a failed pull.
 export function followJob({ onNews = () => {}, everySecond = () => {} } = {}) {
   let cursor = seed.cursor, job = seed.job, regionsAreOld = false;
   showTiles(seed.tiles);
@@ -31,13 +31,13 @@ export function followJob({ onNews = () => {}, everySecond = () => {} } = {}) {
     return news.more;
   }
 
-  // What a subscription is answered with is the newest cursor: a page that has it already asks for nothing.
+  // The response to a subscription is the newest cursor: a page that is at this cursor does not pull.
   const isNews = (said) => regionsAreOld || !(said.cursor <= cursor);
 
   stayLive({ watch: job.id }, { pull, isNews, onStatus: connectionDot(document.querySelector("[data-connection]")) });
 }
 
-// On a phone the tabs are wider than the screen. Only they move, the page stays where it was.
+// On a phone the tabs are wider than the screen. Scrolls only the tabs, not the page.
 function showWhichTab() {
   const tabs = document.querySelector(".job-bar .tabs"), bar = tabs.getBoundingClientRect();
   const tab = tabs.querySelector("[aria-current]").getBoundingClientRect();

@@ -5,6 +5,6 @@ import { Matching } from "./matching.js";
 
 const { curves, onNews } = drawCharts();
 const names = [...document.querySelectorAll("[data-metrics] tbody code")].map((each) => each.textContent);
-const part = document.querySelector("[data-matching-part]"); // none of an evaluation
+const part = document.querySelector("[data-matching-part]"); // evaluations have none
 const matching = part && new Matching(part, curves, names);
 followJob({ onNews: (news) => { onNews(news); matching?.news(Object.keys(news.series)); } });

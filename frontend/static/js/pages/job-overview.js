@@ -1,4 +1,4 @@
-// What matters of a job, at a glance.
+// The overview tab.
 import { drawCharts } from "./job-charts.js";
 import { followJob } from "./job-frame.js";
 import { growTimeline } from "./timeline.js";

@@ -1,4 +1,4 @@
-// A tab of which all that moves is in its regions.
+// A tab whose live content is all in regions.
 import { followJob } from "./job-frame.js";
 
 followJob();

@@ -1,4 +1,4 @@
-// A list that is told of news, jobs, home or the line of a pool: a nudge, then the list again from the server, at the address that the reader is at.
+// A live list (jobs, home, or a pool's queue): a notification, then the list again from the server, at the current URL.
 import { connectionDot } from "../lib/connection.js";
 import { stayLive } from "../lib/live.js";
 import { fetchMarkup, replaceContent } from "../lib/part.js";

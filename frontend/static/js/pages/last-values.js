@@ -1,4 +1,4 @@
-// The last value of each series, beside its chart and in the table of all of them.
+// The last value of each series, at its chart and in the table of all series.
 import { number, reward } from "../lib/format.js";
 
 export function showLastValues(news) {
@@ -12,7 +12,7 @@ function showLast(key, [step, value]) {
   for (const place of document.querySelectorAll(`[data-last-step="${name}"]`)) place.textContent = step;
 }
 
-// A series of which there was nothing yet when the page came.
+// A series without points when the page was loaded.
 function addRow(key) {
   const body = document.querySelector("[data-metrics] tbody");
   if (!body) return;

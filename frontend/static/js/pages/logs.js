@@ -1,9 +1,9 @@
-// Log lines: new ones join below, and the reader is taken along only while they are at the end. Who has scrolled up, or
-// marked something, is told how many have come.
+// Log lines: new ones are appended, and the view follows only while it is at the end. If the user has scrolled up or
+// selected text, a button shows the number of new lines.
 import { fetchMarkup } from "../lib/part.js";
 
 const AT_END_PX = 24;
-const MOST_KEPT = 3_000; // lines; the oldest go while somebody follows
+const MOST_KEPT = 3_000; // lines; the oldest are dropped while following
 const AFTER_TYPING_MS = 250;
 
 export class LogReader {
@@ -20,7 +20,7 @@ export class LogReader {
     this.#box.addEventListener("scroll", () => this.#moved(), { passive: true });
   }
 
-  // What was said since; in several answers if it is much.
+  // Newer lines; in several responses if there are many.
   async news(signal) {
     const mine = this.#asked;
     const next = await this.#fetch({ after: this.#list.dataset.follow }, signal);
@@ -69,7 +69,7 @@ export class LogReader {
   #isAtEnd() { return this.#box.scrollHeight - this.#box.scrollTop - this.#box.clientHeight < AT_END_PX; }
   #toEnd() { this.#follows = true; this.#box.scrollTop = this.#box.scrollHeight; this.#tellUnseen(0); }
 
-  // Only who scrolls back leaves the end: a list may grow under the reader, when its styles arrive.
+  // Only scrolling back stops following: the list may also grow when its styles load.
   #moved() {
     const top = this.#box.scrollTop;
     if (this.#isAtEnd()) { this.#follows = true; this.#tellUnseen(0); } else if (top < this.#top) this.#follows = false;

@@ -1,5 +1,5 @@
-// Every series that a job has, as charts: those whose names match what is typed. Their points are asked for when they are
-// first shown, and come like all others from then on.
+// Charts of the series whose names match the typed expression. Their points are fetched when a chart is first shown, and
+// updated like all others from then on.
 import { fetchSeries } from "../charts/detail.js";
 import { number } from "../lib/format.js";
 
@@ -21,7 +21,7 @@ export class Matching {
     this.#show();
   }
 
-  // New names, if there are any.
+  // Adds new names, if any.
   news(names) {
     const before = this.#names.size;
     for (const name of names) this.#names.add(name);
@@ -73,7 +73,7 @@ export class Matching {
       for (const name of names) this.#shown.get(name)?.figure.querySelector("[data-last]").replaceChildren(number(answer.series[name]?.at(-1)?.[1]));
       this.#curves.redraw();
     } catch {
-      for (const name of names) this.#asked.delete(name); // the next look asks again
+      for (const name of names) this.#asked.delete(name); // fetched again on the next display
     }
   }
 
@@ -84,7 +84,7 @@ export class Matching {
   }
 }
 
-// null: what is typed is no regular expression.
+// null: not a valid regular expression.
 export function matching(typed, names) {
   try { const wanted = new RegExp(typed, "i"); return names.filter((name) => wanted.test(name)); } catch { return null; }
 }

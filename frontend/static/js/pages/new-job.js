@@ -1,5 +1,5 @@
-// The new-job form, told by the server while it is typed in: what is wrong, beside its field; what would do nothing in this
-// job; what would become of it; and how a program would say it. This page never second-guesses.
+// The new-job form, validated by the server while the user types: errors at their fields, settings without effect, the
+// outlook, and the calls as code. The page itself has no rules.
 import { fetchMarkup, replaceContent } from "../lib/part.js";
 import { showJudged } from "./new-job/fields.js";
 import { wireFinding } from "./new-job/find.js";
@@ -42,7 +42,7 @@ if (form) {
   }
   form.addEventListener("submit", (event) => {
     if (event.submitter?.name === "look") return;
-    // The token makes a second sending harmless; this only says that it is on its way.
+    // The token makes a second submission harmless; this only shows that one is pending.
     const button = form.querySelector("button.primary");
     setTimeout(() => { button.disabled = true; button.textContent = "Submitting…"; });
   });

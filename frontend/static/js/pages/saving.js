@@ -1,10 +1,10 @@
-// The buttons behind each chart's "save". What went wrong is said where it was asked for.
+// The buttons of each chart's save menu. Errors are shown in the menu.
 import { saveCsv, savePng } from "../charts/save.js";
 import { showTable } from "../charts/table.js";
 
 const titleOf = (figure) => figure.querySelector("h2").firstChild.textContent.trim();
 
-// `panelOf(plot)`: what is drawn in it.
+// `panelOf(plot)`: the panel drawn in it.
 export function wireSaving(room, panelOf) {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-table]");

@@ -1,5 +1,5 @@
-// The numbers of a job's page. What its tiles say is written by the server (backend/pages/tiles.py): here it is put in its
-// place, and the clock ticks on between two answers.
+// The tiles of a job's page. The server writes their texts (backend/pages/tiles.py); this inserts them, and advances the
+// clock between two pulls.
 import { span } from "../lib/format.js";
 
 let shown = null, since = 0;
@@ -12,7 +12,7 @@ export function showTiles(tiles) {
   [shown, since] = [tiles, performance.now()];
   for (const name of ["done", "left", "reward", "reward_words", "no_metric"]) put(name, tiles[name]);
   for (const name of ["first", "last", "change", "words"]) put(`held_out.${name}`, tiles.held_out[name]);
-  const bar = document.querySelector("[data-progress]"); // a tab has fewer
+  const bar = document.querySelector("[data-progress]"); // not on every tab
   if (bar) bar.value = tiles.num_done;
   document.querySelector("[data-held-out]").dataset.tone = tiles.held_out.tone;
   const tab = document.querySelector(".tabs [aria-current]:not(:first-child)");

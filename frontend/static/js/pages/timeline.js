@@ -1,9 +1,9 @@
-// The last stretch of the timeline grows while the page is open, and the others and the marks make room for it: as
-// backend/pages/timeline.py lays them out, from the seconds that it gives.
+// The last segment of the timeline grows while the page is open, and the other segments and marks shrink, by the layout
+// rules of backend/pages/timeline.py.
 import { span } from "../lib/format.js";
 
 const LEAST = 0.8; // per cent of the bar
-const arrivedAt = new WeakMap(); // by the bar as the server drew it
+const arrivedAt = new WeakMap(); // by bar element
 const percent = (value) => `${value.toFixed(3)}%`;
 
 export function growTimeline(now = Date.now()) {

@@ -1,11 +1,11 @@
-// The usage page's chart: a stacked bar a day, in the colours of the page's legend and of its theme.
+// The usage chart: one stacked bar per day, in the colours of the legend and theme.
 import { palette } from "../charts/palette.js";
 import { onThemeChange } from "../lib/theme.js";
 
 const plot = document.querySelector("[data-usage-plot]");
 const { days, kinds } = JSON.parse(document.getElementById("usage-days").textContent);
 
-function toneOf(kind) { // resolved by a rectangle of the legend, so that there is one list of colours
+function toneOf(kind) { // read from the legend, so that colours are defined once
   return getComputedStyle(document.querySelector(`.pool-bar [data-kind="${kind}"], .kinds [data-kind="${kind}"]`))[document.querySelector(`.pool-bar [data-kind="${kind}"]`) ? "fill" : "backgroundColor"];
 }
 

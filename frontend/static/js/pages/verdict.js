@@ -1,4 +1,4 @@
-// The verdict above the page. A pull says which one stands; its markup comes when that is another one.
+// The verdict line. A pull identifies the current verdict; its markup is fetched when the verdict changes.
 import { fetchMarkup, replaceContent } from "../lib/part.js";
 
 const place = document.getElementById("verdict");
@@ -8,8 +8,8 @@ let shown = place.dataset.verdict;
 export async function showVerdict(stands, signal) {
   if (stands === shown) return;
   const next = (await fetchMarkup("?part=verdict", signal)).getElementById("verdict");
-  if (!replaceContent(place, next)) return; // the reader is in the middle of it: with the next pull
+  if (!replaceContent(place, next)) return; // the user is interacting with it: retry on the next pull
   shown = next.dataset.verdict;
-  if (next.dataset.word === place.dataset.word) return; // numbers that move on are not worth saying aloud
+  if (next.dataset.word === place.dataset.word) return; // changing numbers are not announced
   place.dataset.word = said.textContent = next.dataset.word;
 }

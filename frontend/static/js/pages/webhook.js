@@ -1,4 +1,4 @@
-// A webhook's deliveries, as they are answered: soon while one is on its way, seldom otherwise.
+// Refreshes a webhook's deliveries: often while one is pending, seldom otherwise.
 import { fetchMarkup, replaceContent } from "../lib/part.js";
 
 const WHILE_ONE_WAITS_MS = 1_500;

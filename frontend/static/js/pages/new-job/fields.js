@@ -1,4 +1,4 @@
-// What the server found about fields, put beside them: what is wrong, and what would do nothing in this job.
+// Shows the server's findings at their fields: errors, and settings without effect in this job.
 
 export function showJudged(form, judged) {
   const told = new Map([...judged.children].map((each) => [each.dataset.field, each]));

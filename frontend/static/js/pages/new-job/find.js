@@ -1,4 +1,4 @@
-// Finding a setting among those that are folded away: by its title, its name in the spec, and its help.
+// Finds a folded setting by its title, its name in the spec, and its help.
 
 export function wireFinding(form) {
   const box = form.querySelector("[data-find]");

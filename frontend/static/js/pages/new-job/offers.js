@@ -1,5 +1,5 @@
-// A parameter of the environment that is offered beside its field is put there as it would be typed, with its value
-// selected, to be typed over.
+// Inserts an offered parameter of the environment into its field, in the field's syntax, with its value selected for
+// typing over.
 
 export function wireOffers(form) {
   form.addEventListener("click", (event) => {

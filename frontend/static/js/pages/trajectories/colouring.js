@@ -1,4 +1,4 @@
-// Which of the colourings shows: the page has the looks of all of them, so that a choice is one attribute and its address.
+// Switches the colouring: tokens have the classes of all colourings, so a switch sets one attribute and the URL.
 export function chooseColouring(box) {
   const choices = box.querySelector(".colourings");
   choices.addEventListener("click", (event) => {

@@ -1,4 +1,4 @@
-// A sample in a list: its messages come when it is opened, once.
+// A sample in a list: its messages are fetched once, when it is opened.
 import { fetchMarkup } from "../../lib/part.js";
 
 export function openSamples(section) {
@@ -10,7 +10,7 @@ export function openSamples(section) {
       const next = await fetchMarkup(address);
       sample.querySelector("[data-opened]").replaceWith(document.adoptNode(next.querySelector("[data-opened]")));
     } catch {
-      delete sample.dataset.isRead; // opened again it is asked for again; until then the link to its page stands there
+      delete sample.dataset.isRead; // fetched again on the next opening; until then it has the link to its page
     }
   }, true);
 }

@@ -1,8 +1,8 @@
-// Reading what the model writes, one step at a time. The texts of a step come when somebody reads it. Whoever looks at an
-// older step is not pulled away from it, and whoever follows is told of a newer one while they are in the middle of this.
+// Shows trajectories one step at a time. Texts are fetched for the displayed step only. An older step stays displayed, and
+// a user who follows the newest step is notified of a newer one while reading.
 import { fetchMarkup, replaceContent } from "../../lib/part.js";
 
-const BETWEEN_STEPS_MS = 1_000; // of one who follows: faster nobody reads
+const BETWEEN_STEPS_MS = 1_000; // while following: faster is unreadable
 
 export class StepReader {
   #section; #part; #follow; #since; #newest; #at; #asked = 0; #isSeen = false; #timer = 0;
@@ -26,12 +26,12 @@ export class StepReader {
     this.#part.addEventListener("submit", (event) => {
       event.preventDefault();
       const step = new FormData(event.target).get("step");
-      event.target.reset(); // a part in which somebody types is not renewed
+      event.target.reset(); // a part with a focused field is not refreshed
       this.#choose(step);
     });
   }
 
-  // Of `step` there is something to read now; null: of nothing that is new.
+  // `step`: a new step that can be read; null: none.
   news(step) {
     if (step !== null) this.#newest = step;
     this.#keepUp();
@@ -43,10 +43,10 @@ export class StepReader {
     getSelection().removeAllRanges();
     history.replaceState(null, "", `?step=${encodeURIComponent(step)}`);
     await this.#read(step);
-    this.#at = null; // whoever follows again sees the newest
+    this.#at = null; // following again shows the newest step
   }
 
-  // An open sample, a mark in the text, the keyboard among the samples, the head of it scrolled away: somebody reads.
+  // The user is reading: an open sample, selected text, focus among the samples, or the head scrolled out of view.
   get #isRead() {
     const samples = this.#part.querySelector("[data-samples]");
     return Boolean(samples.querySelector("details[open]")) || samples.contains(document.activeElement) || !getSelection().isCollapsed || this.#section.getBoundingClientRect().top < 0;

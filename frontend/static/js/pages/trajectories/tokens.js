@@ -1,4 +1,4 @@
-// One token at a time, in words: by pointing, by the slider's arrow keys, and by #token-N in the address.
+// Details of one token: by pointer, by the slider's arrow keys, and by #token-N in the URL.
 import { change, number } from "../../lib/format.js";
 
 export function readTokens(box) {
