@@ -93,7 +93,7 @@ class TorchTrainer:
         self._folder = model_folder
         self._model = load_model(model_folder, device=device, dtype=torch.float32)
         self._num_parameters, num_active_parameters = self._model.num_parameters, self._model.num_active_parameters
-        self._adapter = Adapter.asked_for(self._model, trainer, base=model_folder)
+        self._adapter = Adapter.from_spec(self._model, trainer, base=model_folder)
         self._published = published(self._model, self._adapter, lambda parameter, _: parameter.detach().reshape(-1))
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
         self._teacher = self._load_frozen(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None

@@ -111,7 +111,7 @@ class FsdpTrainer:
         self._num_parameters = self._model.num_parameters
         self._num_active_parameters = self._model.num_active_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
-        self._adapter = Adapter.asked_for(self._model, settings.trainer, base=self._folder, device=self._device)
+        self._adapter = Adapter.from_spec(self._model, settings.trainer, base=self._folder, device=self._device)
         self.published = published(
             self._model,
             self._adapter,

@@ -58,7 +58,7 @@ class KeptApart:
     """Whether moments of matrices are stored in 8 bits."""
 
     @classmethod
-    def asked_for(cls, spec: OptimizerSpec) -> Self | None:
+    def from_spec(cls, spec: OptimizerSpec) -> Self | None:
         """None: moments have their parameters' dtype and device."""
         if spec.moments == "float32" and not spec.offload:
             return None
@@ -95,7 +95,7 @@ class FusedAdamW:
             ParameterGroup(parameters=parameters, weight_decay=decay, full_lr=part.learning_rate)
             for parameters, decay in part.decay_groups(spec.weight_decay)
         ]
-        return cls(groups=groups, betas=spec.betas, eps=spec.eps, kept=KeptApart.asked_for(spec))
+        return cls(groups=groups, betas=spec.betas, eps=spec.eps, kept=KeptApart.from_spec(spec))
 
     def zero_grad(self) -> None:
         for _, parameter in self._iterate_parameters():

@@ -62,7 +62,7 @@ class LowRankUpdate:
     def b(self) -> tuple[nn.Parameter, ...]:
         return self._parameters("b")
 
-    def added_to(self, weight: Tensor) -> Tensor:
+    def apply_to(self, weight: Tensor) -> Tensor:
         return self.sum_of(weight, self.a, self.b)
 
     def sum_of(self, weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
@@ -114,7 +114,7 @@ class AdaptedLayer(DecoderLayer):
     def merged(self, attribute: str) -> Tensor:
         weight = self._parameters[attribute]
         assert weight is not None
-        return self.updates[attribute].added_to(weight)
+        return self.updates[attribute].apply_to(weight)
 
     @torch.no_grad()
     def _unpack(self, packed: "Tensor | _Recipe") -> Tensor:
@@ -159,7 +159,7 @@ class Adapter:
         self.config = _make_peft_config(base.name, sorted(targets), rank=rank, alpha=alpha)
 
     @classmethod
-    def asked_for(
+    def from_spec(
         cls, model: TrainedModel, spec: TrainerSpec, *, base: Path, device: torch.device | None = None
     ) -> "Adapter | None":
         if not spec.lora_rank:

@@ -97,7 +97,7 @@ class DeepSpeedTrainer:
         settings, algorithm = self._settings, self._settings.algorithm
         self._model = self._modules["policy"] = self._loaded()
         self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
-        self._adapter = Adapter.asked_for(self._model, settings.trainer, base=self._folder)
+        self._adapter = Adapter.from_spec(self._model, settings.trainer, base=self._folder)
         self.published = published(self._model, self._adapter, held_values, held=held_by_rank(self._division))
         part = policy_part(self._model, self._adapter, settings.optimizer)
         policy = scores_of(self._shard(part, PolicyPass(self._model, settings)))

@@ -133,14 +133,14 @@ def test_merged_weights_are_not_kept_for_the_backward_pass(
 ) -> None:
     """Keeping them would cost a second model, with ZeRO 3 a whole one on every rank."""
     merged: list[Any] = []
-    added_to = LowRankUpdate.added_to
+    apply_to = LowRankUpdate.apply_to
 
     def watched(update: LowRankUpdate, weight: Tensor) -> Tensor:
-        matrix = added_to(update, weight)
+        matrix = apply_to(update, weight)
         merged.append(StorageWeakRef(matrix.untyped_storage()))  # type: ignore[no-untyped-call]
         return matrix
 
-    monkeypatch.setattr(LowRankUpdate, "added_to", watched)
+    monkeypatch.setattr(LowRankUpdate, "apply_to", watched)
     trainer = trainer_of(make_llama(), trainer=LORA)
     losses = next(next(trainer._step_loss.begin(trajectories_of(0)).updates()))
     assert len(merged) == 2 * 4 and all(reference.expired() for reference in merged)

@@ -225,7 +225,7 @@ def test_rounding_noise_depends_on_the_update() -> None:
 
 
 def test_spec_determines_the_storage_of_moments() -> None:
-    assert KeptApart.asked_for(OptimizerSpec()) is None
-    assert KeptApart.asked_for(OptimizerSpec(moments="bfloat16")) == IN_BFLOAT16
-    assert KeptApart.asked_for(OptimizerSpec(moments="float8")) == IN_8_BITS
-    assert KeptApart.asked_for(OptimizerSpec(offload=True)) == IN_HOST_MEMORY
+    assert KeptApart.from_spec(OptimizerSpec()) is None
+    assert KeptApart.from_spec(OptimizerSpec(moments="bfloat16")) == IN_BFLOAT16
+    assert KeptApart.from_spec(OptimizerSpec(moments="float8")) == IN_8_BITS
+    assert KeptApart.from_spec(OptimizerSpec(offload=True)) == IN_HOST_MEMORY

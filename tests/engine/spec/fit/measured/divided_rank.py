@@ -136,7 +136,7 @@ class _Rank:
 
     def _policy(self) -> Callable[[MicroBatch], Tensor]:
         model = self._model(self._shape)
-        adapter = Adapter.asked_for(model, self._settings.trainer, base=Path("base"), device=CPU)
+        adapter = Adapter.from_spec(model, self._settings.trainer, base=Path("base"), device=CPU)
         whole_pass = PolicyPass(model, self._settings)
         self._sharding.divide(whole_pass, model)
         self._optimized(policy_part(model, adapter, self._settings.optimizer))
