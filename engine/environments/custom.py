@@ -19,7 +19,7 @@ from engine.environments.own_judge import OwnJudge
 from engine.environments.params import Params
 from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.question import Columns, question_of
-from engine.environments.splits import check_asked
+from engine.environments.splits import check_place
 
 NUM_COMPARED: Final = 8
 PROMPT_TIMEOUT_S: Final = 30.0
@@ -37,7 +37,7 @@ class Custom:
         self._check()
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        check_asked(split, ordinal)
+        check_place(split, ordinal)
         raw = self._call_prompt(split, ordinal)
         if not isinstance(raw, dict) or not _PROMPT_KEYS.issuperset(raw) or ("text" in raw) == ("messages" in raw):
             rule = '{"text": …} or {"messages": […], "tools": […]}, with "facts": {…}'

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _QUESTIONS: Final = Path(__file__).parent / "questions"
 
 
-def located_data(spec: EnvironmentSpec, folder: Path | None) -> EnvironmentSpec:
+def locate_data(spec: EnvironmentSpec, folder: Path | None) -> EnvironmentSpec:
     """The spec with names of data replaced by paths: built-in files, or files of `folder`; without a folder, other
     values already are paths. Raises `ValueError`."""
     params = dict(spec.params)

@@ -24,7 +24,7 @@ class Graded:
         if not data.data:
             raise ValueError("graded: data: required, the name of a file of questions or of a folder of such files")
         judge = OwnJudge(cls.name, code=code, timeout_s=timeout_s)
-        return cls(questions=data.opened(seed=seed), judge=judge)
+        return cls(questions=data.open_questions(seed=seed), judge=judge)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         return self._questions.prompt(split, ordinal)

@@ -18,7 +18,7 @@ from engine.environments.graders import SandboxedGrader, SpoiltByText, TextJudge
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 from engine.environments.sandbox.capacity import host_capacity
-from engine.environments.splits import check_asked, split_of_text
+from engine.environments.splits import check_place, split_of_text
 
 HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws on average, of up to a tenth of a second each
 MAX_DRAWS: Final = 200
@@ -61,7 +61,7 @@ class ReasoningGym:
         return cls(seed=seed, task=task, params=reader.the_rest(), timeout_s=timeout_s)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        check_asked(split, ordinal)
+        check_place(split, ordinal)
         rng = random.Random(f"reasoning_gym/{self._seed}/{split}/{ordinal}")
         for _ in range(MAX_DRAWS):
             index = rng.randrange(2**31 - 1)

@@ -25,7 +25,7 @@ class Jsonl:
         reader.finish()
         if not data.data:
             raise ValueError("jsonl: data: required, the name of a file of questions or of a folder of such files")
-        return cls(questions=data.opened(seed=seed), verify=verify)
+        return cls(questions=data.open_questions(seed=seed), verify=verify)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         return self._questions.prompt(split, ordinal)

@@ -22,7 +22,7 @@ class ParamReader:
         return str(self._validated(name))
 
     def file(self, name: str) -> Path | None:
-        """The path that `located_data` put in place of the name: it resolves rows of kind "file" only, and only within
+        """The path that `locate_data` put in place of the name: it resolves rows of kind "file" only, and only within
         a team's own data. None: the parameter is empty."""
         assert self._rows[name].kind == "file", f"{name} is opened as a file, but its row's kind is not file"
         path = str(self._validated(name))

@@ -11,7 +11,7 @@ from typing import Final
 from engine.environments.border import sound_prompt
 from engine.environments.calls import MARKS, calls_by
 from engine.environments.custom import Custom
-from engine.environments.data_source import located_data
+from engine.environments.data_source import locate_data
 from engine.environments.graded import Graded
 from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
@@ -68,7 +68,7 @@ def has_questions(spec: EnvironmentSpec) -> bool:
 
 def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: Accept) -> None:
     """Reads all questions and calls `accept` with each final prompt. Raises a `ValueError` that names the bad rows."""
-    located = located_data(spec, data_folder)
+    located = locate_data(spec, data_folder)
     uses_tools = spec.name == Tools.name
     reader = ParamReader(spec.name, located.params)
     data = DataParams.of(reader, all_to_judge=spec.name == Graded.name, brings_tools=not uses_tools)
@@ -80,11 +80,11 @@ def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: A
         except GraderError as error:
             raise ValueError(str(error)) from error
 
-    data.opened(seed=0, accept=lambda prompt: accept(final(prompt)))
+    data.open_questions(seed=0, accept=lambda prompt: accept(final(prompt)))
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:
     """`data_folder`: the files' names are resolved there; None (`python -m engine run`): they are paths."""
     if spec.name not in _MAKERS:
         raise ValueError(f"environment: unknown name {spec.name!r}; choose from {', '.join(ENVIRONMENT_NAMES)}")
-    return _MAKERS[spec.name](seed, located_data(spec, data_folder))
+    return _MAKERS[spec.name](seed, locate_data(spec, data_folder))

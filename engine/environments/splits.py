@@ -38,7 +38,7 @@ def _permuted(value: int, half_bits: int, key: str) -> int:
     return left << half_bits | right
 
 
-def check_asked(split: Split, ordinal: int) -> None:
+def check_place(split: Split, ordinal: int) -> None:
     if split not in ("train", "held_out"):
         raise ValueError(f"split: train or held_out, got {split!r}")
     if ordinal < 0:

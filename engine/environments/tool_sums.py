@@ -26,7 +26,7 @@ from typing import ClassVar, Final, Literal, Self, cast
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.running_sums import prompt_text, running_sums, split_of
-from engine.environments.splits import check_asked
+from engine.environments.splits import check_place
 from engine.environments.waits import Waits
 
 WaitKind = Literal["tailed", "constant", "none"]
@@ -64,7 +64,7 @@ class ToolSums:
         return environment
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        check_asked(split, ordinal)
+        check_place(split, ordinal)
         rng = random.Random(f"tool_sums/{self._seed}/{split}/{ordinal}")
         terms = self._draw(rng)
         while split_of(terms[:2]) != split:  # the prompt has the first two terms

@@ -33,7 +33,7 @@ from engine.environments.sandbox.excuses import room_in
 from engine.environments.sandbox.outcome import Finished, Limits, Refused, Starved
 from engine.environments.sandbox.run import run_python
 from engine.environments.search import Corpus
-from engine.environments.splits import check_asked, split_of_text
+from engine.environments.splits import check_place, split_of_text
 from engine.environments.verifiers import Verify, make_verifier
 from engine.environments.waits import Waits
 from engine.spec.environment_params import TOOLS, words_of
@@ -95,12 +95,12 @@ class Tools:
         tool_timeout_s = min(reader.number("tool_timeout_s"), timeout_s)
         verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data.data else "numeric")
         reader.finish()
-        questions: QuestionSource = data.opened(seed=seed) if data.data else Arithmetic(seed=seed)
+        questions: QuestionSource = data.open_questions(seed=seed) if data.data else Arithmetic(seed=seed)
         tools = {name: _make_tool(name, corpus, tool_timeout_s) for name in names}
         return cls(questions=questions, verify=verify, tools=tools, calls=calls, waits=waits, max_turns=max_turns)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        check_asked(split, ordinal)
+        check_place(split, ordinal)
         return with_rules(self._questions.prompt(split, ordinal), self._calls, self._tools)
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:

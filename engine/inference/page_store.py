@@ -86,7 +86,7 @@ class PageStore:
         size = self._blocks.block_tokens
         return [blocks[at // size] * size + at % size for at in range(start, end)]
 
-    def stretch_of_slots(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
+    def slot_range(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
         """The same as an array, for contexts of thousands of tokens."""
         size, first = self._blocks.block_tokens, start // self._blocks.block_tokens
         blocks = np.asarray(table.blocks[first : self._blocks.blocks_for(end)], dtype=np.int64)

@@ -65,11 +65,11 @@ class PackedChunks:
         self._context_starts, self._context_slots_c = self._starts, None
         if lengths != ends:
             self._context_starts = torch.tensor([0, *accumulate(ends)], dtype=torch.int32, device=device)
-            contexts = [store.stretch_of_slots(each.live.table, 0, each.end) for each in chunks]
+            contexts = [store.slot_range(each.live.table, 0, each.end) for each in chunks]
             self._context_slots_c = store.on_device(np.concatenate(contexts).tolist())
         ids = [token for each in chunks for token in each.live.tokens[each.start : each.end]]
         positions = [at for each in chunks for at in range(each.start, each.end)]
-        slots = [store.stretch_of_slots(each.live.table, each.start, each.end) for each in chunks]
+        slots = [store.slot_range(each.live.table, each.start, each.end) for each in chunks]
         self.ids_T, self.positions_T = torch.tensor(ids, device=device), torch.tensor(positions, device=device)
         self.slots_n = store.on_device(np.concatenate(slots).tolist())
 

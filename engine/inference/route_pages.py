@@ -47,7 +47,7 @@ class RoutePages:
         if self.token_bytes:
             self._routes_WXk.index_copy_(1, slots_n, self._routes_WXk.index_select(1, sources_n))
 
-    def noting(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
+    def record(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
         """Chooses experts freely and stores the choice in these slots. `real_n`: the rows without padding."""
         if not self.token_bytes:
             return freely
@@ -60,14 +60,14 @@ class RoutePages:
 
         return choose
 
-    def noting_last_of(self, rows: Sequence[LiveSequence]) -> Choose:
+    def record_last(self, rows: Sequence[LiveSequence]) -> Choose:
         """The same for each row's last token."""
         if not self.token_bytes:
             return freely
         slots = [
             slot for live in rows for slot in self._store.slots(live.table, len(live.tokens) - 1, len(live.tokens))
         ]
-        return self.noting(self._store.on_device(slots))
+        return self.record(self._store.on_device(slots))
 
     def take_along(self, live: LiveSequence, blocks: Sequence[int], num_tokens: int) -> None:
         """Copies the routes of the first `num_tokens` tokens, which are computed in these blocks."""

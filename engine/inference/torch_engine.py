@@ -212,7 +212,7 @@ class TorchRolloutEngine:
             chunks = chunk_batch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
             num_tokens = sum(each.end - each.start for each in plan.chunks)
             with self._at_forward("prefill", num_tokens):
-                choose = self._routes.noting(chunks.slots_n, chunks.real_n)
+                choose = self._routes.record(chunks.slots_n, chunks.real_n)
                 self._model(chunks.ids_T, chunks.positions_T, chunks, choose)
             self._num_prefilled += num_tokens
         if plan.copied:

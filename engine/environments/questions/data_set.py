@@ -17,7 +17,7 @@ from typing import Final
 from engine.environments.port import GraderError, Prompt, Split
 from engine.environments.questions.files import RowFile, open_files
 from engine.environments.questions.question import Columns, Question, Row, question_of
-from engine.environments.splits import check_asked, place_in_order, split_of_text
+from engine.environments.splits import check_place, place_in_order, split_of_text
 
 Accept = Callable[[Prompt], None]
 """Raises `ValueError` for a prompt that the model cannot be given."""
@@ -91,7 +91,7 @@ class Questions:
         return len(self._places[split])
 
     def question(self, split: Split, ordinal: int) -> Question:
-        check_asked(split, ordinal)
+        check_place(split, ordinal)
         places = self._places[split]
         place = places[place_in_order(ordinal, len(places), f"questions/{self._seed}/{split}")]
         file = self._files[place >> PLACE_BITS]

@@ -47,7 +47,7 @@ class DataParams:
         held_out = HeldOut(share=share, data=held_out_data, column=column, value=value)
         return cls(data=data, columns=columns, held_out=held_out)
 
-    def opened(self, *, seed: int, accept: Accept | None = None) -> Questions:
+    def open_questions(self, *, seed: int, accept: Accept | None = None) -> Questions:
         """Raises `ValueError`."""
         assert self.data is not None, "the spec names no data set"
         return Questions(self.data, seed=seed, held_out=self.held_out, columns=self.columns, accept=accept)

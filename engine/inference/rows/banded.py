@@ -64,7 +64,7 @@ class BandedRows:
         if batch.sampling is None:
             batch.sampling = RowSampling.of_kinds([each.kind for each in rows], self._device)
         self._bands.prepare()
-        choose = self._routes.noting_last_of(rows)
+        choose = self._routes.record_last(rows)
         logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._bands, choose))
         self._bands.advance()
         batch.positions_B = batch.positions_B + 1

@@ -65,7 +65,7 @@ class PagedRows:
         state = self._state
         positions_B, blocks_BM = state.positions_of(num_step), state.blocks_RM[:num_step, : state.num_blocks]
         attend = PagedAttention(self._store, blocks_BM, positions_B, self._open_pages)
-        choose = self._routes.noting(attend.written_B)
+        choose = self._routes.record(attend.written_B)
         hidden_BD = self._model(state.tokens_of(num_step), positions_B, attend, choose)
         sampling, chance_B = state.sampling_of(num_step)
         state.carry_on(*sample_tokens(self._model.logits(hidden_BD), sampling, chance_B, by_stretches=True))

@@ -206,7 +206,7 @@ class VllmRolloutEngine:
         if kv is not None and self._takes(kv, held) and len(kv.data) != self._num_bytes(kv.num_tokens):
             raise ValueError(f"progress of {request.sequence_id!r}: pages of {len(kv.data)} bytes are torn")
         stop = StopWatcher(self._tokenizer, request.sampling.stop) if request.sampling.stop else None
-        return LiveSequence.begun(request, self._limits.room(request), held, stop)
+        return LiveSequence.from_request(request, self._limits.room(request), held, stop)
 
     def _enter(self, live: LiveSequence, kv: KvPages | None) -> None:
         num_routed = self._routes.num_known(live.routes)

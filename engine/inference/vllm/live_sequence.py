@@ -38,7 +38,7 @@ class LiveSequence:
     routes: bytearray = field(default_factory=bytearray)
 
     @classmethod
-    def begun(cls, request: SequenceRequest, max_new_tokens: int, held: Held, stop: StopWatcher | None) -> Self:
+    def from_request(cls, request: SequenceRequest, max_new_tokens: int, held: Held, stop: StopWatcher | None) -> Self:
         """A new sequence, or one that began elsewhere."""
         live, progress = cls(replace(request, progress=None), max_new_tokens, held, stop=stop), request.progress
         if progress is not None:

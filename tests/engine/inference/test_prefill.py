@@ -87,7 +87,7 @@ class PagesOnAGpu:
     def slots(self, table: BlockTable, start: int, end: int) -> list[int]:
         return [table.blocks[at // 16] * 16 + at % 16 for at in range(start, end)]
 
-    def stretch_of_slots(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
+    def slot_range(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
         return np.asarray(self.slots(table, start, end), dtype=np.int64)
 
     def on_device(self, slots: list[int]) -> Tensor:
@@ -117,7 +117,7 @@ def test_slots_of_a_long_context_are_those_of_each_token(theirs: Reference) -> N
     store = TorchRolloutEngine(theirs.folder, max_batch=1, device="cpu")._store
     table = BlockTable(tokens=[0] * 70, blocks=[4, 0, 9, 2, 7])
     for start, end in ((0, 70), (0, 16), (5, 6), (15, 33), (16, 48), (69, 70)):
-        assert store.stretch_of_slots(table, start, end).tolist() == store.slots(table, start, end)
+        assert store.slot_range(table, start, end).tolist() == store.slots(table, start, end)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])
