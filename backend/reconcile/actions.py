@@ -36,7 +36,7 @@ def note_stalled(held: Held, ray_status: str, now: datetime) -> None:
     Job.objects.filter(pk=job.pk).update(stalled_since=now - timedelta(seconds=still_s))
     message = (
         f"The driver has not moved for {still_s:.0f} s (Ray: {ray_status}). If it does not move for "
-        f"{STALL_DEADLINE_S + held.view.size_adds_s:.0f} s, its attempt ends and another one starts."
+        f"{STALL_DEADLINE_S + held.view.size_extra_s:.0f} s, its attempt ends and another one starts."
     )
     record_event(job, "stalled", actor=ACTOR, now=now, reason="driver_stands_still", message=message)
 

@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 BREAK = timedelta(seconds=30)  # ten rounds; the lease of a frozen reconciler lasts as long
 ANSWERS_WITHIN_S = 5.0
 
-Door = Callable[[], bool]
+Probe = Callable[[], bool]
 
 
-def listening_since(now: datetime, door: Door) -> datetime:
+def listening_since(now: datetime, probe: Probe) -> datetime:
     """Call under the lease."""
     row = ReconcileLease.objects.get(name=NAME)
     is_unbroken = row.listened_at is not None and timedelta() <= now - row.listened_at <= BREAK
-    if not is_unbroken or (_is_a_driver_silent(now) and not door()):
+    if not is_unbroken or (_is_a_driver_silent(now) and not probe()):
         row.listening_since = now
     row.listened_at = now
     row.save(update_fields=["listening_since", "listened_at"])
@@ -41,7 +41,7 @@ def listening_since(now: datetime, door: Door) -> datetime:
     return row.listening_since
 
 
-def door_is_open() -> bool:
+def site_is_reachable() -> bool:
     """Uses the drivers' own address; a proxy in front answers 5xx if the web server is down."""
     url = f"{settings.ENVIRONMENT.control_url}/healthz"
     try:

@@ -40,9 +40,9 @@ from backend.reconcile.actions import (
     note_stalled,
     run_out_of_time,
 )
-from backend.reconcile.asking import query_rays
 from backend.reconcile.lease import Lease, prove, reconcile_lease
-from backend.reconcile.listening import Door, door_is_open, listening_since
+from backend.reconcile.listening import Probe, listening_since, site_is_reachable
+from backend.reconcile.ray_statuses import query_rays
 from backend.reconcile.verdicts import Verdict, judge
 from backend.reconcile.views import Held, held_jobs
 
@@ -59,12 +59,12 @@ SWEEP_GRACE = timedelta(seconds=30)  # a finished driver needs a moment to exit
 Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
 
 
-def reconcile(rays: Rays, clock: Clock = database_now, door: Door = door_is_open) -> None:
+def reconcile(rays: Rays, clock: Clock = database_now, probe: Probe = site_is_reachable) -> None:
     with reconcile_lease() as lease:
         if lease is None:
             return
         now = clock()
-        jobs = held_jobs(now, listening_since(now, door))
+        jobs = held_jobs(now, listening_since(now, probe))
         for held, verdict, status in _limit_losses(_verdicts(jobs, rays, lease, clock), clock):
             log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
             _act(held, verdict, status, rays=rays, lease=lease, now=clock())

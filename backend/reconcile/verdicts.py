@@ -81,7 +81,7 @@ class JobView:
     submitted_s: float
     running_s: float
     max_runtime_s: float
-    size_adds_s: float = 0.0
+    size_extra_s: float = 0.0
     """Extra time by the job's size, added to the deadline of its start, pause or stall."""
     still_s: float = 0.0
     """Since the driver's loop last turned, while the site was reachable."""
@@ -107,7 +107,7 @@ _LEAVING: Mapping[str, Deadlines] = {
 }
 
 
-def is_past_its_floor(view: JobView) -> bool:
+def is_past_base_deadline(view: JobView) -> bool:
     """A start, pause or stall beyond its base deadline, so that the job's size matters."""
     if view.state == JobState.PAUSING:
         return view.submitted and view.in_state_s > PAUSE_DEADLINE_S
@@ -115,10 +115,10 @@ def is_past_its_floor(view: JobView) -> bool:
 
 
 def is_stuck(view: JobView, longest_s: float) -> bool:
-    return view.state in TURNING_STATES and view.submitted and view.still_s > longest_s + view.size_adds_s
+    return view.state in TURNING_STATES and view.submitted and view.still_s > longest_s + view.size_extra_s
 
 
-def must_ask(view: JobView) -> bool:
+def needs_ray_status(view: JobView) -> bool:
     """True if a verdict needs Ray's answer."""
     if not view.has_attempt:
         return False
@@ -169,14 +169,14 @@ def _judge_live(view: JobView) -> Verdict:
 
 def _deadlines(view: JobView) -> Deadlines | None:
     deadlines = _LEAVING.get(view.state)
-    if deadlines is None or not view.size_adds_s:
+    if deadlines is None or not view.size_extra_s:
         return deadlines
-    more_s = view.size_adds_s
+    more_s = view.size_extra_s
     return replace(deadlines, own_s=deadlines.own_s + more_s, last_s=deadlines.last_s + more_s)
 
 
 def _starts_too_long(view: JobView) -> bool:
-    longest_s = START_DEADLINE_S + view.size_adds_s
+    longest_s = START_DEADLINE_S + view.size_extra_s
     return view.state == JobState.STARTING and view.submitted and view.submitted_s > longest_s
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
-from backend.reconcile.patience import size_adds_s
-from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_its_floor
+from backend.reconcile.size_allowance import size_extra_s
+from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_base_deadline
 
 NEVER_S = 0.0
 AHEAD: Final = timedelta(minutes=1)
@@ -72,7 +72,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: 
         is_stalled=job.stalled_since is not None,
         moves_again=job.stalled_since is not None and moved_at is not None and moved_at > job.stalled_since,
     )
-    return replace(view, size_adds_s=size_adds_s(job)) if is_past_its_floor(view) else view
+    return replace(view, size_extra_s=size_extra_s(job)) if is_past_base_deadline(view) else view
 
 
 def _since(moment: datetime | None, now: datetime) -> float:

@@ -21,11 +21,11 @@ from django.db.models import Exists, F, OuterRef, Q
 from backend.jobs.lifecycle import locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.verdicts.findings import Found, found_of
-from backend.verdicts.letters import write_of
+from backend.verdicts.letters import mail_alarm
 from backend.verdicts.models import JobVerdict
+from backend.verdicts.observations import observed_of, stepped_at
 from backend.verdicts.rules.finding import word_of
 from backend.verdicts.rules.judging import judge
-from backend.verdicts.seeing import observed_of, stepped_at
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _record_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, n
             data["remedy"] = alarm.remedy
             record_event(job, RAISED, actor=ACTOR, now=now, reason=kind, message=alarm.sentence, data=data)
             log.info("alarm raised job=%s kind=%s step=%d", job.pk, kind, job.step)
-            transaction.on_commit(partial(write_of, job, alarm), robust=True)
+            transaction.on_commit(partial(mail_alarm, job, alarm), robust=True)
     for kind in before:
         if kind not in active:
             message = f"No longer: {word_of(kind)}."

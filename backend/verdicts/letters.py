@@ -7,7 +7,7 @@ from backend.jobs.models import Job
 from backend.verdicts.findings import Found
 
 
-def write_of(job: Job, alarm: Found) -> bool:
+def mail_alarm(job: Job, alarm: Found) -> bool:
     """True if the mail was queued. Runs after the commit; a failure never affects the verdict."""
     person = job.created_by
     if person.is_service or not person.is_active:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from backend.jobs.line.pool_snapshot import read_snapshot
-from backend.jobs.line.waiting_words import waiting_message
+from backend.jobs.line.waiting_messages import waiting_message
 from backend.jobs.models import Job, JobState
 from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.decide import decide

@@ -24,7 +24,7 @@ from backend.jobs.line.admission import start
 from backend.jobs.line.explain import outlook
 from backend.jobs.line.pool_snapshot import PoolSnapshot, read_snapshot
 from backend.jobs.line.preemption import give_replicas, keep_claims, pause_victim, release_overdue, take_replicas
-from backend.jobs.line.waiting_words import waiting_message
+from backend.jobs.line.waiting_messages import waiting_message
 from backend.jobs.models import JobState
 from backend.jobs.outbox import enqueue
 from backend.pools.decide import ENTRY_PENALTY_S, decide

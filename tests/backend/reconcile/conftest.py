@@ -31,7 +31,7 @@ class World:
     ray: FakeRay
     now: datetime
     make_checkpoint: MakeCheckpoint
-    door_is_open: bool = True
+    site_is_reachable: bool = True
 
     @property
     def attempt(self) -> JobAttempt:
@@ -45,7 +45,7 @@ class World:
     def after_away(self, seconds: float) -> None:
         """One round after this time without a round."""
         self.now += timedelta(seconds=seconds)
-        reconcile(self.ray, lambda: self.now, lambda: self.door_is_open)
+        reconcile(self.ray, lambda: self.now, lambda: self.site_is_reachable)
         self.job.refresh_from_db()
 
     def round_with_beat(self, turns: int | None) -> None:
@@ -58,7 +58,7 @@ class World:
                 self.beat(turns)
             return self.now
 
-        reconcile(self.ray, clock, lambda: self.door_is_open)
+        reconcile(self.ray, clock, lambda: self.site_is_reachable)
         self.job.refresh_from_db()
         assert next(looks) > 2, "a verdict was executed"
 

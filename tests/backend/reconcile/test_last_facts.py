@@ -23,26 +23,26 @@ def over(world: World) -> World:
 
 
 def test_closed_door_keeps_an_ended_attempt(over: World) -> None:
-    over.door_is_open = False
+    over.site_is_reachable = False
     for _ in range(5):
         over.later(LAST_FACTS_GRACE_S)
     assert over.state() == ("running", 1)
-    over.door_is_open = True
+    over.site_is_reachable = True
     over.later(LAST_FACTS_GRACE_S - 1)
     over.finish("succeeded")
     assert over.state() == ("succeeded", 1)
 
 
 def test_open_door_ends_the_grace(over: World) -> None:
-    over.door_is_open = False
+    over.site_is_reachable = False
     over.later(LAST_FACTS_GRACE_S + 1)
-    over.door_is_open = True
+    over.site_is_reachable = True
     over.later(LAST_FACTS_GRACE_S + 1)
     assert over.state() == ("starting", 2)
 
 
 def test_door_that_stays_closed_loses_no_job(over: World) -> None:
-    over.door_is_open = False
+    over.site_is_reachable = False
     for _ in range(7):
         over.later(LAST_FACTS_GRACE_S)
     assert 7 * LAST_FACTS_GRACE_S > LAST_FACTS_LAST_DEADLINE_S and over.state() == ("starting", 2)

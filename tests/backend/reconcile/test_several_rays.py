@@ -17,7 +17,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, ReconcileLease
 from backend.pools.clusters.dashboard import RayUnreachable
 from backend.pools.models import ResourcePool, TeamQuota
-from backend.reconcile.asking import query_rays
+from backend.reconcile.ray_statuses import query_rays
 from backend.reconcile.round import sweep_zombies
 from backend.reconcile.views import held_jobs
 from engine.spec.control import PoolTerms

@@ -95,10 +95,10 @@ class TestTold:
 
 class TestOurOwnFault:
     def test_unreachable_site_blames_no_silent_driver(self, running: World) -> None:
-        running.door_is_open = False
+        running.site_is_reachable = False
         running.rounds(LONG_S, turns=None)
         assert not is_stalled(running) and running.state() == ("running", 1)
-        running.door_is_open = True
+        running.site_is_reachable = True
         running.rounds(STALLED_AFTER_S - 10, turns=None)
         assert not is_stalled(running), "its minute starts then"
         running.rounds(30, turns=None)

@@ -140,9 +140,9 @@ def test_an_evaluation_is_not_judged(trained: Trained, now: datetime) -> None:
 def test_facts_arriving_during_judging_are_judged_next(
     trained: Trained, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backend.verdicts import judging, seeing
+    from backend.verdicts import judging, observations
 
-    observed_of = seeing.observed_of
+    observed_of = observations.observed_of
 
     def then_more_come(*given: Any, **named: Any) -> Any:
         run = observed_of(*given, **named)
@@ -158,9 +158,9 @@ def test_facts_arriving_during_judging_are_judged_next(
 
 
 def test_of_two_concurrent_judges_one_writes(trained: Trained, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backend.verdicts import judging, seeing
+    from backend.verdicts import judging, observations
 
-    observed_of = seeing.observed_of
+    observed_of = observations.observed_of
 
     def another_is_faster(*given: Any, **named: Any) -> Any:
         run = observed_of(*given, **named)

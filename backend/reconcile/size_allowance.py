@@ -13,7 +13,7 @@ from engine.spec.fit.durations.limits import longest_pause_s, longest_start_s
 from engine.spec.job import JobSpec
 
 
-def size_adds_s(job: Job) -> float:
+def size_extra_s(job: Job) -> float:
     if job.pool.device_gb is None:  # a CPU, whose speed is unknown
         return 0.0
     try:

@@ -16,7 +16,7 @@ from typing import Final
 from backend.jobs.attempts.launcher import Launcher, Rays, SubmissionStatus
 from backend.pools.clusters.addresses import RayAddress, address_of
 from backend.pools.clusters.dashboard import LauncherError
-from backend.reconcile.verdicts import must_ask
+from backend.reconcile.verdicts import needs_ray_status
 from backend.reconcile.views import Held
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def query_rays(jobs: Iterable[Held], rays: Rays, *, stop_at: float) -> Statuses:
     """`stop_at`: on this process' monotonic clock."""
     by_ray: dict[RayAddress, list[Held]] = defaultdict(list)
     for held in jobs:
-        if held.attempt is not None and must_ask(held.view):
+        if held.attempt is not None and needs_ray_status(held.view):
             by_ray[address_of(held.job.pool)].append(held)
     statuses: dict[str, SubmissionStatus] = {}
     reached = [(launcher, held) for held in by_ray.values() if (launcher := _launcher(held[0], rays))]
