@@ -163,6 +163,6 @@ class TestTheSource:
             assert source.pull([]).frames == []
 
 
-def test_a_place_is_read_as_it_was_written() -> None:
+def test_place_round_trips_through_text() -> None:
     for text in ("0", "812", "812.0", "812.200"):
         assert str(Place.read(text)) == text

@@ -84,13 +84,13 @@ class TestFigures:
         assert 3_590 < value("laminar_queue_oldest_seconds", pool="small") < 3_700
         assert value("laminar_outbox_messages") >= 1 and value("laminar_database_up") == 1
 
-    def test_the_delay_of_the_queue_is_that_of_jobs_that_started(self, attempt: JobAttempt) -> None:
+    def test_queue_delay_is_of_started_jobs(self, attempt: JobAttempt) -> None:
         started = datetime.now(UTC) - timedelta(minutes=5)
         Job.objects.filter(pk=attempt.job_id).update(created_at=started - timedelta(seconds=40), started_at=started)
         assert value("laminar_queue_delay_seconds", pool="small", quantile="0.5") == pytest.approx(40)
 
     @pytest.mark.long
-    def test_the_backlog_of_webhooks_is_seen(self, make_job: Any, alice: Any, team: Any) -> None:
+    def test_webhook_backlog_is_exported(self, make_job: Any, alice: Any, team: Any) -> None:
         WebhookEndpoint.objects.create(team=team, url="https://a.example", events=["*"], secret="", created_at=NOW)
         make_job()
         assert value("laminar_webhook_pending_events") >= 1
@@ -121,7 +121,7 @@ class TestFigures:
         text = Client().get("/metrics").content.decode()
         assert job.pk not in text and "no/such" not in text and 'route="none"' in text
 
-    def test_no_tenant_is_named(self, job: Job, team: Any, alice: Any) -> None:
+    def test_metrics_name_no_tenant(self, job: Job, team: Any, alice: Any) -> None:
         text = Client().get("/metrics").content.decode()
         for name in (team.pk, team.name, alice.email, job.name, job.project_id):
             assert name not in text
@@ -135,7 +135,7 @@ class TestFigures:
 
 
 @pytest.mark.long
-def test_several_web_processes_answer_with_one_sum(tmp_path: Path) -> None:
+def test_metrics_sum_over_web_processes(tmp_path: Path) -> None:
     """Two processes time requests in a shared folder; a third is scraped."""
     environment = os.environ | {"LAMINAR_METRICS_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "backend.settings"}
 

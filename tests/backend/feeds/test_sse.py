@@ -70,7 +70,7 @@ class TestOneJob:
         frames = [stream.any() for _ in range(6)]
         assert sum(frame.get("comment") == "still here" for frame in frames) >= 2
 
-    def test_without_that_accept_header_it_is_a_page(self, listen: Any, job: Job) -> None:
+    def test_request_without_accept_header_gets_a_page(self, listen: Any, job: Job) -> None:
         page = listen(f"/jobs/{job.pk}/events?limit=1", accept="application/json").problem()
         assert page["data"][0]["seq"] == 1
 
@@ -172,7 +172,7 @@ class TestTheTeam:
         assert seqs == list(range(1, len(seqs) + 1)), "a new job's events are sent from the first"
         assert "hidden" not in {frame["event"] for frame in frames}
 
-    def test_after_a_cut_nothing_is_lost(self, listen: Any, job: Job, make_job: Any) -> None:
+    def test_reconnection_loses_nothing(self, listen: Any, job: Job, make_job: Any) -> None:
         stream = listen("/events")
         stream.any()
         happen(job, "one")
@@ -210,7 +210,7 @@ class TestTheTeam:
         while "late" not in events:
             events.append(again.next()["event"])
 
-    def test_an_unknown_or_foreign_id_is_gone(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
+    def test_unknown_or_foreign_id_is_410(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
         assert listen("/events", last=10**12).status == 410
         ours = JobEvent.objects.filter(job=job).first()
         assert ours is not None

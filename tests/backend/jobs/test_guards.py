@@ -63,12 +63,12 @@ def test_database_and_code_have_the_same_legal_moves(job: Job) -> None:
             assert moves(job, source, target) == (target in LEGAL_MOVES[source]), (source, target)
 
 
-def test_a_change_of_state_raises_the_version(job: Job) -> None:
+def test_state_change_raises_the_version(job: Job) -> None:
     assert refused("UPDATE jobs_job SET state = 'starting' WHERE id = %s", job.pk)
     assert refused("UPDATE jobs_job SET state = 'starting', version = version + 2 WHERE id = %s", job.pk)
 
 
-def test_no_change_of_state_without_its_event(job: Job, attempt: Any) -> None:
+def test_state_change_requires_its_event(job: Job, attempt: Any) -> None:
     move = "UPDATE jobs_job SET state = 'running', version = version + 1 WHERE id = %s"
     event = (
         "INSERT INTO jobs_jobevent (job_id, seq, cursor, at, type, actor, from_state, to_state, job_version, reason, "
@@ -92,7 +92,7 @@ def test_job_holds_devices_iff_its_state_does(job: Job, attempt: Any, make_job: 
 @pytest.mark.parametrize(
     "change", ["message = 'after all'", "step = 9", "version = version + 1", "priority = 3", "answered = 1"]
 )
-def test_what_is_over_changes_no_more(job: Job, change: str) -> None:
+def test_ended_job_cannot_be_changed(job: Job, change: str) -> None:
     cancel_job(job.pk, actor="user:1", now=NOW)
     assert refused(f"UPDATE jobs_job SET {change} WHERE id = %s", job.pk)
     assert not refused("UPDATE jobs_job SET cursor = cursor + 1 WHERE id = %s", job.pk), "late news still move it"
@@ -106,11 +106,11 @@ def test_immutable_columns_never_change(job: Job, column: str) -> None:
     assert refused(f"UPDATE jobs_job SET {column} WHERE id = %s", job.pk)
 
 
-def test_a_job_is_never_deleted(job: Job) -> None:
+def test_job_is_never_deleted(job: Job) -> None:
     assert refused("DELETE FROM jobs_job WHERE id = %s", job.pk)
 
 
-def test_a_state_that_does_not_exist_is_refused(job: Job) -> None:
+def test_unknown_state_is_refused(job: Job) -> None:
     assert refused("UPDATE jobs_job SET state = 'happy' WHERE id = %s", job.pk)
 
 

@@ -227,7 +227,7 @@ def test_publishing_gives_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch, si
     assert time.monotonic() - started < 60
 
 
-def test_a_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+def test_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
     monkeypatch.setattr(nudge, "app", app_on(silent_port))
     started = time.monotonic()
     for n in range(3 * nudge._MOST_WAITING):

@@ -126,7 +126,7 @@ def test_restore_repeats_no_fence_and_no_token(world: World) -> None:
     assert attempt_of_token(lost) is None
 
 
-def test_without_a_restore_fences_count_up_by_one(world: World) -> None:
+def test_fences_count_up_by_one_without_a_restore(world: World) -> None:
     keep_mark()
     world.run()
     world.ray_says(S.FAILED)

@@ -17,7 +17,7 @@ from tests.backend.reconcile.conftest import S, World
 
 
 class TestSafety:
-    def test_the_brake(self, world: World, pool: ResourcePool, make_job: object) -> None:
+    def test_losses_per_minute_are_limited(self, world: World, pool: ResourcePool, make_job: object) -> None:
         """Ray restarted without its state: every submission is missing."""
         pool.capacity = 1_000
         pool.save()
@@ -117,7 +117,7 @@ class TestLease:
         world.job.refresh_from_db()
         assert world.state() == ("running", 1)
 
-    def test_the_successor_fences_the_predecessor(self, db: None) -> None:
+    def test_new_lease_fences_the_old_one(self, db: None) -> None:
         with reconcile_lease() as old:
             assert old is not None
             ReconcileLease.objects.update(expires_at=datetime(2020, 1, 1, tzinfo=None).astimezone())

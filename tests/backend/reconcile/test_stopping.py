@@ -12,7 +12,7 @@ from tests.backend.reconcile.conftest import S, World, topics
 
 
 class TestStopping:
-    def test_a_driver_gets_its_time_to_end_well(self, world: World) -> None:
+    def test_driver_gets_time_to_end_well(self, world: World) -> None:
         world.run()
         world.cancel()
         world.ray_says(S.RUNNING)
@@ -46,7 +46,7 @@ class TestStopping:
         world.later(121)
         assert world.state() == ("cancelled", 1) and "stop" in topics()
 
-    def test_a_job_cancelled_before_its_launch_is_gone_in_seconds(self, world: World) -> None:
+    def test_job_cancelled_before_launch_ends_in_seconds(self, world: World) -> None:
         world.cancel()
         world.later(2)
         assert world.state() == ("stopping", 1)
@@ -60,7 +60,7 @@ class TestStopping:
         world.later(16)
         assert world.state() == ("cancelled", 1)
 
-    def test_without_rays_word_nothing_is_let_go(self, world: World) -> None:
+    def test_nothing_is_released_without_rays_status(self, world: World) -> None:
         world.run()
         world.cancel()
         world.ray.away = True
@@ -69,7 +69,7 @@ class TestStopping:
 
 
 class TestPausing:
-    def test_a_driver_gets_its_time_to_write_a_checkpoint(self, world: World) -> None:
+    def test_driver_gets_time_to_write_a_checkpoint(self, world: World) -> None:
         world.run()
         pause_job(world.job.pk, actor="user:1", now=world.now)
         world.ray_says(S.RUNNING)
@@ -92,7 +92,7 @@ class TestPausing:
         assert (landed.data["resume_step"], landed.data["lost_steps"]) == (40, 3)
         assert not world.job.reservations.filter(released_at=None).exists()
 
-    def test_a_driver_that_died_while_pausing_lands_after_the_grace(self, world: World) -> None:
+    def test_driver_that_died_while_pausing_ends_after_the_grace(self, world: World) -> None:
         world.run()
         pause_job(world.job.pk, actor="user:1", now=world.now)
         world.ray_says(S.FAILED)
@@ -101,7 +101,7 @@ class TestPausing:
         world.later(10)
         assert world.state() == ("paused", 1)
 
-    def test_without_rays_word_nothing_is_let_go(self, world: World) -> None:
+    def test_nothing_is_released_without_rays_status(self, world: World) -> None:
         world.run()
         pause_job(world.job.pk, actor="user:1", now=world.now)
         world.ray.away = True
@@ -114,7 +114,7 @@ class TestPausing:
         world.later(4)
         assert world.state() == ("paused", 1) and world.ray.orders == []
 
-    def test_a_job_between_two_attempts_lands_at_once(self, world: World) -> None:
+    def test_job_between_two_attempts_pauses_at_once(self, world: World) -> None:
         world.run()
         with transaction.atomic():
             advance(locked_job(world.job.pk), JobState.RECOVERING, actor="engine:1", now=world.now)

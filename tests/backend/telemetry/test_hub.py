@@ -102,7 +102,7 @@ class TestWhoMayWatch:
             watch(alice, origin=origin)
         assert refusal.value.response.status_code == 403
 
-    def test_without_a_session_there_is_no_socket(self, watch: Any) -> None:
+    def test_socket_requires_a_session(self, watch: Any) -> None:
         with pytest.raises(InvalidStatus) as refusal:
             watch(None)
         assert refusal.value.response.status_code == 403
@@ -129,7 +129,7 @@ class TestWhoMayWatch:
         move(job, 5)
         assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
 
-    def test_a_lost_membership_closes_at_once(self, watch: Any, bob: User, job: Job) -> None:
+    def test_lost_membership_closes_the_socket_at_once(self, watch: Any, bob: User, job: Job) -> None:
         watcher = watch(bob, {"watch_team": True})
         watcher.settle()
         Membership.objects.filter(user=bob).delete()

@@ -124,7 +124,7 @@ def series(job: Job, name: str) -> list[tuple[int, float]]:
 
 
 class TestTheWayOfAJob:
-    def test_from_start_to_end(self, driver: Driver, job: Job) -> None:
+    def test_run_from_start_to_end(self, driver: Driver, job: Job) -> None:
         driver.say({"type": "driver_started", "host": "node-1", "pid": 7})
         driver.say({"type": "phase_changed", "phase": "loading_weights"})
         job.refresh_from_db()
@@ -168,7 +168,7 @@ class TestTheWayOfAJob:
         job.refresh_from_db()
         assert job.state == "cancelled" and job.started_at is None
 
-    def test_a_failure_carries_its_class_and_message(self, driver: Driver, job: Job) -> None:
+    def test_failure_carries_its_class_and_message(self, driver: Driver, job: Job) -> None:
         driver.say({"type": "run_finished", "outcome": "failed", "failure_class": "config", "message": "no such model"})
         job.refresh_from_db()
         assert (job.state, job.failure_class, job.message) == ("failed", "config", "no such model")
@@ -186,7 +186,7 @@ class TestTheWayOfAJob:
         job.refresh_from_db()
         assert job.state == "running"
 
-    def test_steps_in_a_row_take_a_cursor_each_and_one_write(self, driver: Driver, job: Job) -> None:
+    def test_consecutive_steps_take_a_cursor_each_and_one_write(self, driver: Driver, job: Job) -> None:
         driver.say(READY, step(1), step(2), step(3), trajectories(3), step(4), OBSERVED, step(5))
         job.refresh_from_db()
         points = MetricPoint.objects.filter(series__job=job, series__name="loss").order_by("step")
@@ -198,7 +198,7 @@ class TestTheWayOfAJob:
 
 
 class TestOnce:
-    def test_a_replay_changes_nothing(self, driver: Driver, job: Job) -> None:
+    def test_replay_changes_nothing(self, driver: Driver, job: Job) -> None:
         bodies = [READY, step(1), trajectories(1), checkpoint(1), COUNTED, LINES, OBSERVED]
         driver.say(*bodies)
         before = everything(job)
@@ -208,12 +208,12 @@ class TestOnce:
         assert driver.send(3, *bodies[2:4]).json() == {"acked": 7}
         assert everything(job) == before
 
-    def test_an_overlapping_batch_adds_only_what_is_new(self, driver: Driver, job: Job) -> None:
+    def test_overlapping_batch_adds_only_new_facts(self, driver: Driver, job: Job) -> None:
         driver.say(READY, step(1), step(2))
         assert driver.send(2, step(1, loss=99.0), step(2, loss=99.0), step(3, loss=3.0)).json() == {"acked": 4}
         assert series(job, "loss") == [(1, 1.0), (2, 1.0), (3, 3.0)]
 
-    def test_a_lost_acknowledgement_of_the_last_fact_is_repeated(self, driver: Driver, job: Job) -> None:
+    def test_lost_acknowledgement_of_last_fact_is_repeated(self, driver: Driver, job: Job) -> None:
         driver.say(READY, FINISHED)
         before = everything(job)
         assert driver.send(1, READY, FINISHED).json() == {"acked": 2}

@@ -156,7 +156,7 @@ def test_file_without_a_row_is_removed(talked: Callable[..., Job], store: Folder
     assert len(list(store.list(f"jobs/{job.pk}/"))) == 1, "checkpoints have their own rules"
 
 
-def test_one_jobs_removal_touches_no_other_job(talked: Callable[..., Job], store: FolderStore) -> None:
+def test_removal_touches_no_other_job(talked: Callable[..., Job], store: FolderStore) -> None:
     old, other = talked(), talked(is_over=False)
     remove_all(store)
     assert left(old, store) == (0, 0, 0, 0, 0) and left(other, store) == (6, 12, 6, 1, 1)

@@ -110,7 +110,7 @@ def test_later_attempt_replaces_rollups(job: Job, writer: Writer) -> None:
     check_thinned(job, writer, "loss", 300, 0, 20_000)
 
 
-def test_a_replay_changes_nothing(job: Job, writer: Writer) -> None:
+def test_replay_changes_nothing(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 6_001))
     points = list(MetricPoint.objects.order_by("series_id", "step").values())
     writer.write(1, range(3_000, 6_001))

@@ -140,22 +140,20 @@ class TestReduction:
         kept = [at for at in fine.times["loss"] if at is not None]
         assert len(kept) == 6_000 - series.rolled_to + 1 and fine.times["loss"][0] is None
 
-    def test_a_short_series_keeps_every_point(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
+    def test_short_series_keeps_every_point(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
         write(job, range(1, 500), now)
         end(job, now)
         assert reduce_old_series(keep=KEEP, now=now + timedelta(days=1_000)) == 0
         assert MetricPoint.objects.filter(series__job=job).count() == 499
 
-    def test_neither_a_running_job_nor_one_that_ended_lately(
-        self, attempt: JobAttempt, job: Job, now: datetime
-    ) -> None:
+    def test_running_and_recent_jobs_are_not_reduced(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
         write(job, range(1, 3_001), now)
         assert reduce_old_series(keep=KEEP, now=now + timedelta(days=1_000)) == 0
         end(job, now)
         assert reduce_old_series(keep=KEEP, now=now + KEEP) == 0
         assert MetricPoint.objects.filter(series__job=job).count() == 3_000
 
-    def test_goes_on_piece_by_piece_and_once(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
+    def test_reduction_proceeds_in_pieces_and_once(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
         write(job, range(1, 2_001), now, "a", "b", "c")
         end(job, now)
         late = now + timedelta(days=91)

@@ -78,7 +78,7 @@ def test_too_many_spans_become_shares_that_add_up(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_a_day_of_many_replicas_is_bounded(job: Job) -> None:
+def test_day_of_many_replicas_is_bounded(job: Job) -> None:
     replicas = [[("decode", -3600.0, -1800.0), ("idle", -1800.0, 0.0)]] * 64
     for hour in range(1, 25):
         tell(job, observed(*replicas), at(hour * 3600))

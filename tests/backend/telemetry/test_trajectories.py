@@ -137,7 +137,7 @@ class TestFiling:
         assert len(list(store.list(""))) == TrajectoryFile.objects.count() == 1
         assert everything(job, store) == before
 
-    def test_a_file_is_bounded(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
+    def test_file_size_is_bounded(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
         for step in range(MAX_ROWS_PER_FILE // 32 + 1):
             writer.write(step + 1, *[sample(each, num_tokens=1) for each in range(32)])
         assert archive_trajectories(job.pk, store, now=now) == MAX_ROWS_PER_FILE

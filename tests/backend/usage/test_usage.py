@@ -149,7 +149,7 @@ def test_settling_changes_no_figure_and_happens_once(live: Life, team: Team, now
     assert sum(group.kinds.held for group in before) == 3 * 86_400 * 2 * SECOND
 
 
-def test_a_running_job_counts_up_to_now_and_is_not_settled(live: Life, team: Team, now: datetime) -> None:
+def test_running_job_counts_up_to_now_and_is_not_settled(live: Life, team: Team, now: datetime) -> None:
     live.starts(0)
     live.says(10, READY)
     assert settle_reservations() == 0
@@ -189,7 +189,7 @@ def test_every_grouping_has_the_same_total_and_right_labels(
         assert group.label
 
 
-def test_a_key_pays_for_what_it_submitted(make_key: Any, alice: User, pool: ResourcePool, project: Project) -> None:
+def test_key_pays_for_its_own_jobs(make_key: Any, alice: User, pool: ResourcePool, project: Project) -> None:
     text = make_key(alice, scopes=("jobs:write", "jobs:read", "usage:read"))
     api = Api(text)
     answer = api.post("/jobs", {"project": project.pk, "spec": {"name": "Sums"}})
@@ -221,7 +221,7 @@ class TestRest:
         assert total["billed"] == total["held"] - total["credited"]
 
     @pytest.mark.parametrize("how", [{"query": {"format": "csv"}}, {"headers": {"Accept": "text/csv"}}])
-    def test_the_same_as_csv_without_formulas(
+    def test_csv_has_the_same_rows_without_formulas(
         self, how: dict[str, dict[str, str]], reader: Any, live: Life, project: Project
     ) -> None:
         Project.objects.filter(pk=project.pk).update(name='=HYPERLINK("http://evil")')
@@ -235,7 +235,7 @@ class TestRest:
         assert (row["project"], row["label"]) == (project.pk, '\'=HYPERLINK("http://evil")')
         assert float(row["held_gpu_seconds"]) == 30
 
-    def test_one_job_reservation_by_reservation(self, reader: Any, live: Life) -> None:
+    def test_usage_of_a_job_lists_its_reservations(self, reader: Any, live: Life) -> None:
         live.starts(0)
         live.says(10, READY)
         live.finishes(20)
@@ -252,7 +252,7 @@ class TestRest:
         assert outsider.get("/usage", **{"from": "2026-01-01", "to": "2026-01-31"}).json()["data"] == []
         assert outsider.get(f"/jobs/{live.job.pk}/usage").status_code == 404
 
-    def test_a_key_without_the_scope_is_refused(self, api: Any, make_key: Any, alice: User) -> None:
+    def test_key_without_the_scope_is_refused(self, api: Any, make_key: Any, alice: User) -> None:
         narrow = Api(make_key(alice, scopes=("jobs:read",)))
         assert narrow.get("/usage").status_code == 403
 
@@ -267,12 +267,12 @@ class TestRest:
             {"from": "0001-01-01", "to": "0001-01-02"},
         ],
     )
-    def test_a_range_that_makes_no_sense_is_refused(self, reader: Any, query: dict[str, str]) -> None:
+    def test_invalid_range_is_refused(self, reader: Any, query: dict[str, str]) -> None:
         assert reader.get("/usage", **query).status_code == 422
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x", "\t=1", "  =1", "\r=1", "＝1"])
-def test_no_cell_of_a_table_is_a_formula(cell: str) -> None:
+def test_no_csv_cell_is_a_formula(cell: str) -> None:
     (row,) = list(csv.reader(StringIO(csv_text(["name"], [[cell]]), newline="")))[1:]
     assert row[0].startswith("'")
 

@@ -96,7 +96,7 @@ def test_late_replica_has_no_startup() -> None:
     assert seconds([view], start=50) == Kinds(useful=50)
 
 
-def test_a_day_ends_at_midnight_utc() -> None:
+def test_day_ends_at_midnight_utc() -> None:
     start = datetime(2026, 1, 5, 23, 59, 50, tzinfo=UTC)
     days = split_by_day(start, start + timedelta(seconds=30), 2, [AttemptView(began_at=start, ready_at=start)])
     assert days == [
@@ -109,7 +109,7 @@ def test_nothing_held_is_still_a_day() -> None:
     assert split_by_day(T0, T0, 2, []) == [(date(2026, 1, 5), Kinds())]
 
 
-def test_a_day_of_23_hours_and_a_wrong_zone_bill_what_was_held() -> None:
+def test_short_day_and_other_zone_bill_the_held_time() -> None:
     berlin = ZoneInfo("Europe/Berlin")  # on 29 March 2026 it has no hour after two
     start, end = datetime(2026, 3, 28, 23, 30, tzinfo=berlin), datetime(2026, 3, 30, 0, 30, tzinfo=berlin)
     days = split_by_day(start, end, 1, [])

@@ -132,7 +132,7 @@ def test_ended_job_is_judged_once_more_without_events(trained: Trained, now: dat
     assert trained.events() == []
 
 
-def test_an_evaluation_is_not_judged(trained: Trained, now: datetime) -> None:
+def test_evaluation_is_not_judged(trained: Trained, now: datetime) -> None:
     Job.objects.filter(pk=trained.job.pk).update(steps=0)
     assert judge_due(now=now) == 0
 
@@ -216,7 +216,7 @@ def test_deactivated_submitter_gets_no_alarm_mail(
     assert letters_to(alice.email) == []
 
 
-def test_a_program_reads_the_verdict(trained: Trained, now: datetime, api: Api) -> None:
+def test_api_returns_the_verdict(trained: Trained, now: datetime, api: Api) -> None:
     path = f"/jobs/{trained.job.pk}/verdict"
     assert api.get(path).json()["judged_at"] is None
     trained.train(20, DOUBTED)

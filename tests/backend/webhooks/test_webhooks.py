@@ -92,7 +92,7 @@ class TestFanOut:
         assert not PendingEvent.objects.exists()
 
     @pytest.mark.django_db(transaction=True)
-    def test_an_event_that_commits_late_is_not_skipped(
+    def test_late_committed_event_is_not_skipped(
         self, listen: Any, make_job: Any, in_own_connection: Callable[..., Any]
     ) -> None:
         """It has a lower id than events already fanned out."""
@@ -112,7 +112,7 @@ class TestFanOut:
         assert {row.event.job_id for row in rows if row.event} == {first.pk, second.pk}
 
     @pytest.mark.django_db(transaction=True)
-    def test_workers_that_fan_out_at_once_make_one_delivery_each(
+    def test_concurrent_fan_outs_make_one_delivery_per_event(
         self, listen: Any, make_job: Any, in_own_connection: Callable[..., Any]
     ) -> None:
         listen("https://a.example", events=("job.submitted",))
@@ -158,7 +158,7 @@ class TestSending:
         row.refresh_from_db()
         assert row.state == "delivered" and [attempt["status"] for attempt in row.attempts] == [status, 200]
 
-    def test_after_days_it_is_dead_and_the_endpoint_is_disabled(self, start: Any, listen: Any, make_job: Any) -> None:
+    def test_delivery_is_dead_after_days_and_endpoint_disabled(self, start: Any, listen: Any, make_job: Any) -> None:
         receiver = start(500)
         endpoint = listen(receiver.url, events=("job.submitted",))
         make_job()
@@ -259,7 +259,7 @@ def api_all(api: Any, alice: User, make_key: Any) -> Any:
     return api
 
 
-def test_the_background_task_does_all_of_it(start: Any, listen: Any, make_job: Any, settings: Any) -> None:
+def test_background_task_fans_out_and_sends(start: Any, listen: Any, make_job: Any, settings: Any) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, webhooks_to_loopback=True)
     receiver = start()
     listen(receiver.url, events=("job.submitted",))
@@ -274,7 +274,7 @@ class TestApi:
     def make(self, api_all: Any, **fields: Any) -> Any:
         return api_all.post("/webhooks", {"url": "https://example.org/hook"} | fields)
 
-    def test_the_secret_is_shown_once_and_never_stored_or_logged(self, api_all: Any) -> None:
+    def test_secret_is_shown_once_and_never_stored_or_logged(self, api_all: Any) -> None:
         created = self.make(api_all)
         document = created.json()
         assert created.status_code == 201 and document["secret"].startswith("whsec_")
@@ -286,7 +286,7 @@ class TestApi:
         for text in [*(response.content.decode() for response in later), stored]:
             assert document["secret"].removeprefix("whsec_") not in text
 
-    def test_after_a_rotation_both_secrets_sign_for_a_day(
+    def test_both_secrets_sign_for_a_day_after_rotation(
         self, api_all: Any, start: Any, listen: Any, make_job: Any
     ) -> None:
         receiver, first = start(), new_secret()
@@ -331,7 +331,7 @@ class TestApi:
         assert shown["state"] == "delivered" and json.loads(shown["body"])["type"] == "job.submitted"
         assert receiver.received[0].headers["webhook-id"] == receiver.received[1].headers["webhook-id"]
 
-    def test_a_test_message_is_sent_like_any_other(self, api_all: Any, start: Any, listen: Any) -> None:
+    def test_test_message_is_sent_like_any_other(self, api_all: Any, start: Any, listen: Any) -> None:
         receiver = start()
         endpoint = listen(receiver.url, events=("job.succeeded",))
         answer = api_all.post(f"/webhooks/{endpoint.pk}/test")
@@ -359,7 +359,7 @@ class TestApi:
          "https://", "https://exa mple.org/", "https://example.org\\@127.0.0.1/", "https://example.org:0/",
          "https://example.org:99999/", "https://[64:ff9b::7f00:1]/", "https://éxample.org/", "javascript:alert(1)"],
     )  # fmt: skip
-    def test_an_address_that_cannot_be_right_is_refused_at_once(self, api_all: Any, url: str) -> None:
+    def test_invalid_address_is_refused_at_once(self, api_all: Any, url: str) -> None:
         refused = self.make(api_all, url=url)
         assert refused.status_code == 422, refused.content
         assert refused.json()["errors"][0]["pointer"] == "/url"

@@ -57,7 +57,7 @@ def test_name_resolving_to_inner_address_is_refused(receiver: Receiver, address:
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "2002:808:808::", "64:ff9b::808:808"])
-def test_the_public_internet_is_allowed(address: str) -> None:
+def test_public_internet_is_allowed(address: str) -> None:
     refuse_inner(ipaddress.ip_address(address))
 
 
@@ -94,7 +94,7 @@ def test_plain_http_and_sockets_are_refused(receiver: Receiver) -> None:
     assert not receiver.received
 
 
-def test_the_pinned_connection_still_names_the_host(tmp_path: Path) -> None:
+def test_pinned_connection_still_names_the_host(tmp_path: Path) -> None:
     """Connects by address; SNI, certificate and Host use the name."""
     with receiving(tls_folder=tmp_path) as receiver:
         trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))

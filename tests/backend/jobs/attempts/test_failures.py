@@ -71,7 +71,7 @@ def evidence_of(attempt: JobAttempt) -> Evidence:
 class TestLastWords:
     """From our own log store: Ray has no logs in these tests."""
 
-    def test_the_last_errors_of_each_part_are_evidence(
+    def test_last_errors_of_each_part_are_evidence(
         self, api: Api, job: Job, attempt: JobAttempt, now: datetime
     ) -> None:
         """Much later lines of another part do not displace them, and lines that are no errors are no evidence."""
@@ -158,7 +158,7 @@ def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAtt
     assert explain_failure(job).evidence == Evidence()
 
 
-def test_the_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt, now: datetime) -> None:
     say(attempt, FAILED, now=now)
     [row] = api.get(f"/jobs/{job.pk}/attempts").json()["data"]
     assert row["failure_class"] == "user_code" and "keeps dying" in row["evidence"]["exit_reason"]

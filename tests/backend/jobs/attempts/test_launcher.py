@@ -79,7 +79,7 @@ def test_500_for_an_unknown_id_is_unclear() -> None:
     assert unclear.value.retryable
 
 
-def test_no_server_is_unreachable_and_quick() -> None:
+def test_missing_server_is_unreachable_at_once() -> None:
     launcher = RayLauncher(f"http://127.0.0.1:{free_port()}", TOKEN)
     started = time.monotonic()
     for call in (lambda: launcher.status("s"), lambda: launcher.launch(order(), "s"), launcher.live_submissions):
@@ -154,7 +154,7 @@ def test_invalid_host_list_is_unreachable(body: str) -> None:
         launcher.hosts()
 
 
-def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
+def test_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
     assert read_token(tmp_path / "token") == "abc"
     with pytest.raises(RayRefused, match="cannot be read"):

@@ -75,7 +75,7 @@ def test_driver_spans_share_the_trace(attempt: JobAttempt, now: datetime, collec
     assert {"queue", "admission", "driver", "start", "first step", "step", "end"} <= names
 
 
-def test_a_job_that_failed_is_a_failure(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
+def test_failed_job_is_a_failed_trace(attempt: JobAttempt, now: datetime, collector: Collector) -> None:
     ended(attempt, now, JobState.FAILED)
     deliver_traces(now)
     assert [span.is_failure for span in collector.named("job")] == [True]

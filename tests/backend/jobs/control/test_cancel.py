@@ -38,12 +38,12 @@ def test_twice_is_the_same_as_once(api: Any, job: Job, attempt: JobAttempt) -> N
     assert job.requests.count() == 1 and job.events.filter(to_state="stopping").count() == 1
 
 
-def test_a_cancelled_job_is_already_there(api: Any, job: Job) -> None:
+def test_cancelling_a_cancelled_job_is_a_no_op(api: Any, job: Job) -> None:
     assert [api.post(f"/jobs/{job.pk}/cancel").status_code for _ in range(2)] == [202, 200]
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed"])
-def test_a_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAttempt, now: datetime, end: str) -> None:
+def test_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAttempt, now: datetime, end: str) -> None:
     for state in (JobState.RUNNING, JobState.STOPPING, JobState(end)):
         advance(job, state, actor="engine:1", now=now)
     response = api.post(f"/jobs/{job.pk}/cancel")

@@ -131,7 +131,7 @@ class TestChange:
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (409, "/priority")
         assert self.patch(api, path, {"name": "x"}).status_code == 200
 
-    def test_what_is_over_changes_no_more(self, api: Api, over: Job) -> None:
+    def test_ended_job_cannot_be_changed(self, api: Api, over: Job) -> None:
         assert self.patch(api, f"/jobs/{over.pk}", {"name": "x"}).status_code == 409
 
     def test_change_to_same_value_is_a_no_op(self, api: Api, job: Job) -> None:
@@ -155,13 +155,13 @@ class TestKill:
         entry = AuditEntry.objects.latest("seq")
         assert (entry.action, entry.target, entry.data) == ("job.kill", job.pk, {"state": "stopping"})
 
-    def test_a_member_may_cancel_but_not_kill(self, api_of: Any, bob: User, job: Job) -> None:
+    def test_member_may_cancel_but_not_kill(self, api_of: Any, bob: User, job: Job) -> None:
         assert api_of(bob).post(f"/jobs/{job.pk}/kill").status_code == 403
         job.refresh_from_db()
         assert job.state == "queued"
 
     @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.RECOVERING, JobState.PAUSING])
-    def test_from_every_state_that_holds_devices(
+    def test_kill_from_every_holding_state(
         self, api: Api, job: Job, attempt: JobAttempt, now: datetime, state: JobState
     ) -> None:
         with transaction.atomic():
@@ -194,7 +194,7 @@ def test_several_jobs_are_cancelled_independently(
     assert theirs.state == "queued"
 
 
-def test_the_list_is_filtered(api: Api, make_job: MakeJob, alice: User, bob: User, now: datetime) -> None:
+def test_list_is_filtered(api: Api, make_job: MakeJob, alice: User, bob: User, now: datetime) -> None:
     first = make_job(name="Long sums", tags=["a", "b"])
     second = make_job(name="Short sums", tags=["b"], user=bob, at=now + timedelta(hours=1))
     third = make_job(name="Tools", at=now + timedelta(hours=2))

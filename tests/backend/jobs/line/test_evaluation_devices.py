@@ -59,7 +59,7 @@ def reserve(job: Job, role: str, devices: int = 1) -> tuple[str, Any, Any, Any, 
 
 
 class TestInTheLine:
-    def test_it_starts_where_its_replicas_just_fit(
+    def test_evaluation_starts_where_its_replicas_just_fit(
         self, make_job: MakeJob, make_evaluation: MakeJob, pool: ResourcePool
     ) -> None:
         training, evaluation = make_job(devices=CAPACITY - 2), make_evaluation(devices=2)
@@ -68,7 +68,7 @@ class TestInTheLine:
         assert held(training) == {"trainer": 1, "rollout": CAPACITY - 3}
         assert held(evaluation) == {"rollout": 2}
 
-    def test_it_starts_with_all_its_replicas_or_not_at_all(
+    def test_evaluation_starts_with_all_replicas_or_not_at_all(
         self, make_job: MakeJob, make_evaluation: MakeJob, pool: ResourcePool
     ) -> None:
         make_job(devices=CAPACITY - 2)
@@ -82,7 +82,7 @@ class TestInTheLine:
         job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources={"trainer_devices": asked})
         assert job.devices == 3 and schedule_pool(pool.pk, now=NOW) == 1 and held(job) == {"rollout": 3}
 
-    def test_its_further_replicas_come_with_free_devices(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
+    def test_elastic_replicas_come_with_free_devices(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
         job = make_evaluation(devices=3, placement={"min_replicas": 1})
         assert (job.devices, job.min_devices) == (3, 1)
         schedule_pool(pool.pk, now=NOW)
@@ -122,7 +122,7 @@ class TestInTheLine:
 
 
 class TestTheBill:
-    def test_it_pays_for_its_replicas_alone(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
+    def test_evaluation_pays_only_for_its_replicas(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
         job = make_evaluation(devices=2)
         schedule_pool(pool.pk, now=NOW)
         Driver(job.attempts.get()).say(READY, FINISHED)
@@ -151,7 +151,7 @@ class TestTheDatabase:
         waiting = make_evaluation(devices=1)
         assert refused_at_commit(*reserve(waiting, "rollout"))
 
-    def test_an_evaluation_has_no_trainer(self, evaluation: Job) -> None:
+    def test_evaluation_has_no_trainer(self, evaluation: Job) -> None:
         assert refused_at_commit(*reserve(evaluation, "trainer"))
 
     def test_training_job_has_a_trainer(self, make_job: MakeJob, pool: ResourcePool) -> None:

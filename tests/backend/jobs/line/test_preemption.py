@@ -91,7 +91,7 @@ def test_young_job_is_not_preempted(borrowed: Job, make_job: Any, pool: Resource
     assert state(borrowed)[0] == "running" and state(mine) == ("queued", "pool_full")
 
 
-def test_a_claim_goes_with_its_job(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_claim_is_deleted_with_its_job(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
     mine = make_job(devices=4)
     schedule_pool(pool.pk, now=now + MIN_RUNTIME)
     assert Claim.objects.exists()
@@ -109,7 +109,7 @@ def grown(make_job: Any, pool: ResourcePool, now: datetime) -> Job:
     return running(job, now=now)
 
 
-def test_a_job_starts_with_as_many_replicas_as_are_free(grown: Job) -> None:
+def test_job_starts_with_all_free_replicas(grown: Job) -> None:
     assert live(grown) == {"trainer0": 1, "rollout0": 1} | {f"elastic{slot}": 1 for slot in range(5)}
     assert not grown.requests.exists(), "its order has the number; no request is needed"
 

@@ -69,7 +69,7 @@ def test_long_queue_is_cut_with_has_more(api: Api, busy: list[Job], pool: Resour
     assert len(seen["holders"]) == 2
 
 
-def test_a_pool_that_the_team_may_not_use_is_404(api: Api, pool: ResourcePool) -> None:
+def test_pool_without_quota_is_404(api: Api, pool: ResourcePool) -> None:
     other = ResourcePool.objects.create(name="other", flavor="cpu", capacity=8)
     for pool_id in (other.pk, "pool_none", "%00"):
         assert api.get(f"/pools/{pool_id}/queue").status_code == 404

@@ -28,7 +28,7 @@ def put(api: Api, path: str, body: Any, **headers: str) -> Any:
     return api.client.put(f"/api/v1{path}", data=body, content_type="application/json", headers=sent)
 
 
-def test_a_team_sees_its_own_quota_in_every_pool(
+def test_team_sees_its_own_quota_in_every_pool(
     api_of: Callable[[User], Api], make_key: MakeKey, alice: User, attempt: JobAttempt, pool: ResourcePool
 ) -> None:
     other = ResourcePool.objects.create(name="zoo", flavor="cpu", capacity=4)
@@ -85,7 +85,7 @@ def test_invalid_quota_is_refused(operator: Api, pool: ResourcePool, team: Team,
 
 
 @pytest.mark.parametrize("path", ["/pools/{}/quotas/team_nobody", "/pools/pool_none/quotas/{}", "/pools/%00/quotas/{}"])
-def test_what_does_not_exist_is_404(operator: Api, pool: ResourcePool, team: Team, path: str) -> None:
+def test_missing_pool_or_team_is_404(operator: Api, pool: ResourcePool, team: Team, path: str) -> None:
     whole = path.format(pool.pk if "nobody" in path else team.pk)
     assert put(operator, whole, {"nominal": 1}).status_code == 404
 
@@ -102,7 +102,7 @@ def test_lowered_quota_keeps_running_jobs(
     assert (attempt.job.state, waiting.state, waiting.reason) == ("starting", "queued", "team_ceiling")
 
 
-def test_the_most_that_a_job_may_ever_get(pool: ResourcePool, team: Team, other_team: Team) -> None:
+def test_largest_job_that_may_ever_start(pool: ResourcePool, team: Team, other_team: Team) -> None:
     assert [most_of(other_team, pool, preemptible=may) for may in (False, True)] == [0, 8]
     TeamQuota.objects.filter(team=team).update(lend_limit=3)
     assert most_of(other_team, pool, preemptible=True) == 3

@@ -63,7 +63,7 @@ def test_queue_shows_its_last_evaluation(make_job: Any, pool: ResourcePool, now:
     assert seen == [0, 0, 10, 10, 30]
 
 
-def test_a_closed_pool_starts_nothing_until_it_is_opened(job: Job, pool: ResourcePool, now: datetime) -> None:
+def test_closed_pool_starts_nothing_until_opened(job: Job, pool: ResourcePool, now: datetime) -> None:
     ResourcePool.objects.update(is_open=False)
     assert schedule_pool(pool.pk, now=now) == 0
     assert states(job) == [("queued", "pool_closed")]
@@ -141,7 +141,7 @@ def test_long_queue_takes_several_rounds(
     assert Job.objects.filter(state="queued", reason="team_ceiling").count() == 6
 
 
-def test_a_spec_of_another_release_fails_alone(make_job: Any, pool: ResourcePool, now: datetime) -> None:
+def test_spec_of_another_release_fails_alone(make_job: Any, pool: ResourcePool, now: datetime) -> None:
     old, new = make_job(), make_job(at=now + timedelta(seconds=1))
     with connection.cursor() as db:  # with the guard disabled
         db.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -22,7 +22,7 @@ def test_every_template_can_be_submitted(api: Any, project: Project, pool: Resou
         assert api.post("/jobs", {"project": project.pk, "spec": template["spec"]}).status_code == 202
 
 
-def test_the_schema_describes_a_spec(api: Any) -> None:
+def test_schema_describes_a_spec(api: Any) -> None:
     schema = api.get("/schemas/job-spec").json()
     assert schema["title"] == "JobSpec" and schema["required"] == ["name"]
     assert "Held-out prompts, answered with the initial weights (in parallel with training) and the last." in str(

@@ -85,7 +85,7 @@ def test_code_that_may_define_them_is_accepted(code: str) -> None:
     assert check_code(code, ("prompt", "respond")) is None
 
 
-def test_the_file_is_not_run(tmp_path: Path) -> None:
+def test_code_is_not_run(tmp_path: Path) -> None:
     assert check_code(f"open({str(tmp_path)!r} + '/ran', 'w')\n{GOOD}", ("respond",)) is None
     assert not list(tmp_path.iterdir())
 
