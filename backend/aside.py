@@ -43,7 +43,7 @@ class Aside(Generic[T]):
         with self._guard:
             if self._pending is None or self._pending.done():
                 pending, began_at = Future[T](), self._clock()
-                threading.Thread(target=self._answer, args=[pending, ask], name="aside", daemon=True).start()
+                threading.Thread(target=self._run, args=[pending, ask], name="aside", daemon=True).start()
                 self._pending, self._pending_since = pending, began_at
             pending, began_at = self._pending, self._pending_since
         wait([pending], max(0.0, began_at + self._deadline_s - self._clock()))
@@ -52,7 +52,7 @@ class Aside(Generic[T]):
         now, last = self._clock(), self._last
         return Heard(last=last[0] if last else None, age_s=now - last[1] if last else 0.0, silent_s=now - began_at)
 
-    def _answer(self, pending: "Future[T]", ask: Callable[[], T]) -> None:
+    def _run(self, pending: "Future[T]", ask: Callable[[], T]) -> None:
         try:
             result = ask()
         except BaseException as error:  # noqa: BLE001  # passed to the caller

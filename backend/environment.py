@@ -220,7 +220,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
     given = {name: values.get(name) or variable.default or "" for name, variable in DECLARED.items()}
     _fill_folders(given)
     read = {field.name: DECLARED[name].read(name, given[name]) for field, name in _NAMES.items()}
-    return _completed(Environment(**read))
+    return _complete(Environment(**read))
 
 
 def _fill_folders(given: dict[str, str]) -> None:
@@ -231,7 +231,7 @@ def _fill_folders(given: dict[str, str]) -> None:
     given |= {"LAMINAR_SITE_DIR": site, "LAMINAR_AUDIT_DIR": audit, "LAMINAR_AUDIT_KEY_FILE": key_file}
 
 
-def _completed(read: Environment) -> Environment:
+def _complete(read: Environment) -> Environment:
     """Combines values that depend on each other. Raises `MissingSetting`."""
     store, site = read.store_dir.resolve(), read.site_dir.resolve()
     if store in (site, *site.parents):

@@ -81,7 +81,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 def _look() -> Found:
     problems = {name: problem() for name, problem in _PARTS.items()}
-    around = [] if problems["postgres"] else _around()
+    around = [] if problems["postgres"] else _read_surroundings()
     return (
         _document([f"{name}: {text}" for name, text in problems.items() if text])
         | {name: not text for name, text in problems.items()}
@@ -109,7 +109,7 @@ def _postgres() -> str:
     return "is a standby, which takes no writes" if is_standby else ""
 
 
-def _around() -> list[Surrounding]:
+def _read_surroundings() -> list[Surrounding]:
     try:
         with psycopg.connect(settings.ENVIRONMENT.database_url, connect_timeout=_PATIENCE_S) as db:
             return list(surroundings(db))

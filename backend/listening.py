@@ -22,7 +22,7 @@ class CannotHear(Exception):
 
 def silence_of(part: str, environment: Environment) -> str:
     """Describes a silent component; empty if its heartbeat is recent."""
-    ages = _ages(environment.database_url)
+    ages = _read_ages(environment.database_url)
     late = {each for each, name in PULSES.items() if ages.get(name, inf) > LATE_AFTER_S}
     if part not in late:
         return ""
@@ -34,7 +34,7 @@ def silence_of(part: str, environment: Environment) -> str:
     return f"last heartbeat of {part}: {age} (limit {LATE_AFTER_S:.0f} s)"
 
 
-def _ages(url: str) -> dict[str, float]:
+def _read_ages(url: str) -> dict[str, float]:
     try:
         with psycopg.connect(url, connect_timeout=_PATIENCE_S, client_encoding="utf8") as db:
             return {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())])}

@@ -37,20 +37,20 @@ class PublicApi(NinjaAPI):
                 for status, response in operation["responses"].items():
                     if int(status) >= 400:
                         response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
-        _name_tuples_as_3_1_does(document)
+        _rename_tuple_items(document)
         return document
 
 
-def _name_tuples_as_3_1_does(node: object) -> None:
+def _rename_tuple_items(node: object) -> None:
     """ninja writes a tuple's members as `items`, as older JSON Schema did; since 2020-12 they are `prefixItems`."""
     if isinstance(node, dict):
         if isinstance(node.get("items"), list):
             node["prefixItems"] = node.pop("items")
         for child in node.values():
-            _name_tuples_as_3_1_does(child)
+            _rename_tuple_items(child)
     elif isinstance(node, list):
         for child in node:
-            _name_tuples_as_3_1_does(child)
+            _rename_tuple_items(child)
 
 
 def operation_id(method: str, path: str) -> str:

@@ -55,17 +55,17 @@ def site_notices(request: HttpRequest) -> dict[str, tuple[str, ...]]:
 
 
 def notices() -> Iterator[str]:
-    yield from _of_the_disk(_store_disk())
+    yield from _of_the_disk(_read_store_disk())
     try:
         with transaction.atomic():
             late = {part: age for part, age in ages().items() if age > LATE_AFTER_S}
     except (DatabaseError, InterfaceError):
         return
     for part, age in late.items():
-        yield f"No {_WORDS[part]} for {_span(age)}. Running jobs continue; others wait."
+        yield f"No {_WORDS[part]} for {_format_span(age)}. Running jobs continue; others wait."
 
 
-def _store_disk() -> Heard[Room] | None:
+def _read_store_disk() -> Heard[Room] | None:
     """None: the folder does not exist yet, or its disk reports an error, which operators see on the status page."""
     try:
         return room_at(settings.ENVIRONMENT.store_dir)
@@ -76,13 +76,13 @@ def _store_disk() -> Heard[Room] | None:
 def _of_the_disk(heard: Heard[Room] | None) -> Iterator[str]:
     if heard and heard.silent_s is not None and heard.silent_s > SILENT_AFTER_S:
         yield (
-            f"The disk of this site's files has not responded for {_span(heard.silent_s)}. Downloads, checkpoints and "
-            "starts of jobs wait until it does."
+            f"The disk of this site's files has not responded for {_format_span(heard.silent_s)}. Downloads, "
+            "checkpoints and starts of jobs wait until it does."
         )
     elif heard and heard.last and heard.last.free_bytes < LEAST_FREE_BYTES:
         left = heard.last.free_bytes
         yield f"The disk of this site is full ({left / 1e6:.0f} MB left). Jobs wait until space is freed."
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

@@ -50,7 +50,7 @@ def surroundings(db: Database) -> Iterator[Surrounding]:
     age = {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())]).fetchall()}
     yield from (_judge_pulse(part, age.get(name)) for part, name in PULSES.items())
     ((num_pools, num_well, age_s),) = db.execute(_RAYS).fetchall()
-    yield _ray(num_pools, num_well, age_s)
+    yield _judge_ray(num_pools, num_well, age_s)
     is_away = store_is_away(db.execute(STORE).fetchall())
     trouble = "fails to write or to read back files; run `manage.py doctor` for details" if is_away else ""
     yield Surrounding(name="store", is_well=None if is_away is None else not is_away, trouble=trouble)
@@ -73,7 +73,7 @@ def _judge_pulse(part: str, age_s: float | None) -> Surrounding:
     return Surrounding(name=part, is_well=not late, trouble=late, age_s=round(age_s, 1))
 
 
-def _ray(num_pools: int, num_well: int, age_s: float | None) -> Surrounding:
+def _judge_ray(num_pools: int, num_well: int, age_s: float | None) -> Surrounding:
     if age_s is None or age_s > OLD_AFTER_S:
         return Surrounding(name="ray", is_well=None)
     away = num_pools - num_well

@@ -74,14 +74,14 @@ def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[In
         token_sha256=_digest(token),
         invited_by=acting.user,
         created_at=now,
-        expires_at=_end_of(acting, now=now),
+        expires_at=_choose_expiry(acting, now=now),
         made_with=acting.key,
     )
     acting.record("member.invited", invitation.pk, now=now, data={"email": email, "role": role})
     return invitation, token
 
 
-def _end_of(acting: Acting, *, now: datetime) -> datetime:
+def _choose_expiry(acting: Acting, *, now: datetime) -> datetime:
     """No later than the key's expiry, so a stolen key leaves no link that outlives it."""
     usual = now + LASTS
     return min(usual, acting.key.expires_at or usual) if acting.key else usual

@@ -62,9 +62,9 @@ def make_key(acting: Acting, wish: KeyWish, *, account_id: str | None = None, no
         owner=owner,
         created_with=acting.key,
         name=wish.name,
-        scopes=_scopes(acting, role, wish.scopes),
-        expires_at=_expiry(acting, wish.expires_at, now=now),
-        project=_project(account, wish.project),
+        scopes=_choose_scopes(acting, role, wish.scopes),
+        expires_at=_choose_expiry(acting, wish.expires_at, now=now),
+        project=_choose_project(account, wish.project),
         max_devices=wish.max_devices,
         max_gpu_hours=wish.max_gpu_hours,
     )
@@ -90,7 +90,7 @@ def live_keys(team: Team, *, now: datetime) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(unexpired, team=team, revoked_at__isnull=True)
 
 
-def _scopes(acting: Acting, role: Role, requested: Sequence[str] | None) -> Sequence[str]:
+def _choose_scopes(acting: Acting, role: Role, requested: Sequence[str] | None) -> Sequence[str]:
     allowed = acting.scopes & scopes_of_role(role, is_operator=acting.user.is_staff)
     if requested is None:
         return sorted(allowed & set(DEFAULT_SCOPES))
@@ -108,7 +108,7 @@ def _scopes(acting: Acting, role: Role, requested: Sequence[str] | None) -> Sequ
     return requested
 
 
-def _expiry(acting: Acting, requested: datetime | None, *, now: datetime) -> datetime | None:
+def _choose_expiry(acting: Acting, requested: datetime | None, *, now: datetime) -> datetime | None:
     end = acting.key.expires_at if acting.key else None
     if requested is None:
         return end
@@ -121,7 +121,7 @@ def _expiry(acting: Acting, requested: datetime | None, *, now: datetime) -> dat
     return requested
 
 
-def _project(account: ServiceAccount | None, requested: Project | None) -> Project | None:
+def _choose_project(account: ServiceAccount | None, requested: Project | None) -> Project | None:
     if account is None or account.project is None:
         return requested
     if requested is not None and requested != account.project:

@@ -95,11 +95,11 @@ def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
     """The key's caller; None if it is malformed, unknown, revoked or expired, or its owner has left the team."""
     if not keys.is_well_formed(text):
         return None
-    rows = fetch_prepared(_find(), [keys.prefix_of(text), now])
+    rows = fetch_prepared(_build_query(), [keys.prefix_of(text), now])
     if not rows:
         return None
     role, values = Role(rows[0][0]), iter(rows[0][1:])
-    key, owner, team = _next_of(ApiKey, values), _next_of(User, values), _next_of(Team, values)
+    key, owner, team = _build_next(ApiKey, values), _build_next(User, values), _build_next(Team, values)
     if not keys.matches(text, key.secret_sha256):
         return None
     key.owner, key.team = owner, team
@@ -108,7 +108,7 @@ def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
 
 
 @cache
-def _find() -> str:
+def _build_query() -> str:
     """Every request runs this query, so its text is cached: building it took longer than running it."""
     columns = [
         f'{alias}."{field.column}"'
@@ -125,7 +125,7 @@ def _find() -> str:
     """  # noqa: S608  # names of columns
 
 
-def _next_of(model: type[M], values: Iterator[Any]) -> M:
+def _build_next(model: type[M], values: Iterator[Any]) -> M:
     names = [field.attname for field in model._meta.concrete_fields]
     return model.from_db(connection.alias, names, [next(values) for _ in names])
 

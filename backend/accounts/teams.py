@@ -66,7 +66,7 @@ def create_project(acting: Acting, name: str, *, now: datetime) -> Project:
 @transaction.atomic
 def rename_project(acting: Acting, project_id: str, name: str, *, now: datetime) -> Project:
     acting.refuse_unless_ruling()
-    project = _locked_project(acting.team, project_id)
+    project = _lock_project(acting.team, project_id)
     if project.name == name:
         return project
     before, project.name = project.name, name
@@ -83,7 +83,7 @@ def rename_project(acting: Acting, project_id: str, name: str, *, now: datetime)
 def delete_project(acting: Acting, project_id: str, *, now: datetime) -> None:
     """Deletes an empty project: jobs keep their project forever. Keys limited to the project are deleted too."""
     acting.refuse_unless_ruling()
-    project = _locked_project(acting.team, project_id)
+    project = _lock_project(acting.team, project_id)
     if project.service_accounts.filter(closed_at=None).exists():
         raise ProjectInUse("A service account belongs to this project. Close it first.")
     try:
@@ -109,7 +109,7 @@ def the_project(team: Team, project_id: str) -> Project:
     return project
 
 
-def _locked_project(team: Team, project_id: str) -> Project:
+def _lock_project(team: Team, project_id: str) -> Project:
     project = Project.objects.select_for_update(no_key=True).filter(team=team, pk=project_id).first()
     if project is None:
         raise NotFound

@@ -42,7 +42,7 @@ def parsed_body(request: HttpRequest) -> object:
 
 def parse_json(body: bytes) -> object:
     try:
-        document = json.loads(body.decode(), parse_constant=_refuse_constant, object_pairs_hook=_object)
+        document = json.loads(body.decode(), parse_constant=_refuse_constant, object_pairs_hook=_build_object)
     except RecursionError:
         raise Malformed(f"The body nests deeper than {MAX_DEPTH} levels.", code="too_deep") from None
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both
@@ -57,7 +57,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("an object has a duplicate name")
@@ -67,7 +67,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse_depth(document: object) -> None:
     layer: list[object] = [document]
     for _ in range(MAX_DEPTH):
-        layer = [child for node in layer for child in _children(node)]
+        layer = [child for node in layer for child in _children_of(node)]
         if not layer:
             return
     raise Malformed(f"The body nests deeper than {MAX_DEPTH} levels.", code="too_deep")
@@ -76,27 +76,27 @@ def _refuse_depth(document: object) -> None:
 def _refuse_unstorable(document: object) -> None:
     errors = [
         FieldError(pointer=pointer, code="text", message="must not contain NUL or half of a surrogate pair")
-        for pointer, text in _texts(document, "")
+        for pointer, text in _walk_texts(document, "")
         if not is_storable(text)
     ]
     if errors:
         raise Invalid(errors=errors)
 
 
-def _texts(node: object, pointer: str) -> Iterator[tuple[str, str]]:
+def _walk_texts(node: object, pointer: str) -> Iterator[tuple[str, str]]:
     """Every string with its pointer; a member's name has the pointer of its object."""
     if isinstance(node, str):
         yield pointer, node
     elif isinstance(node, dict):
         for name, child in node.items():
             yield pointer, name
-            yield from _texts(child, f"{pointer}/{name}" if is_storable(name) else pointer)
+            yield from _walk_texts(child, f"{pointer}/{name}" if is_storable(name) else pointer)
     elif isinstance(node, list):
         for index, child in enumerate(node):
-            yield from _texts(child, f"{pointer}/{index}")
+            yield from _walk_texts(child, f"{pointer}/{index}")
 
 
-def _children(node: object) -> list[object]:
+def _children_of(node: object) -> list[object]:
     if isinstance(node, dict):
         return list(node.values())
     return node if isinstance(node, list) else []

@@ -33,10 +33,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._allow(self.head_within_s)
+        self._set_deadline(self.head_within_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._allow(None)
+        self._set_deadline(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -50,35 +50,35 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
         if not self._awaits_head:  # another request on the same connection
             self._awaits_head, self._num_bytes = True, 0
-            self._allow(self.head_within_s)
+            self._set_deadline(self.head_within_s)
 
     def on_headers_complete(self) -> None:
         self._awaits_head, self._num_bytes = False, 0
-        self._allow(self.body_within_s)
+        self._set_deadline(self.body_within_s)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes += len(body)
         if self._num_bytes >= PIECE_BYTES:
             self._num_bytes = 0
-            self._allow(self.body_within_s)
+            self._set_deadline(self.body_within_s)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._allow(None)
+        self._set_deadline(None)
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._allow(None)
+        self._set_deadline(None)
         super().handle_websocket_upgrade()
 
-    def _allow(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_late)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._on_deadline)
 
-    def _too_late(self) -> None:
+    def _on_deadline(self) -> None:
         if self.flow.read_paused:
-            self._allow(self.body_within_s)
+            self._set_deadline(self.body_within_s)
         else:
             self.transport.close()

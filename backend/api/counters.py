@@ -116,14 +116,14 @@ def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
         db.execute(_statement(len(uses)), parameters)
         *taken, at = db.fetchone()
         num_passed = sum(full_at is not None for full_at in taken)
-        allowances = [_allowed(use, full_at, at) for use, full_at in zip(uses, taken[:num_passed], strict=False)]
+        allowances = [_allow_use(use, full_at, at) for use, full_at in zip(uses, taken[:num_passed], strict=False)]
         if num_passed < len(uses):
             refusing = uses[num_passed]
             db.execute(_LOOK, [refusing.name])
             row: tuple[datetime, datetime] | None = db.fetchone()
             # None: the row was deleted between the two statements
-            wait_s = _seconds(*row) + refusing.ahead_s - refusing.window_s if row else 0.0
-            allowances.append(_allowance(refusing, allowed=False, remaining=0, wait_s=max(1.0, wait_s), at=at))
+            wait_s = _seconds_between(*row) + refusing.ahead_s - refusing.window_s if row else 0.0
+            allowances.append(_make_allowance(refusing, allowed=False, remaining=0, wait_s=max(1.0, wait_s), at=at))
     return allowances
 
 
@@ -143,13 +143,13 @@ def forget_full_buckets(*, now: datetime) -> int:
     return RateBucket.objects.filter(full_at__lt=now - timedelta(minutes=1)).delete()[0]
 
 
-def _allowed(use: Use, full_at: datetime, at: datetime) -> Allowance:
-    debt_s = max(0.0, _seconds(full_at, at))
+def _allow_use(use: Use, full_at: datetime, at: datetime) -> Allowance:
+    debt_s = max(0.0, _seconds_between(full_at, at))
     remaining = int((use.window_s - debt_s) / use.interval + 1e-6)
-    return _allowance(use, allowed=True, remaining=remaining, wait_s=debt_s, at=at)
+    return _make_allowance(use, allowed=True, remaining=remaining, wait_s=debt_s, at=at)
 
 
-def _allowance(use: Use, *, allowed: bool, remaining: int, wait_s: float, at: datetime) -> Allowance:
+def _make_allowance(use: Use, *, allowed: bool, remaining: int, wait_s: float, at: datetime) -> Allowance:
     return Allowance(
         bucket=use.bucket,
         limit=use.limit,
@@ -161,5 +161,5 @@ def _allowance(use: Use, *, allowed: bool, remaining: int, wait_s: float, at: da
     )
 
 
-def _seconds(later: datetime, earlier: datetime) -> float:
+def _seconds_between(later: datetime, earlier: datetime) -> float:
     return (later - earlier).total_seconds()

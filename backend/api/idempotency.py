@@ -83,18 +83,18 @@ def once(
     """The response, and whether it is a replay. `project_id`: the project that the caller's API key is limited to."""
     with transaction.atomic():
         if key is None:
-            return _written(effect()), False
+            return _with_text(effect()), False
         known_as = key if project_id is None else hashlib.sha256(f"{project_id} {key}".encode()).hexdigest()
         row = _claim(request, team_id=team_id, key=known_as, now=now)
         if row.status is not None and row.response is not None:
-            return _written(Answer(status=row.status, body=row.response, location=row.location)), True
-        answer = _written(effect())
+            return _with_text(Answer(status=row.status, body=row.response, location=row.location)), True
+        answer = _with_text(effect())
         with connection.cursor() as db:
             db.execute(_KEEP, [answer.status, answer.text, answer.location, row.pk])
         return answer, False
 
 
-def _written(answer: Answer) -> Answer:
+def _with_text(answer: Answer) -> Answer:
     return replace(answer, text=json.dumps(answer.body, cls=NinjaJSONEncoder))
 
 

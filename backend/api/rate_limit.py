@@ -60,20 +60,20 @@ class RateExceeded(TooManyRequests):
 
 def take(rate: Rate, *, of: str) -> Allowance:
     """Counts one use of a team or an address. Raises `RateExceeded`."""
-    return _passed(_taken([(rate, of)]))
+    return _refuse_exceeded(_count_uses([(rate, of)]))
 
 
 def take_sent(num_bytes: int, *, of: str) -> Allowance:
     """Counts the bytes that a team sent through a page. Raises `RateExceeded`."""
-    return _passed(_taken([(SENT, of)], kibibytes=_kibibytes(num_bytes)))
+    return _refuse_exceeded(_count_uses([(SENT, of)], kibibytes=_round_up_kibibytes(num_bytes)))
 
 
 def may_look_up(teams: Iterable[str]) -> bool:
     """Counts a query of a user of these teams; whether it is allowed."""
-    return all(_taken([(LOOK_UPS, team)]).allowed for team in sorted(teams))
+    return all(_count_uses([(LOOK_UPS, team)]).allowed for team in sorted(teams))
 
 
-def _taken(rates: Sequence[tuple[Rate, str]], *, kibibytes: int = 1) -> Allowance:
+def _count_uses(rates: Sequence[tuple[Rate, str]], *, kibibytes: int = 1) -> Allowance:
     """The allowance of the first rate that refuses, else of the last."""
     scale = settings.ENVIRONMENT.rate_scale
     uses = [
@@ -89,13 +89,13 @@ def _taken(rates: Sequence[tuple[Rate, str]], *, kibibytes: int = 1) -> Allowanc
     return counters.take_in_turn(uses)[-1]
 
 
-def _passed(allowance: Allowance) -> Allowance:
+def _refuse_exceeded(allowance: Allowance) -> Allowance:
     if not allowance.allowed:
         raise RateExceeded(allowance)
     return allowance
 
 
-def _kibibytes(num_bytes: int) -> int:
+def _round_up_kibibytes(num_bytes: int) -> int:
     """Rounded up: every row has some size."""
     return num_bytes // 1024 + 1
 
@@ -120,17 +120,20 @@ class EveryRequest(BaseThrottle):
         if request.method in _SAFE:
             rates, kibibytes = [(REQUESTS, caller.team), (READS, caller.key)], 1
         else:
-            rates, kibibytes = [(REQUESTS, caller.team), (SENT, caller.team), (WRITES, caller.key)], _sent_by(request)
-        allowance = _taken(rates + ([(self._also(), caller.team)] if self._also else []), kibibytes=kibibytes)
+            rates, kibibytes = (
+                [(REQUESTS, caller.team), (SENT, caller.team), (WRITES, caller.key)],
+                _kibibytes_of(request),
+            )
+        allowance = _count_uses(rates + ([(self._also(), caller.team)] if self._also else []), kibibytes=kibibytes)
         request.META[_ALLOWANCE] = allowance
         return allowance.allowed
 
 
-def _sent_by(request: HttpRequest) -> int:
+def _kibibytes_of(request: HttpRequest) -> int:
     """1 KiB for a part of an upload, which is unread and counts as storage, and for a body that will be refused."""
     is_part = request.content_type == MEDIA_TYPE.decode()
     is_refused = int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES
-    return 1 if is_part or is_refused else _kibibytes(len(request.body))
+    return 1 if is_part or is_refused else _round_up_kibibytes(len(request.body))
 
 
 def allowance_of(request: HttpRequest) -> Allowance | None:

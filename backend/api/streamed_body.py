@@ -47,7 +47,7 @@ class StreamedBody:
         """No-op: the unread rest is dropped with the connection."""
 
     def _next(self) -> bytes:
-        coming = asyncio.run_coroutine_threadsafe(_received(self._receive), self._loop)
+        coming = asyncio.run_coroutine_threadsafe(_receive_message(self._receive), self._loop)
         try:
             message = coming.result(SILENT_S)
         except Late:
@@ -61,5 +61,5 @@ class StreamedBody:
         return piece
 
 
-async def _received(receive: Receive) -> Mapping[str, Any]:
+async def _receive_message(receive: Receive) -> Mapping[str, Any]:
     return await receive()

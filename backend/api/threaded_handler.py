@@ -60,7 +60,7 @@ class ThreadedHandler(ASGIHandler):
             body = StreamedBody(receive, asyncio.get_running_loop())
         else:
             try:
-                body = await _body(receive)
+                body = await _read_body(receive)
             except RequestAborted:
                 return
         # A copy of the context: Django's values of one request must not leak into the thread's next one.
@@ -104,7 +104,7 @@ class ThreadedHandler(ASGIHandler):
             raise failure
 
 
-async def _body(receive: Receive) -> io.BytesIO:
+async def _read_body(receive: Receive) -> io.BytesIO:
     """The whole body: `body_limit` has ensured that it is small. Raises `RequestAborted`."""
     body = io.BytesIO()
     while True:

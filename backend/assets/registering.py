@@ -37,7 +37,7 @@ OURS: Final = ("assets", "jobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _SourceFile:
     name: str
     num_bytes: int
     read: Callable[[int, int], bytes]
@@ -57,11 +57,11 @@ def register_asset(
     """The newest version, and whether it is new: unchanged files are already registered. `team` None: all teams.
     `is_stored`: the place is a prefix of the store. `told`: called with each file read. Raises `ValueError`,
     `StoreError`."""
-    files = list(_in_store(place) if is_stored else _in_folder(kind, place))
+    files = list(_list_store(place) if is_stored else _list_folder(kind, place))
     if not files:
         raise ValueError(f"place: {place} has no file")
-    manifest = AssetManifest(files=[_hashed(file, told) for file in files])
-    config = _config(files) if kind == AssetKind.MODEL else None
+    manifest = AssetManifest(files=[_hash_parts(file, told) for file in files])
+    config = _read_config(files) if kind == AssetKind.MODEL else None
     with transaction.atomic():
         if team is not None:
             lock_storage(team.pk)
@@ -86,7 +86,7 @@ def register_asset(
             created_by="operator",
             ready_at=now,
         )
-        _list(asset, manifest)
+        _store_listing(asset, manifest)
         if team is not None:
             data = {"kind": kind, "name": name, "version": asset.version, "sha256": asset.sha256}
             record_action(
@@ -101,7 +101,7 @@ def entries_of(kind: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def _in_folder(kind: str, place: str) -> Iterator[_Found]:
+def _list_folder(kind: str, place: str) -> Iterator[_SourceFile]:
     folder = shared_folder(kind)
     path = folder / place
     if Path(place).name != place or path.resolve().parent != folder.resolve():
@@ -115,31 +115,31 @@ def _in_folder(kind: str, place: str) -> Iterator[_Found]:
             raise ValueError(f"{path} must contain only files, without folders and links to elsewhere")
     for each in within:
         if each.stat().st_size:
-            yield _Found(name=each.name, num_bytes=each.stat().st_size, read=partial(_read, each))
+            yield _SourceFile(name=each.name, num_bytes=each.stat().st_size, read=partial(_read_range, each))
 
 
-def _in_store(prefix: str) -> Iterator[_Found]:
+def _list_store(prefix: str) -> Iterator[_SourceFile]:
     if prefix.partition("/")[0] in OURS:
         raise ValueError(f"place must be a prefix of your own, got {prefix!r}, which Laminar uses")
     for stored in store().list(f"{prefix}/"):
         read = partial(store().get_range, stored.key)
-        yield _Found(name=stored.key.removeprefix(f"{prefix}/"), num_bytes=stored.num_bytes, read=read)
+        yield _SourceFile(name=stored.key.removeprefix(f"{prefix}/"), num_bytes=stored.num_bytes, read=read)
 
 
-def _read(file: Path, start: int, num_bytes: int) -> bytes:
+def _read_range(file: Path, start: int, num_bytes: int) -> bytes:
     with file.open("rb") as opened:
         opened.seek(start)
         return opened.read(num_bytes)
 
 
-def _hashed(file: _Found, told: Callable[[str], None]) -> ManifestFile:
+def _hash_parts(file: _SourceFile, told: Callable[[str], None]) -> ManifestFile:
     told(file.name)
     starts = range(0, file.num_bytes, PART_BYTES)
     parts = [hashlib.sha256(file.read(start, PART_BYTES)).hexdigest() for start in starts]
     return ManifestFile(name=file.name, num_bytes=file.num_bytes, parts=parts)
 
 
-def _config(files: Sequence[_Found]) -> dict[str, Any]:
+def _read_config(files: Sequence[_SourceFile]) -> dict[str, Any]:
     config_file = next((file for file in files if file.name == CONFIG), None)
     if config_file is None or config_file.num_bytes > MOST_CONFIG_BYTES:
         raise ValueError(f"a model needs a {CONFIG} of at most {MOST_CONFIG_BYTES} bytes")
@@ -147,7 +147,7 @@ def _config(files: Sequence[_Found]) -> dict[str, Any]:
     return config
 
 
-def _list(asset: Asset, manifest: AssetManifest) -> None:
+def _store_listing(asset: Asset, manifest: AssetManifest) -> None:
     for number, file in enumerate(manifest.files):
         row = AssetFile.objects.create(asset=asset, number=number, name=file.name, num_bytes=file.num_bytes)
         AssetPart.objects.bulk_create(

@@ -35,7 +35,7 @@ class Storage:
 
 def storage_of(team: Team) -> Storage:
     quota = StorageQuota.objects.filter(team=team).first()
-    return Storage(used_bytes=used_bytes(team), max_bytes=_limit(quota))
+    return Storage(used_bytes=used_bytes(team), max_bytes=_limit_of(quota))
 
 
 def used_bytes(team: Team) -> int:
@@ -52,7 +52,7 @@ def lock_storage(team_id: str) -> StorageQuota:
 
 def refuse_beyond(quota: StorageQuota, team: Team, *, num_bytes: int) -> None:
     """For a locked quota. Raises `OverStorageQuota`."""
-    used, most = used_bytes(team), _limit(quota)
+    used, most = used_bytes(team), _limit_of(quota)
     if used + num_bytes > most:
         raise OverStorageQuota(
             f"This needs {num_bytes} bytes; your team uses {used} of {most}.",
@@ -72,5 +72,5 @@ def set_storage(team: Team, max_bytes: int | None, *, actor: str, now: datetime)
     return storage_of(team)
 
 
-def _limit(quota: StorageQuota | None) -> int:
+def _limit_of(quota: StorageQuota | None) -> int:
     return OF_A_TEAM if quota is None or quota.max_bytes is None else quota.max_bytes

@@ -85,7 +85,7 @@ def append_anchors(path: Path, heads: Iterable[tuple[str, int, str]], *, key: Ed
     name = key_id(key.public_key())
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        previous, lines = _last_line_hash(path), []
+        previous, lines = _hash_last_line(path), []
         for team, seq, digest in heads:
             bare = Anchor(team=team, seq=seq, hash=digest, at=now.isoformat(), previous=previous, key=name)
             signature = base64.b64encode(key.sign(bare.message())).decode()
@@ -108,13 +108,15 @@ def read_anchors(
     previous = hashlib.sha256(b"").hexdigest()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            anchor = _checked(line, number, previous, keys, of)
+            anchor = _check_line(line, number, previous, keys, of)
             if of is None or anchor.team == of:
                 yield anchor
             previous = hashlib.sha256(line).hexdigest()
 
 
-def _checked(line: bytes, number: int, previous: str, keys: Mapping[str, Ed25519PublicKey], of: str | None) -> Anchor:
+def _check_line(
+    line: bytes, number: int, previous: str, keys: Mapping[str, Ed25519PublicKey], of: str | None
+) -> Anchor:
     try:
         anchor = Anchor(**json.loads(line))
         if anchor.key not in keys:
@@ -130,7 +132,7 @@ def _checked(line: bytes, number: int, previous: str, keys: Mapping[str, Ed25519
     return anchor
 
 
-def _last_line_hash(path: Path) -> str:
+def _hash_last_line(path: Path) -> str:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4_096))  # a line is some 400 bytes

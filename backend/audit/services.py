@@ -37,8 +37,8 @@ def record_action(
         at=now,
         actor=actor,
         action=action,
-        target=_storable(target),
-        data=_storable(dict(data or {})),
+        target=_make_storable(target),
+        data=_make_storable(dict(data or {})),
         request_id=request.request_id,
         ip=request.ip,
         previous_hash=head.hash,
@@ -52,20 +52,20 @@ def record_action(
 def hash_of(entry: AuditEntry) -> str:
     fields = [
         entry.previous_hash, entry.team_id, entry.seq, entry.at.astimezone(UTC).isoformat(), entry.actor, entry.action,
-        entry.target, _canonical(entry.data), entry.request_id, entry.ip,
+        entry.target, _canonicalize(entry.data), entry.request_id, entry.ip,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _storable(value: Any) -> Any:
+def _make_storable(value: Any) -> Any:
     """The value in a form that jsonb accepts: no NUL, no half of a surrogate pair, no NaN or infinity."""
     match value:
         case str():
             return value.replace("\0", "\ufffd").encode(errors="replace").decode()
         case Mapping():
-            return {_storable(str(name)): _storable(child) for name, child in value.items()}
+            return {_make_storable(str(name)): _make_storable(child) for name, child in value.items()}
         case list() | tuple():
-            return [_storable(child) for child in value]
+            return [_make_storable(child) for child in value]
         case float() if value != value or value in {float("inf"), float("-inf")}:
             return str(value)
         case None | bool() | int() | float():
@@ -74,13 +74,13 @@ def _storable(value: Any) -> Any:
             return str(value)
 
 
-def _canonical(value: Any) -> Any:
+def _canonicalize(value: Any) -> Any:
     """One spelling of each number: jsonb returns 1e16 as an integer, and 1.0 as 1.0."""
     match value:
         case dict():
-            return {name: _canonical(child) for name, child in value.items()}
+            return {name: _canonicalize(child) for name, child in value.items()}
         case list():
-            return [_canonical(child) for child in value]
+            return [_canonicalize(child) for child in value]
         case bool():
             return value
         case int() | float() if abs(value) >= _EXACT:

@@ -31,11 +31,11 @@ def read_networks(text: str) -> tuple[Network, ...]:
 def client_ip(request: "HttpRequest", *, trusted: Iterable[Network]) -> str:
     """The client's address as text; empty if the server provides none (a unix socket)."""
     networks = tuple(trusted)
-    peer = _address(request.META.get("REMOTE_ADDR", ""))
+    peer = _parse_address(request.META.get("REMOTE_ADDR", ""))
     for hop in reversed(request.headers.get(_FORWARDED, "").split(",")):
         if peer is None or not _is_in(peer, networks):
             break
-        named = _address(hop.strip())
+        named = _parse_address(hop.strip())
         if named is None:
             break
         peer = named
@@ -44,7 +44,7 @@ def client_ip(request: "HttpRequest", *, trusted: Iterable[Network]) -> str:
 
 def neighbourhood(ip: str) -> str:
     """The addresses of one client, for limits: an IPv4 address, or an IPv6 /64 network."""
-    address = _address(ip)
+    address = _parse_address(ip)
     if address is None or address.version == 4:
         return ip or "unknown"
     return str(ipaddress.ip_network((address, 64), strict=False))
@@ -52,7 +52,7 @@ def neighbourhood(ip: str) -> str:
 
 def is_from_this_machine(request: "HttpRequest", *, trusted: Iterable[Network]) -> bool:
     """True for a local client. A local proxy, known by its headers or its trusted address, does not count as one."""
-    peer = _address(request.META.get("REMOTE_ADDR", ""))
+    peer = _parse_address(request.META.get("REMOTE_ADDR", ""))
     if peer is None or not peer.is_loopback or _is_in(peer, tuple(trusted)):
         return False
     return not came_through_a_proxy(request)
@@ -66,7 +66,7 @@ def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
-def _address(text: str) -> Address | None:
+def _parse_address(text: str) -> Address | None:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

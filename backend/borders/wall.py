@@ -35,7 +35,7 @@ def wall(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[H
             del request.COOKIES[name]
         if not request.path.startswith(FOR_PROGRAMS):
             for sent in (request.GET, request.POST):
-                if not all(map(is_storable, _texts(sent))):
+                if not all(map(is_storable, _walk_texts(sent))):
                     text = "The URL or the form contains an invalid character."
                     return HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
         return get_response(request)
@@ -59,7 +59,7 @@ def _is_storable_cookie(header: bytes) -> bool:
     return all(is_storable(name + value) for name, value in parse_cookie(header.decode("latin1")).items())
 
 
-def _texts(sent: QueryDict) -> Iterable[str]:
+def _walk_texts(sent: QueryDict) -> Iterable[str]:
     for name, values in sent.lists():
         yield name
         yield from (value for value in values if isinstance(value, str))

@@ -74,7 +74,7 @@ class MoneyOut(BaseModel):
 )
 def limits(request: HttpRequest) -> Page[LimitOut]:
     currency = site_currency()
-    return Page(data=[_out(one, currency) for one in limits_of(caller_of(request).team, now=database_now())])
+    return Page(data=[_represent(one, currency) for one in limits_of(caller_of(request).team, now=database_now())])
 
 
 @router.put(
@@ -87,7 +87,7 @@ def put_project(
     request: HttpRequest, response: HttpResponse, project_id: PathId, body: LimitIn, if_match: IfMatch = None
 ) -> HttpResponse:
     """Running jobs continue to their end. The new limit applies to the next start."""
-    return _set(request, body, if_match, project=project_id)
+    return _set_limit(request, body, if_match, project=project_id)
 
 
 @router.put(
@@ -100,7 +100,7 @@ def put_person(
     request: HttpRequest, response: HttpResponse, user_id: PathId, body: LimitIn, if_match: IfMatch = None
 ) -> HttpResponse:
     """Limits what the member may spend in this team."""
-    return _set(request, body, if_match, person=user_id)
+    return _set_limit(request, body, if_match, person=user_id)
 
 
 @router.put(
@@ -129,7 +129,7 @@ def put_money(
     )
 
 
-def _set(
+def _set_limit(
     request: HttpRequest, body: LimitIn, if_match: str | None, *, project: str = "", person: str = ""
 ) -> HttpResponse:
     now: datetime = database_now()
@@ -147,7 +147,7 @@ def _set(
     return response
 
 
-def _out(seen: LimitSeen, currency: str) -> LimitOut:
+def _represent(seen: LimitSeen, currency: str) -> LimitOut:
     limit = seen.limit
     return LimitOut(
         project_id=limit.project_id,

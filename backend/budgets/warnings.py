@@ -57,10 +57,10 @@ class _Budget:
 def warn(*, now: datetime) -> int:
     """Sends due warnings; returns their number."""
     month = month_of(now).date()
-    return sum(_warn_of(budget, month, now=now) for budget in _budgets(now))
+    return sum(_warn_of(budget, month, now=now) for budget in _list_budgets(now))
 
 
-def _budgets(now: datetime) -> Iterator[_Budget]:
+def _list_budgets(now: datetime) -> Iterator[_Budget]:
     for row in Budget.objects.select_related("team").order_by("team_id"):
         state = budget_states([row.team_id], now=now)[row.team_id]
         yield _Budget(
@@ -102,15 +102,15 @@ def _warn_of(budget: _Budget, month: date, *, now: datetime) -> int:
         if not new:
             return 0
         BudgetWarning.objects.bulk_create(new)
-        data = _data(budget, month)
+        data = _describe(budget, month)
         announce(budget.team, EVENT, data=data, message_id=f"bud_{new[-1].pk}", now=now)
         record_action(team_id=budget.team.pk, actor="budgets", action=EVENT, target=budget.label, now=now, data=data)
-        transaction.on_commit(lambda: _mail(budget))
+        transaction.on_commit(lambda: _send_mails(budget))
     log.info("budget warned team=%s of=%s percent=%d", budget.team.pk, budget.label, budget.level)
     return 1
 
 
-def _data(budget: _Budget, month: date) -> dict[str, object]:
+def _describe(budget: _Budget, month: date) -> dict[str, object]:
     limit = budget.limit
     return {
         "team_id": budget.team.pk,
@@ -125,7 +125,7 @@ def _data(budget: _Budget, month: date) -> dict[str, object]:
     }
 
 
-def _mail(budget: _Budget) -> None:
+def _send_mails(budget: _Budget) -> None:
     """To the team's owners and admins, and to the user whose budget it is."""
     rulers = Membership.objects.filter(team=budget.team, role__in=RULES, user__is_service=False, user__is_active=True)
     people = set(rulers.values_list("user__email", flat=True))

@@ -64,7 +64,7 @@ class ChangeCheckpoint(Strict):
     expires_at: ZonedMoment | None = Field(None, description="Deleted after this time. Null: never because of its age.")
 
     @model_validator(mode="after")
-    def _is_sensible(self) -> "ChangeCheckpoint":
+    def _check_fields(self) -> "ChangeCheckpoint":
         if not self.model_fields_set:
             raise ValueError("pinned or expires_at is required")
         if self.expires_at is not None and self.expires_at.year not in YEARS:

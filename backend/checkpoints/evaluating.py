@@ -54,7 +54,7 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
         "name": wishes.name or f"Evaluate step {checkpoint.step} of {checkpoint.job.name}"[:LONGEST_NAME],
         "tags": ["evaluation"],
         "training": {"steps": 0, "seed": own["training"]["seed"]},
-        "evaluation": _evaluation(own["evaluation"], wishes),
+        "evaluation": _build_evaluation(own["evaluation"], wishes),
         "rollout": own["rollout"] | {"replicas": wishes.replicas},
         "resources": {"trainer_devices": 0, "devices_per_replica": own["resources"]["devices_per_replica"]},
         "placement": own["placement"] | {"min_replicas": None},
@@ -70,7 +70,7 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
                           errors=field_errors(failure, changed)) from None  # fmt: skip
 
 
-def _evaluation(own: Mapping[str, Any], wishes: EvaluationWishes) -> dict[str, Any]:
+def _build_evaluation(own: Mapping[str, Any], wishes: EvaluationWishes) -> dict[str, Any]:
     """The evaluation of the checkpoint's job, with the requested changes. Greedy evaluation drops its sampling
     settings, since greedy samples of a prompt are equal."""
     requested = {name: value for name in _WISHED if (value := getattr(wishes, name)) is not None}

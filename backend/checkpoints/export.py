@@ -34,14 +34,14 @@ def folder_name(checkpoint: Checkpoint) -> str:
 
 
 def tar_num_bytes(checkpoint: Checkpoint) -> int:
-    headers = sum(len(_header(checkpoint, name, part)) for name, part in exported_parts(checkpoint).items())
-    return headers + sum(_padded(part.num_bytes) for part in exported_parts(checkpoint).values()) + 2 * _BLOCK
+    headers = sum(len(_tar_header(checkpoint, name, part)) for name, part in exported_parts(checkpoint).items())
+    return headers + sum(_pad(part.num_bytes) for part in exported_parts(checkpoint).values()) + 2 * _BLOCK
 
 
 def tar_stream(checkpoint: Checkpoint, files: CheckpointFiles) -> Iterator[bytes]:
     """Raises `MissingPart` if a part's size has changed: a broken stream is better than a wrong file."""
     for name, part in exported_parts(checkpoint).items():
-        yield _header(checkpoint, name, part)
+        yield _tar_header(checkpoint, name, part)
         left = part.num_bytes
         for piece in files.chunks(name, part):
             left -= len(piece)
@@ -50,7 +50,7 @@ def tar_stream(checkpoint: Checkpoint, files: CheckpointFiles) -> Iterator[bytes
             yield piece
         if left:
             raise MissingPart(f"{name} has changed since its verification")
-        yield bytes(_padded(part.num_bytes) - part.num_bytes)
+        yield bytes(_pad(part.num_bytes) - part.num_bytes)
     yield bytes(2 * _BLOCK)
 
 
@@ -61,12 +61,12 @@ async def unblocked(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _header(checkpoint: Checkpoint, name: str, part: CheckpointPart) -> bytes:
+def _tar_header(checkpoint: Checkpoint, name: str, part: CheckpointPart) -> bytes:
     info = tarfile.TarInfo(f"{folder_name(checkpoint)}/{name}")
     info.size, info.mode = part.num_bytes, 0o644
     info.mtime = int(checkpoint.created_at.timestamp())
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
-def _padded(num_bytes: int) -> int:
+def _pad(num_bytes: int) -> int:
     return -(-num_bytes // _BLOCK) * _BLOCK

@@ -94,7 +94,7 @@ class FolderFiles:
 
     def num_bytes(self, name: str, part: CheckpointPart) -> int:
         try:
-            return self._inside(name).stat().st_size
+            return self._resolve(name).stat().st_size
         except OSError as error:
             raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
 
@@ -111,14 +111,14 @@ class FolderFiles:
 
     def _read(self, name: str) -> Iterator[bytes]:
         try:
-            handle = os.open(self._inside(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(self._resolve(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
         with os.fdopen(handle, "rb") as file:
             while piece := file.read(_READ_BYTES):
                 yield piece
 
-    def _inside(self, name: str) -> Path:
+    def _resolve(self, name: str) -> Path:
         path = self._folder / name
         above = path.parent.resolve()
         if self._folder not in (above, above.parent) or path.parent != above or path.is_symlink():

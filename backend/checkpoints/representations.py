@@ -66,12 +66,12 @@ class CheckpointOut(BaseModel):
 
     @field_validator("uri")
     @classmethod
-    def _without_where_the_store_is(cls, uri: str) -> str:
+    def _strip_store_address(cls, uri: str) -> str:
         return place_in_store(uri)
 
     @field_validator("evaluations", mode="before")
     @classmethod
-    def _rows(cls, related: Any) -> Any:
+    def _list_rows(cls, related: Any) -> Any:
         return list(related.all()) if isinstance(related, Manager) else related
 
     @classmethod

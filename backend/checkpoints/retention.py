@@ -82,7 +82,7 @@ def sweep_job(job: Job, *, now: datetime) -> int:
     _refresh_metrics(rows, {*KEPT, retention.metric})
     used = checkpoints_in_use([row.pk for row in rows])
     chosen = to_delete(
-        [_kept(row, retention, is_used=row.pk in used) for row in rows],
+        [_to_kept(row, retention, is_used=row.pk in used) for row in rows],
         keep_last=retention.keep_last,
         keep_best=retention.keep_best,
         ttl_s=retention.ttl_s,
@@ -136,7 +136,7 @@ def _mark(checkpoint_id: str, *, now: datetime) -> bool:
     return True
 
 
-def _kept(row: Checkpoint, retention: Retention, *, is_used: bool) -> Kept:
+def _to_kept(row: Checkpoint, retention: Retention, *, is_used: bool) -> Kept:
     return Kept(
         id=row.pk,
         state=row.state,

@@ -92,7 +92,7 @@ def change_checkpoint(
     """`has_expiry`: set `expires_at` to the given value, which may be None."""
     with transaction.atomic():
         checkpoint = locked_checkpoint(checkpoint_id)
-        before = _shown(checkpoint)
+        before = _describe(checkpoint)
         if pinned is False and checkpoint.promotions.exists():
             raise Promoted()
         if pinned is not None:
@@ -102,8 +102,8 @@ def change_checkpoint(
         if checkpoint.state == CheckpointState.COMPLETE:
             checkpoint.next_check_at = now  # triggers retention
         checkpoint.save(update_fields=["pinned", "expires_at", "next_check_at"])
-        if _shown(checkpoint) != before:
-            _record(checkpoint, "checkpoint.changed", actor=actor, now=now, data=_shown(checkpoint))
+        if _describe(checkpoint) != before:
+            _record(checkpoint, "checkpoint.changed", actor=actor, now=now, data=_describe(checkpoint))
     return checkpoint
 
 
@@ -161,7 +161,7 @@ def locked_checkpoint(checkpoint_id: str) -> Checkpoint:
     return checkpoint
 
 
-def _shown(checkpoint: Checkpoint) -> dict[str, object]:
+def _describe(checkpoint: Checkpoint) -> dict[str, object]:
     expires_at = checkpoint.expires_at
     return {"pinned": checkpoint.pinned, "expires_at": expires_at.isoformat() if expires_at else None}
 

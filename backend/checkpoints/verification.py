@@ -55,7 +55,7 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
     row = Checkpoint.objects.filter(pk=checkpoint.pk, state=CheckpointState.VERIFYING)
     try:
         files = files_of(checkpoint)
-        manifest = _manifest(checkpoint, files)
+        manifest = _read_manifest(checkpoint, files)
         num_checked, is_hashed = _check_parts(checkpoint, files, manifest, ends_at)
     except Unreadable as error:
         log.warning("unreadable checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
@@ -85,7 +85,7 @@ def _claim(now: datetime) -> Checkpoint | None:
         return checkpoint
 
 
-def _manifest(checkpoint: Checkpoint, files: CheckpointFiles) -> CheckpointManifest:
+def _read_manifest(checkpoint: Checkpoint, files: CheckpointFiles) -> CheckpointManifest:
     content = files.manifest()
     if hashlib.sha256(content).hexdigest() != checkpoint.manifest_sha256:
         raise Corrupt("the manifest differs from the one that the engine saved")

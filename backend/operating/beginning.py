@@ -87,13 +87,13 @@ def pool_called(name: str) -> ResourcePool | None:
 @transaction.atomic
 def begin(wish: Wish, devices: Devices | None, *, now: datetime) -> Begun:
     """`devices`: for a new pool. Raises `Otherwise`."""
-    pool, is_new_pool = _pool(wish, devices)  # its lock serializes concurrent runs
+    pool, is_new_pool = _ensure_pool(wish, devices)  # its lock serializes concurrent runs
     made = [f"pool {pool.name} with {pool.capacity} devices ({pool.flavor})"] if is_new_pool else []
-    user, is_new_user = _operator(wish.email, made)
-    team = _team(wish.team, user, made)
+    user, is_new_user = _ensure_operator(wish.email, made)
+    team = _ensure_team(wish.team, user, made)
     project, is_new_project = Project.objects.get_or_create(team=team, name=wish.project)
     made += [f"project {project.name} of team {team.name}"] if is_new_project else []
-    quota = _quota(wish, pool, team, made, now=now)
+    quota = _ensure_quota(wish, pool, team, made, now=now)
     link = reset_link_of(make_reset(user, now=now, by_operator=True)) if is_new_user else ""
     if made:
         data = {"made": made}
@@ -105,7 +105,7 @@ def awaits_a_password(user: User) -> bool:
     return not user.has_usable_password() and may_reset(user, by_operator=True)
 
 
-def _pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
+def _ensure_pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
     if devices is not None:
         is_of_cpus = devices.flavor.lower() == Device.CPU
         defaults = {"capacity": devices.capacity, "flavor": devices.flavor, "device": Device.CPU if is_of_cpus else ""}
@@ -122,7 +122,7 @@ def _pool(wish: Wish, devices: Devices | None) -> tuple[ResourcePool, bool]:
     return pool, is_new
 
 
-def _operator(email: str, made: list[str]) -> tuple[User, bool]:
+def _ensure_operator(email: str, made: list[str]) -> tuple[User, bool]:
     user = User.objects.filter(email__iexact=email).first()
     if user is None:
         made.append(f"operator {email}")
@@ -139,7 +139,7 @@ def _operator(email: str, made: list[str]) -> tuple[User, bool]:
     return user, False
 
 
-def _team(name: str, user: User, made: list[str]) -> Team:
+def _ensure_team(name: str, user: User, made: list[str]) -> Team:
     """A team of the operator; other teams may have the same name."""
     team = Team.objects.filter(memberships__user=user, name=name).order_by("created_at").first()
     if team is None:
@@ -149,7 +149,7 @@ def _team(name: str, user: User, made: list[str]) -> Team:
     return team
 
 
-def _quota(wish: Wish, pool: ResourcePool, team: Team, made: list[str], *, now: datetime) -> TeamQuota:
+def _ensure_quota(wish: Wish, pool: ResourcePool, team: Team, made: list[str], *, now: datetime) -> TeamQuota:
     existing = TeamQuota.objects.filter(pool=pool, team=team).first()
     if existing is not None:
         if wish.quota is not None and wish.quota != existing.nominal:

@@ -74,13 +74,13 @@ def found_on_nodes() -> FoundOnNodes:
     return FoundOnNodes(
         at=row.ended_at if row else None,
         num_nodes=len(nodes),
-        models=_counted([each.models for each in nodes]),
-        data=_counted([each.data for each in nodes]),
+        models=_count([each.models for each in nodes]),
+        data=_count([each.data for each in nodes]),
         fetched=Counter(sha256 for each in nodes for sha256 in set(each.fetched)),
     )
 
 
-def _counted(of_nodes: Sequence[Sequence[FoundAsset]]) -> list[OnNodes]:
+def _count(of_nodes: Sequence[Sequence[FoundAsset]]) -> list[OnNodes]:
     nums = Counter(name for assets in of_nodes for name in {each.name for each in assets})
     one_of = {each.name: each for assets in of_nodes for each in assets}
     return [

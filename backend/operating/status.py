@@ -47,7 +47,7 @@ def last_seen(kind: Kind) -> Seen | None:
     row = Examination.objects.filter(pk=kind.name, ended_at__isnull=False).first()
     if row is None or row.ended_at is None:
         return None
-    return Seen(at=row.ended_at, parts=tuple(_part(each) for each in row.parts))
+    return Seen(at=row.ended_at, parts=tuple(_to_part(each) for each in row.parts))
 
 
 def look_again(kind: Kind) -> bool:
@@ -59,15 +59,15 @@ def look_again(kind: Kind) -> bool:
     row = Examination.objects.filter(pk=kind.name)
     if row.filter(is_idle, is_old).update(began_at=now) != 1:
         return False
-    parts = _document(examine(settings.ENVIRONMENT, kind.looks))
+    parts = _to_document(examine(settings.ENVIRONMENT, kind.looks))
     row.filter(began_at=now).update(ended_at=database_now(), parts=parts)
     return True
 
 
-def _document(parts: Iterable[Part]) -> list[dict[str, Any]]:
+def _to_document(parts: Iterable[Part]) -> list[dict[str, Any]]:
     return [asdict(part) for part in parts]
 
 
-def _part(document: dict[str, Any]) -> Part:
+def _to_part(document: dict[str, Any]) -> Part:
     findings = (Finding(**(each | {"verdict": Verdict(each["verdict"])})) for each in document["findings"])
     return Part(title=document["title"], findings=tuple(findings))

@@ -30,11 +30,12 @@ _POOL: Final = {"min_size": 1, "max_size": 12, "timeout": 5}
 def databases(url: str, direct_url: str) -> dict[str, dict[str, object]]:
     """Django's `DATABASES`. Raises `MissingSetting`."""
     if not direct_url:
-        return {"default": _server("LAMINAR_DATABASE_URL", url, _options(url) | _alone())}
+        return {"default": _build_server("LAMINAR_DATABASE_URL", url, _read_options(url) | _direct_options())}
     pooled = {"pool": dict(_POOL), "prepare_threshold": None}
     return {
-        "default": _server("LAMINAR_DATABASE_URL", url, _options(url) | pooled) | {"DISABLE_SERVER_SIDE_CURSORS": True},
-        DIRECT: _server("LAMINAR_DATABASE_DIRECT_URL", direct_url, _options(direct_url) | _alone())
+        "default": _build_server("LAMINAR_DATABASE_URL", url, _read_options(url) | pooled)
+        | {"DISABLE_SERVER_SIDE_CURSORS": True},
+        DIRECT: _build_server("LAMINAR_DATABASE_DIRECT_URL", direct_url, _read_options(direct_url) | _direct_options())
         | {"TEST": {"MIRROR": "default"}},
     }
 
@@ -71,7 +72,7 @@ def set_time_limits() -> None:
             db.execute(psycopg.sql.SQL(" ").join(setting))
 
 
-def _alone() -> dict[str, object]:
+def _direct_options() -> dict[str, object]:
     """One pool per process. Two background threads (hub, dispatcher) hold connections outside it."""
     return {
         "pool": dict(_POOL),
@@ -80,7 +81,7 @@ def _alone() -> dict[str, object]:
     }
 
 
-def _server(setting: str, url: str, options: dict[str, object]) -> dict[str, object]:
+def _build_server(setting: str, url: str, options: dict[str, object]) -> dict[str, object]:
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"} or not parts.hostname or not parts.path.strip("/"):
         raise MissingSetting(f"{setting} must look like postgresql://user:password@host:port/name")
@@ -96,6 +97,6 @@ def _server(setting: str, url: str, options: dict[str, object]) -> dict[str, obj
     }
 
 
-def _options(url: str) -> dict[str, object]:
+def _read_options(url: str) -> dict[str, object]:
     """The options after the `?`, such as sslmode=verify-full, without which nothing would be checked."""
     return dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))

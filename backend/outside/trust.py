@@ -46,14 +46,14 @@ def trusted(authorities: str) -> ssl.SSLContext:
 
 def trouble_with_certificate(error: BaseException, address: str, authority: str = OWN_AUTHORITY) -> str:
     """The TLS problem with the server of the setting `address`, and its fix; empty for other errors."""
-    messages = " ".join(str(each) for each in _chain(error)).lower()
+    messages = " ".join(str(each) for each in _walk_causes(error)).lower()
     for pattern, meaning in _MEANINGS:
         if pattern.search(messages):
             return meaning.replace("{address}", address).replace("{authority}", authority)
     return ""
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -46,8 +46,8 @@ def budget_states(teams: Collection[str], *, now: datetime, lock: bool = False) 
     """For each of the teams. `lock` serializes pools that schedule jobs of the same team."""
     rows = Budget.objects.filter(team_id__in=teams).order_by("team_id")
     limits = {row.team_id: row for row in (rows.select_for_update(no_key=True) if lock else rows)}
-    spent = _spent(list(teams), now)
-    committed = _committed(teams, now)
+    spent = _sum_spent(list(teams), now)
+    committed = _sum_committed(teams, now)
     return {
         team: BudgetState(
             limit=limits[team].gpu_seconds if team in limits else None,
@@ -63,13 +63,13 @@ def budgeted(teams: Collection[str]) -> list[str]:
     return list(Budget.objects.filter(team_id__in=teams).order_by("team_id").values_list("team_id", flat=True))
 
 
-def _spent(teams: list[str], now: datetime) -> dict[str, float]:
+def _sum_spent(teams: list[str], now: datetime) -> dict[str, float]:
     with connection.cursor() as db:
         db.execute(_SPENT, {"teams": teams, "now": now, "since": month_of(now)})
         return {team: float(seconds) for team, seconds in db.fetchall()}
 
 
-def _committed(teams: Collection[str], now: datetime) -> dict[str, float]:
+def _sum_committed(teams: Collection[str], now: datetime) -> dict[str, float]:
     """An elastic replica ends with its job, which began with its required devices."""
     live = Reservation.objects.filter(team_id__in=teams, released_at__isnull=True)
     rows = list(live.values_list("team_id", "job_id", "role", "devices", "created_at", "job__max_runtime_s"))

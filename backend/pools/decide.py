@@ -59,7 +59,9 @@ def decide(pool: PoolView) -> Verdict:
     line = _Line(pool)
     line.serve_claims()
     line.walk()
-    grants = grant_replicas(line.balance, _growing(pool, line), now=pool.now) if _nobody_could_start(pool, line) else ()
+    grants = (
+        grant_replicas(line.balance, _list_growing(pool, line), now=pool.now) if _no_job_could_start(pool, line) else ()
+    )
     return Verdict(
         admissions=tuple(line.admitted),
         reasons=line.reasons,
@@ -76,11 +78,11 @@ def decide(pool: PoolView) -> Verdict:
 
 def in_line(jobs: Iterable[QueuedJobView], now: datetime) -> list[QueuedJobView]:
     """The order within a team."""
-    keyed = [(-_aged(job, now), job.queued_at, job.id, job) for job in jobs]
+    keyed = [(-_age_priority(job, now), job.queued_at, job.id, job) for job in jobs]
     return [job for *_, job in sorted(keyed)]
 
 
-def _aged(job: QueuedJobView, now: datetime) -> float:
+def _age_priority(job: QueuedJobView, now: datetime) -> float:
     return job.priority + min(AGEING_CAP, (now - job.queued_at).total_seconds() / 3_600 * AGEING_PER_HOUR)
 
 
@@ -159,7 +161,7 @@ class _Line:
             if self._make_room(job):
                 return
             if self.pool.now - job.queued_at >= BACKFILL_PATIENCE:
-                self._hold_the_line_for(job, reason)
+                self._hold_line_for(job, reason)
         self.reasons[job.id] = reason
 
     def _why_not_at_all(self, job: QueuedJobView) -> WaitingReason | None:
@@ -228,7 +230,7 @@ class _Line:
         self.preemptions += [Preemption(victim=victim, on_behalf_of=job.id) for victim in plan.jobs]
         self._claim(job)
 
-    def _hold_the_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
+    def _hold_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
         """A team's line is held only if the team's own use is in the way: it keeps its guarantee while a job of its own
         waits for devices that others use rightfully."""
         if reason is R.TEAM_CEILING:
@@ -241,11 +243,11 @@ class _Line:
             self.held_teams.add(job.team)
 
 
-def _nobody_could_start(pool: PoolView, line: _Line) -> bool:
+def _no_job_could_start(pool: PoolView, line: _Line) -> bool:
     return pool.is_open and not pool.in_maintenance and not _COULD_START & set(line.reasons.values())
 
 
-def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
+def _list_growing(pool: PoolView, line: _Line) -> list[HolderView]:
     """Jobs that may get more replicas: undisturbed running jobs, and those that start in this round."""
     touched = line.victims.touched
     stuck = {line.waiting[job].team for job, reason in line.reasons.items() if reason in _TEAM_COULD_START}

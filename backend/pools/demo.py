@@ -37,14 +37,16 @@ def ensure_demo(*, password: str, wanted_api_key: str | None, now: datetime) -> 
         name=POOL, defaults={"flavor": "cpu", "capacity": CAPACITY, "device": Device.CPU}
     )
     pool = ResourcePool.objects.select_for_update(no_key=True).get(pk=pool.pk)
-    user = _user(password)
-    team = _team(user)
+    user = _ensure_user(password)
+    team = _ensure_team(user)
     project, _ = Project.objects.get_or_create(team=team, name=PROJECT)
     TeamQuota.objects.get_or_create(pool=pool, team=team, defaults={"nominal": CAPACITY})
-    return Demo(user=user, team=team, project=project, pool=pool, api_key=_api_key(user, team, wanted_api_key, now=now))
+    return Demo(
+        user=user, team=team, project=project, pool=pool, api_key=_ensure_api_key(user, team, wanted_api_key, now=now)
+    )
 
 
-def _user(password: str) -> User:
+def _ensure_user(password: str) -> User:
     user = User.objects.filter(email=EMAIL).first() or User(email=EMAIL)
     if user.pk is None or not user.is_active or not user.check_password(password):
         user.is_active = True
@@ -54,14 +56,14 @@ def _user(password: str) -> User:
     return user
 
 
-def _team(user: User) -> Team:
+def _ensure_team(user: User) -> Team:
     team = Team.objects.filter(memberships__user=user, name=TEAM).order_by("created_at").first()
     team = team or Team.objects.create(name=TEAM)
     Membership.objects.update_or_create(user=user, team=team, defaults={"role": Role.OWNER})
     return team
 
 
-def _api_key(user: User, team: Team, wanted: str | None, *, now: datetime) -> str:
+def _ensure_api_key(user: User, team: Team, wanted: str | None, *, now: datetime) -> str:
     if wanted is None:
         return create_api_key(team=team, created_by=user, name="demo")[1]
     caller = recognise_api_key(wanted, now=now)

@@ -52,26 +52,26 @@ def starts_at(view: PoolView, job_id: str) -> datetime | None:
         verdict = decide(view)
         if job_id in verdict.admitted:
             return view.now
-        view = _after(view, verdict)
+        view = _apply(view, verdict)
         following = _next_moment(view)
         if following is None:
             return None
-        view = _at(view, following)
+        view = _advance(view, following)
     return None
 
 
-def _after(view: PoolView, verdict: Verdict) -> PoolView:
+def _apply(view: PoolView, verdict: Verdict) -> PoolView:
     admitted = set(verdict.admitted)
     paused = {one.victim for one in verdict.preemptions}
     shrunk = {one.job: one.replicas for one in verdict.reclaims}
     drained = view.now + DRAINED_AFTER
-    holders = [_let_go(one, paused, shrunk, drained) for one in view.holders]
-    holders += [_holding(job, view.now) for job in view.queued if job.id in admitted]
+    holders = [_release(one, paused, shrunk, drained) for one in view.holders]
+    holders += [_make_holder(job, view.now) for job in view.queued if job.id in admitted]
     queued = [job for job in view.queued if job.id not in admitted]
     return replace(view, holders=holders, queued=queued, claims=verdict.claims)
 
 
-def _let_go(one: HolderView, paused: set[str], shrunk: dict[str, int], drained: datetime) -> HolderView:
+def _release(one: HolderView, paused: set[str], shrunk: dict[str, int], drained: datetime) -> HolderView:
     if one.id in paused:
         return replace(one, is_leaving=True, may_grow=False, ends_by=drained)
     if one.id in shrunk:
@@ -80,7 +80,7 @@ def _let_go(one: HolderView, paused: set[str], shrunk: dict[str, int], drained: 
     return one
 
 
-def _holding(job: QueuedJobView, now: datetime) -> HolderView:
+def _make_holder(job: QueuedJobView, now: datetime) -> HolderView:
     return HolderView(
         id=job.id,
         team=job.team,
@@ -104,7 +104,7 @@ def _next_moment(view: PoolView) -> datetime | None:
     return min((moment for moment in moments if moment > view.now), default=None)
 
 
-def _at(view: PoolView, moment: datetime) -> PoolView:
+def _advance(view: PoolView, moment: datetime) -> PoolView:
     """The view at a later moment: leaving jobs and those at their maximum runtime are gone."""
     holders = [
         replace(one, replicas_leaving=0)

@@ -36,7 +36,7 @@ _OLDEST = timedelta(days=30)  # after which a billionth is left
 
 def histories_of(pool: ResourcePool, *, now: datetime) -> dict[str, float]:
     """By team id, without teams that never held devices."""
-    histories = {row.team_id: _decayed(row, now) for row in UsageDecay.objects.filter(pool=pool)}
+    histories = {row.team_id: _decay(row, now) for row in UsageDecay.objects.filter(pool=pool)}
     oldest = UsageDecay.objects.filter(pool=pool).order_by("as_of").values_list("as_of", flat=True).first()
     since = max(oldest or now - _OLDEST, now - _OLDEST)
     with connection.cursor() as db:
@@ -61,6 +61,6 @@ def write_histories(pool: ResourcePool, histories: Mapping[str, float], *, now: 
     )
 
 
-def _decayed(row: UsageDecay, now: datetime) -> float:
+def _decay(row: UsageDecay, now: datetime) -> float:
     age = max(timedelta(0), now - row.as_of)
     return float(row.gpu_seconds * 2.0 ** -(age / HALF_LIFE))

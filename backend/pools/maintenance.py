@@ -50,7 +50,7 @@ def change_maintenance(
     """Raises `NotFound`, `Invalid`, `PreconditionFailed`."""
     _refuse_nonsense(terms, now)
     with transaction.atomic():
-        notice = _locked(notice_id, if_match, now)
+        notice = _lock(notice_id, if_match, now)
         before = MaintenanceTerms(**{name: getattr(notice, name) for name in asdict(terms)})
         if before == terms:
             return notice
@@ -66,7 +66,7 @@ def change_maintenance(
 def end_maintenance(operator: Operator, notice_id: str, *, if_match: str | None, now: datetime) -> Maintenance:
     """Ends it now: the notice disappears, and jobs start. Raises `NotFound`, `PreconditionFailed`."""
     with transaction.atomic():
-        notice = _locked(notice_id, if_match, now)
+        notice = _lock(notice_id, if_match, now)
         notice.ended_at, notice.version = now, notice.version + 1
         notice.save()
         _note_change(operator, notice, "maintenance.ended", now=now, data={})
@@ -90,7 +90,7 @@ def the_notice(notice_id: str, now: datetime) -> Maintenance:
     return notice
 
 
-def _locked(notice_id: str, if_match: str | None, now: datetime) -> Maintenance:
+def _lock(notice_id: str, if_match: str | None, now: datetime) -> Maintenance:
     the_notice(notice_id, now)
     notice = Maintenance.objects.select_for_update().get(pk=notice_id)
     refuse_if_changed(if_match, etag_of(notice.version))
@@ -120,12 +120,12 @@ def _refuse_nonsense(terms: MaintenanceTerms, now: datetime) -> None:
 def _note_change(
     operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]
 ) -> None:
-    for pool_id in _pools():
+    for pool_id in _pool_ids():
         pool_changed()(pool_id, now)
     operator.record(action, notice.pk, now=now, data=data)
 
 
-def _pools() -> Sequence[str]:
+def _pool_ids() -> Sequence[str]:
     return list(ResourcePool.objects.order_by("pk").values_list("pk", flat=True))
 
 

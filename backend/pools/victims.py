@@ -113,11 +113,11 @@ def _plan(
         return None
     trial = balance.copy()
     taken: list[Taken] = []
-    for one in _in_order(job, trial, victims, pausable, may_pause):
+    for one in _iterate_victims(job, trial, victims, pausable, may_pause):
         taken.append(one)
         trial.leave(one.holder.team, one.devices)
         if trial.fits_soon(job):
-            return Plan(taken=tuple(_no_more_than_needed(job, trial, taken)))
+            return Plan(taken=tuple(_spare_unneeded(job, trial, taken)))
     return None
 
 
@@ -134,7 +134,7 @@ def _would_fit_without_any(job: QueuedJobView, trial: Balance, victims: Victims,
     return trial.fits_soon(job)
 
 
-def _in_order(
+def _iterate_victims(
     job: QueuedJobView,
     trial: Balance,
     victims: Victims,
@@ -171,7 +171,7 @@ def _may_shrink(one: HolderView, job: QueuedJobView, trial: Balance, entitled: b
     return entitled or trial.share_soon(one.team) > trial.share_soon(job.team, job.devices)
 
 
-def _no_more_than_needed(job: QueuedJobView, trial: Balance, taken: Iterable[Taken]) -> list[Taken]:
+def _spare_unneeded(job: QueuedJobView, trial: Balance, taken: Iterable[Taken]) -> list[Taken]:
     """Restores victims, last first, while the job still fits."""
     kept = list(taken)
     for one in reversed(list(kept)):

@@ -41,9 +41,9 @@ class S3Store:
                 self._client.put_object(Bucket=self._bucket, Key=name, Body=content)
         except S3UploadFailedError as error:  # boto3 wraps what the parts' calls raised
             cause = error.__cause__ or error.__context__
-            raise _translated(cause if isinstance(cause, ClientError | BotoCoreError) else error, key) from error
+            raise _translate(cause if isinstance(cause, ClientError | BotoCoreError) else error, key) from error
         except (ClientError, BotoCoreError) as error:
-            raise _translated(error, key) from error
+            raise _translate(error, key) from error
 
     def get(self, key: str) -> bytes:
         return self._get(key)
@@ -60,13 +60,13 @@ class S3Store:
                 for row in page.get("Contents", ()):
                     yield StoredObject(key=row["Key"].removeprefix(self._prefix), num_bytes=row["Size"])
         except (ClientError, BotoCoreError) as error:
-            raise _translated(error, prefix) from error
+            raise _translate(error, prefix) from error
 
     def delete(self, key: str) -> None:
         try:
             self._client.delete_object(Bucket=self._bucket, Key=self._name(key))
         except (ClientError, BotoCoreError) as error:
-            raise _translated(error, key) from error
+            raise _translate(error, key) from error
 
     def presigned_url(self, key: str, *, expires_in_s: int) -> str | None:
         values = {"Bucket": self._bucket, "Key": self._name(key)}
@@ -79,14 +79,14 @@ class S3Store:
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response["Error"]["Code"] == "InvalidRange":
                 return b""  # starts after the end
-            raise _translated(error, key) from error
+            raise _translate(error, key) from error
         return body
 
     def _name(self, key: str) -> str:
         return self._prefix + checked_key(key)
 
 
-def _translated(error: Exception, key: str) -> StoreError:
+def _translate(error: Exception, key: str) -> StoreError:
     if not isinstance(error, ClientError):
         trouble = trouble_with_certificate(error, "LAMINAR_STORE_ENDPOINT", authority="AWS_CA_BUNDLE")
         return StoreUnavailable(f"{key}: {trouble or error}")  # no connection, no response, or a broken one

@@ -67,8 +67,8 @@ class Watcher:
         """The next frame that is not a heartbeat."""
         while "beat" in (frame := json.loads(self.socket.recv(timeout=WITHIN_S))):
             pass
-        told: dict[str, Any] = frame
-        return told
+        message: dict[str, Any] = frame
+        return message
 
     def hear_until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         frames = [self.hear()]

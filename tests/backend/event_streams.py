@@ -41,16 +41,16 @@ class Stream:
 
     @staticmethod
     def _parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-        found: dict[str, Any] = {}
+        frame: dict[str, Any] = {}
         for line in lines:
-            if line == "" and found:
-                yield found
-                found = {}
+            if line == "" and frame:
+                yield frame
+                frame = {}
             elif line.startswith(":"):
-                found["comment"] = line[1:].strip()
+                frame["comment"] = line[1:].strip()
             elif line:
                 name, _, value = line.partition(": ")
-                found[name] = json.loads(value) if name == "data" else value
+                frame[name] = json.loads(value) if name == "data" else value
 
     def next(self) -> dict[str, Any]:
         """The next frame that is neither a comment nor a retry hint."""

@@ -134,12 +134,12 @@ def _job(team: Team, project: Project, pool: ResourcePool, user: User, now: date
 
 
 def _trajectory(job: Job, now: datetime) -> Trajectory:
-    told = TrajectorySample(
+    sample = TrajectorySample(
         prompt_ordinal=0, sample=0, version=0, staleness=0, num_tokens=3, reward=1.0, advantage=0.5,
         prompt=SECRET_WORDS, response=SECRET_WORDS,
     )  # fmt: skip
     attempt = job.attempts.get()
-    fact = Fact(seq=1, at=now, body=TrajectoriesSampled(step=1, trajectories=[told]))
+    fact = Fact(seq=1, at=now, body=TrajectoriesSampled(step=1, trajectories=[sample]))
     ingest_facts(attempt, FactBatch(attempt=attempt.n, fence=attempt.fence, facts=[fact]), now=now)
     return Trajectory.objects.get(job=job)
 

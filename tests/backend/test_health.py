@@ -34,16 +34,16 @@ def test_ready_means_that_postgres_and_the_broker_answer(db: None, settings: Any
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
     response = Client().get("/readyz")
-    told = {name: response.json()[name] for name in ("status", "problems", "postgres", "broker")}
-    assert (response.status_code, told) == (200, {"status": "ok", "problems": [], "postgres": True, "broker": True})
+    answer = {name: response.json()[name] for name in ("status", "problems", "postgres", "broker")}
+    assert (response.status_code, answer) == (200, {"status": "ok", "problems": [], "postgres": True, "broker": True})
 
 
 def test_a_broker_that_is_away_is_503_and_is_named(settings: Any) -> None:
     settings.CELERY_BROKER_URL = "redis://:hunter2@127.0.0.1:1/0"
     response = Client().get("/readyz")
     assert (response.status_code, response.json()["broker"]) == (503, False)
-    told = [problem for problem in response.json()["problems"] if problem.startswith("broker: does not answer")]
-    assert told and "hunter2" not in response.content.decode() and "127.0.0.1" not in response.content.decode()
+    problems = [problem for problem in response.json()["problems"] if problem.startswith("broker: does not answer")]
+    assert problems and "hunter2" not in response.content.decode() and "127.0.0.1" not in response.content.decode()
 
 
 def test_a_database_that_is_away_is_503_and_is_named(settings: Any) -> None:
@@ -70,9 +70,9 @@ def test_however_many_ask_one_look_a_second_is_made(
 
     monkeypatch.setattr(psycopg, "connect", counted)
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(lambda _: Client().get("/readyz").content, range(40)))
+        bodies = list(threads.map(lambda _: Client().get("/readyz").content, range(40)))
     of_one_look = len(connected)
-    assert 1 <= of_one_look <= 2 and len(set(told)) == 1
+    assert 1 <= of_one_look <= 2 and len(set(bodies)) == 1
     pass_time(0.9)
     Client().get("/readyz")
     assert len(connected) == of_one_look

@@ -94,11 +94,13 @@ def test_json_log_lines_are_objects_without_forgery(setup: str, num_records: int
         cwd=ROOT, env=os.environ | {"LAMINAR_LOG_FORMAT": "json"}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in (done.stdout + done.stderr).split("\n") if line]
-    assert len(told) >= num_records and {"time", "level", "logger", "message"} <= set.intersection(*map(set, told))
-    assert not [each for each in told if not each["message"].isprintable() or each["message"].startswith("2026")]
+    records = [json.loads(line) for line in (done.stdout + done.stderr).split("\n") if line]
+    assert len(records) >= num_records and {"time", "level", "logger", "message"} <= set.intersection(
+        *map(set, records)
+    )
+    assert not [each for each in records if not each["message"].isprintable() or each["message"].startswith("2026")]
     if ASKED in setup:
-        (refused,) = [each for each in told if "/healthz/nothing" in each["message"]]
+        (refused,) = [each for each in records if "/healthz/nothing" in each["message"]]
         assert refused["request_id"] == "req_of_ours"
 
 
@@ -111,7 +113,7 @@ MAY_FORMAT: Final = {
 
 
 def test_no_process_formats_its_log_by_itself() -> None:
-    found = []
+    loose = []
     for top in ("backend", "engine", "infra"):
         for path in sorted((ROOT / top).rglob("*.py")):
             name, text = str(path.relative_to(ROOT)), path.read_text()
@@ -121,5 +123,5 @@ def test_no_process_formats_its_log_by_itself() -> None:
                     continue
                 of_logging = isinstance(called.value, ast.Name) and called.value.id == "logging"
                 if of_logging and called.attr in FORMATTING:
-                    found.append(f"{name}:{called.lineno} logging.{called.attr}")
-    assert not found, found
+                    loose.append(f"{name}:{called.lineno} logging.{called.attr}")
+    assert not loose, loose

@@ -25,8 +25,8 @@ WITH_A_BODY = {400, 413, 415, 422}
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    found: dict[str, Any] = Client().get("/api/v1/openapi.json").json()
-    return found
+    schema: dict[str, Any] = Client().get("/api/v1/openapi.json").json()
+    return schema
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -186,8 +186,8 @@ def test_types_are_told_in_words() -> None:
     assert words({"type": "array", "items": {"type": "integer"}}) == "list of whole number"
     assert words({"prefixItems": [{"type": "integer"}, {"type": "number"}]}) == "[whole number, number]"
     assert words({"type": "string", "enum": ["a", "b"]}) == "“a” or “b”"
-    told = field_of("n", {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}, required=False)
-    assert told.bounds == "at least 1, at most 9, 3 unless said"
+    field = field_of("n", {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}, required=False)
+    assert field.bounds == "at least 1, at most 9, 3 unless said"
 
 
 def test_a_whole_spec_is_described(document: dict[str, Any]) -> None:

@@ -103,12 +103,14 @@ def reached_through_tables(app: str, tree: ast.Module, owners: dict[str, str]) -
 def test_no_app_reaches_through_the_database_into_one_above_it() -> None:
     relations = relations_from_above()
     owners = {model._meta.db_table: model._meta.app_label for model in models_of_ours()}
-    found = []
+    hidden_edges = []
     for app, path in modules_of_apps():
         tree = ast.parse(path.read_text())
         hidden = [*reached_through_relations(app, tree, relations), *reached_through_tables(app, tree, owners)]
-        found += [f"{path.relative_to(ROOT.parent)}:{each}" for each in hidden]
-    assert not found, "an edge that no import shows; make it a port (backend/ports.py): " + "; ".join(found)
+        hidden_edges += [f"{path.relative_to(ROOT.parent)}:{each}" for each in hidden]
+    assert not hidden_edges, "an edge that no import shows; make it a port (backend/ports.py): " + "; ".join(
+        hidden_edges
+    )
 
 
 @pytest.mark.parametrize(

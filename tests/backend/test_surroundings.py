@@ -42,19 +42,19 @@ def seen(pool: ResourcePool, *, at: datetime, problem: str = "") -> None:
 
 
 def test_an_empty_site_knows_of_nothing_and_serves(ready: Callable[[], Any]) -> None:
-    told = ready()
-    assert {name: told[name] for name in ("beat", "worker", "ray", "store")} == dict.fromkeys(
+    report = ready()
+    assert {name: report[name] for name in ("beat", "worker", "ray", "store")} == dict.fromkeys(
         ("beat", "worker", "ray", "store")
     )
-    assert [each.partition(":")[0] for each in told["warnings"]] == ["beat", "worker"]
+    assert [each.partition(":")[0] for each in report["warnings"]] == ["beat", "worker"]
 
 
 def test_the_age_of_beats_tick_is_told(ready: Callable[[], Any]) -> None:
     beaten(BEAT, ago_s=12)
     beaten(CANARY, ago_s=40)
-    told = ready()
-    assert told["beat"] is True and 12 <= told["beat_age_s"] < 20
-    assert told["worker"] is False and told["worker_age_s"] >= 40
+    report = ready()
+    assert report["beat"] is True and 12 <= report["beat_age_s"] < 20
+    assert report["worker"] is False and report["worker_age_s"] >= 40
 
 
 def test_unreachable_ray_is_a_warning_without_names(
@@ -64,10 +64,10 @@ def test_unreachable_ray_is_a_warning_without_names(
     now = database_now()
     seen(pools[0], at=now, problem="http://10.0.0.7:8265 does not answer")
     seen(pools[1], at=now)
-    told = ready()
-    assert told["ray"] is False
-    (warning,) = [each for each in told["warnings"] if each.startswith("ray")]
-    assert "1 of 2 pools" in warning and "10.0" not in str(told) and "secret-pool" not in str(told)
+    report = ready()
+    assert report["ray"] is False
+    (warning,) = [each for each in report["warnings"] if each.startswith("ray")]
+    assert "1 of 2 pools" in warning and "10.0" not in str(report) and "secret-pool" not in str(report)
     seen(pools[0], at=now)
     assert ready()["ray"] is True
     for pool in pools:
@@ -93,9 +93,9 @@ class TestStore:
         before = database_now() - timedelta(seconds=40)
         Examination.objects.update(began_at=before, ended_at=before)
         look_at_store()
-        told = ready()
-        assert told["store"] is False and "our-bucket" not in str(told)
-        assert [each for each in told["warnings"] if each.startswith("store: fails to write")]
+        report = ready()
+        assert report["store"] is False and "our-bucket" not in str(report)
+        assert [each for each in report["warnings"] if each.startswith("store: fails to write")]
 
     def test_a_look_that_does_not_come_back_is_a_store_that_hangs(
         self, ready: Callable[[], Any], found: list[Finding]
@@ -115,10 +115,10 @@ class TestStore:
 def test_silent_dependency_is_probed_once_and_delays_no_one(
     ready: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_answer, asked, now = threading.Event(), [], [100.0]
+    may_answer, probes, now = threading.Event(), [], [100.0]
 
     def hangs() -> str:
-        asked.append(1)
+        probes.append(1)
         assert may_answer.wait(30)
         return ""
 
@@ -129,7 +129,7 @@ def test_silent_dependency_is_probed_once_and_delays_no_one(
         answer = Client().get("/readyz")
         assert answer.status_code == 503 and "has not answered" in answer.json()["problems"][0]
         now[0] += 60
-    assert len(asked) == 1
+    assert len(probes) == 1
     may_answer.set()
     health.looks._look.result(10)  # type: ignore[union-attr]
     assert Client().get("/readyz").status_code == 200

@@ -53,16 +53,18 @@ class Route:
 
 
 def _routes() -> list[Route]:
-    found: list[Route] = []
+    routes_found: list[Route] = []
     for prefix, router in api._routers:
         for path, view in router.path_operations.items():
             for operation in view.operations:
-                asked = operation.auth_callbacks or [router.auth]  # its own, or its router's
-                assert len(asked) == 1, f"{operation.methods} {path}: one way to sign in, and no route without"
-                owner: object = getattr(asked[0], "__self__", asked[0])
+                auths = operation.auth_callbacks or [router.auth]  # its own, or its router's
+                assert len(auths) == 1, f"{operation.methods} {path}: one way to sign in, and no route without"
+                owner: object = getattr(auths[0], "__self__", auths[0])
                 assert isinstance(owner, ApiKeyAuth), f"{operation.methods} {path}: signs in by {owner}"
-                found += [Route(method=each, path=prefix + path, scope=owner.scope) for each in operation.methods]
-    return found
+                routes_found += [
+                    Route(method=each, path=prefix + path, scope=owner.scope) for each in operation.methods
+                ]
+    return routes_found
 
 
 ROUTES: Final = _routes()
@@ -89,18 +91,18 @@ def test_each_caller_is_answered_by_its_rights(noun: str) -> None:
 
 
 def assert_no_complaints(complaints: Iterable[str]) -> None:
-    wrong = list(complaints)
-    assert not wrong, "\n".join(wrong)
+    all_complaints = list(complaints)
+    assert not all_complaints, "\n".join(all_complaints)
 
 
 def _complaints(world: World, routes: Iterable[Route], actors: Sequence[str]) -> Iterator[str]:
     """All in one world: the effects of a call are rolled back."""
     for route, actor in itertools.product(routes, actors):
-        wanted = ROWS[route.key]
+        row = ROWS[route.key]
         with transaction.atomic():
             before = _num_done(world)
-            answer = _ask(world, route, wanted, actor)
-            complaint = _judge(world, route, wanted, actor, answer)
+            answer = _ask(world, route, row, actor)
+            complaint = _judge(world, route, row, actor, answer)
             if answer.status_code >= 400 and _num_done(world) != before:
                 complaint = "what is refused changes nothing"
             transaction.set_rollback(True)
@@ -134,9 +136,9 @@ def _says_a_secret(world: World, route: Route, wanted: Row, answer: Any) -> bool
     """A response may repeat the request, which the caller knew."""
     if answer.streaming:
         return False  # a stream: test_sse.py and test_log_stream.py read them
-    asked = f"{world.path(route.path)} {wanted.body(world) if wanted.body else None}"
+    request_text = f"{world.path(route.path)} {wanted.body(world) if wanted.body else None}"
     open_to_all = ("pool_id", "price_id", "notice_id", "name", "number", "part", "trajectory_id")
-    ours = [value for name, value in world.ids.items() if name not in open_to_all and value not in asked]
+    ours = [value for name, value in world.ids.items() if name not in open_to_all and value not in request_text]
     return any(secret.encode() in answer.content for secret in (SECRET_WORDS, "Ants", *ours))
 
 
@@ -150,7 +152,7 @@ def test_an_outsider_cannot_tell_ours_from_what_does_not_exist() -> None:
         answers = []
         for job in (ours, unknown):
             document = outsider.request(route.method, world.path(route.path).replace(ours, job), None).json()
-            answers.append({name: said for name, said in document.items() if name not in ("request_id", "instance")})
+            answers.append({name: value for name, value in document.items() if name not in ("request_id", "instance")})
         assert answers[0] == answers[1], route.key
 
 
@@ -203,7 +205,7 @@ PATTERNS: Final = [pattern for pattern in page_urls.urlpatterns if pattern.name 
 
 
 def test_post_only_page_has_no_get_unless_its_row_says_so() -> None:
-    world, wrong = make_world(NOW), []
+    world, faults = make_world(NOW), []
     browser = Client()
     browser.force_login(world.people["owner"])
     for pattern in PATTERNS:
@@ -213,8 +215,8 @@ def test_post_only_page_has_no_get_unless_its_row_says_so() -> None:
         parameters = {parameter: world.ids[parameter] for parameter in pattern.pattern.converters}
         status = browser.get(reverse(str(pattern.name), kwargs=parameters)).status_code
         if (status != 405) != page.asks:
-            wrong.append(f"{pattern.name}: {status}")
-    assert not wrong
+            faults.append(f"{pattern.name}: {status}")
+    assert not faults
 
 
 def _noun_of(pattern: URLPattern) -> str:

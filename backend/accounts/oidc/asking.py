@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 class _Trusting(HTTPAdapter):
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options, ssl_context=_context())
+        super().init_poolmanager(*arguments, **options, ssl_context=_make_context())
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        return super().proxy_manager_for(*arguments, **options, ssl_context=_context())
+        return super().proxy_manager_for(*arguments, **options, ssl_context=_make_context())
 
 
 def trusting(session: Session) -> Session:
@@ -26,7 +26,7 @@ def trusting(session: Session) -> Session:
     return session
 
 
-def _context() -> SSLContext:
+def _make_context() -> SSLContext:
     return trusted(settings.ENVIRONMENT.ca_file)
 
 

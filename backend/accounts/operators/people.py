@@ -46,7 +46,7 @@ def people_after(users: QuerySet[User], public_id: str | None) -> QuerySet[User]
 @transaction.atomic
 def close_account(operator: Operator, public_id: str, *, now: datetime) -> User:
     """The user's jobs continue; an operator or their team can cancel them."""
-    person = _locked(public_id)
+    person = _lock(public_id)
     if person.pk == operator.user.pk:
         raise ClosesOneself
     if person.is_active:
@@ -59,7 +59,7 @@ def close_account(operator: Operator, public_id: str, *, now: datetime) -> User:
 
 @transaction.atomic
 def open_account(operator: Operator, public_id: str, *, now: datetime) -> User:
-    person = _locked(public_id)
+    person = _lock(public_id)
     if not person.is_active:
         person.is_active = True
         person.save(update_fields=["is_active"])
@@ -80,7 +80,7 @@ def end_sessions(operator: Operator, public_id: str, *, now: datetime) -> tuple[
     return person, end_other_sessions(person, keep=None, now=now, actor=operator.name)
 
 
-def _locked(public_id: str) -> User:
+def _lock(public_id: str) -> User:
     return _get(public_id, User.objects.select_for_update(no_key=True))
 
 

@@ -48,12 +48,12 @@ def is_known(path: Path, password: str) -> bool:
         low, high = 0, file.seek(0, os.SEEK_END)
         while low < high:
             middle = (low + high) // 2
-            line = _line_from(file, middle)
+            line = _read_line_at(file, middle)
             if line and _hash_of(line) < wanted:
                 low = middle + 1
             else:
                 high = middle
-        return _hash_of(_line_from(file, low)) == wanted
+        return _hash_of(_read_line_at(file, low)) == wanted
 
 
 def refuse_faulty_file() -> None:
@@ -68,7 +68,7 @@ def fault_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            lines = [_line_from(file, size * n // _LOOKED_AT) for n in range(_LOOKED_AT)]
+            lines = [_read_line_at(file, size * n // _LOOKED_AT) for n in range(_LOOKED_AT)]
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     lines = [line for line in lines if line]
@@ -79,7 +79,7 @@ def fault_of(path: Path) -> str:
     return "" if hashes == sorted(hashes) else "must be ordered by hash"
 
 
-def _line_from(file: BinaryIO, offset: int) -> bytes:
+def _read_line_at(file: BinaryIO, offset: int) -> bytes:
     """The first line that begins at `offset` or later; empty after the last."""
     file.seek(max(0, offset - 1))
     if offset:

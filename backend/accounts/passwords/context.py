@@ -42,11 +42,11 @@ class ContextWordsValidator:
 def words_around(user: User | None) -> set[str]:
     texts = [_PRODUCT, urlsplit(settings.ENVIRONMENT.public_url).hostname or ""]
     if user is not None:
-        texts += [user.email, user.first_name, user.last_name, *_teams(user)]
-    return set(_words(texts))
+        texts += [user.email, user.first_name, user.last_name, *_team_names_of(user)]
+    return set(_split_words(texts))
 
 
-def _teams(user: User) -> Iterable[str]:
+def _team_names_of(user: User) -> Iterable[str]:
     """Names of the user's teams, and of those that have invited them."""
     theirs = Q(invitations__email=user.email.lower())
     if user.pk is not None:
@@ -54,7 +54,7 @@ def _teams(user: User) -> Iterable[str]:
     return Team.objects.filter(theirs).values_list("name", flat=True).distinct()
 
 
-def _words(texts: Iterable[str]) -> Iterable[str]:
+def _split_words(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
         words = [word for word in _BETWEEN_WORDS.split(text.casefold()) if word]
         yield from (word for word in (*words, "".join(words)) if len(word) >= _SHORTEST_WORD)

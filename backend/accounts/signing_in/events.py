@@ -23,7 +23,7 @@ from backend.clock import database_now
 
 def refused(email: str, why: str) -> None:
     """Records a sign-in that was refused for a reason other than the credentials."""
-    record_tried(_person(email), "sign_in.refused", now=database_now(), data={"why": why})
+    record_tried(_user_at(email), "sign_in.refused", now=database_now(), data={"why": why})
 
 
 @receiver(account.user_logged_in, dispatch_uid="audit_signed_in")
@@ -45,7 +45,7 @@ def _signed_out(user: User | None, **_: Any) -> None:
 
 @receiver(user_login_failed, dispatch_uid="audit_sign_in_failed")
 def _failed(credentials: dict[str, Any], **_: Any) -> None:
-    person = _person(str(credentials.get("email") or credentials.get("username") or ""))
+    person = _user_at(str(credentials.get("email") or credentials.get("username") or ""))
     record_tried(person, "sign_in.failed", now=database_now())
 
 
@@ -91,5 +91,5 @@ def _factor_failed(user: User, **_: Any) -> None:
     record_tried(user, "second_factor.failed", now=database_now())
 
 
-def _person(email: str) -> User | None:
+def _user_at(email: str) -> User | None:
     return User.objects.filter(email=email.strip().lower(), is_service=False).first()

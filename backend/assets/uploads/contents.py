@@ -35,8 +35,8 @@ def look_into(asset: Asset) -> dict[str, Any] | None:
         for file in files.values():
             _refuse(asset, file)
         if INDEX in files:
-            _refuse_index(_document(asset, files[INDEX], most=PART_BYTES), files)
-        config = _document(asset, files[CONFIG], most=MOST_CONFIG_BYTES)
+            _refuse_index(_read_document(asset, files[INDEX], most=PART_BYTES), files)
+        config = _read_document(asset, files[CONFIG], most=MOST_CONFIG_BYTES)
         if not isinstance(config.get("model_type"), str):
             raise BadFile(f"{CONFIG}: model_type is missing")
     except BadFile as error:
@@ -55,14 +55,14 @@ def _refuse_weights(asset: Asset, file: AssetFile) -> None:
     length = int.from_bytes(first_bytes(asset, file, range(8)), "little")
     if not 2 <= length <= min(MOST_HEADER_BYTES, file.num_bytes - 8):
         raise BadFile(f"{file.name}: not safetensors: a header of {length} bytes in a file of {file.num_bytes}")
-    header = _parsed(file.name, first_bytes(asset, file, range(8, 8 + length)))
-    spans = sorted(_span(file.name, name, entry) for name, entry in header.items() if name != "__metadata__")
+    header = _parse(file.name, first_bytes(asset, file, range(8, 8 + length)))
+    spans = sorted(_read_span(file.name, name, entry) for name, entry in header.items() if name != "__metadata__")
     ends = [(0, 0), *spans, (file.num_bytes - 8 - length,) * 2]
     if any(before[1] != after[0] for before, after in pairwise(ends)):
         raise BadFile(f"{file.name}: its tensors overlap or do not fill the file, which may be truncated")
 
 
-def _span(file: str, name: str, entry: Any) -> tuple[int, int]:
+def _read_span(file: str, name: str, entry: Any) -> tuple[int, int]:
     match entry:
         case {"dtype": str(), "shape": [*shape], "data_offsets": [int() as start, int() as end]}:
             if 0 <= start <= end and all(isinstance(size, int) and size >= 0 for size in shape):
@@ -79,13 +79,13 @@ def _refuse_index(index: Mapping[str, Any], files: Mapping[str, AssetFile]) -> N
         raise BadFile(f"{INDEX}: names missing files: {', '.join(missing[:5])}")
 
 
-def _document(asset: Asset, file: AssetFile, *, most: int) -> dict[str, Any]:
+def _read_document(asset: Asset, file: AssetFile, *, most: int) -> dict[str, Any]:
     if file.num_bytes > most:
         raise BadFile(f"{file.name} must have at most {most} bytes, has {file.num_bytes}")
-    return _parsed(file.name, first_bytes(asset, file, range(file.num_bytes)))
+    return _parse(file.name, first_bytes(asset, file, range(file.num_bytes)))
 
 
-def _parsed(name: str, content: bytes) -> dict[str, Any]:
+def _parse(name: str, content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):

@@ -35,50 +35,50 @@ class ListedFile(Strict):
 
 def refuse_listing(kind: str, files: Sequence[ListedFile]) -> None:
     """Raises `Invalid`, with all errors at once."""
-    errors = [*_suffix_errors(AssetKind(kind), files), *_repeated(files)]
+    errors = [*_find_bad_suffixes(AssetKind(kind), files), *_find_repeats(files)]
     if sum(file.num_bytes for file in files) > MOST_BYTES:
-        errors.append(_wrong("/files", "too_large", f"must have at most {MOST_BYTES} bytes in total"))
+        errors.append(_make_error("/files", "too_large", f"must have at most {MOST_BYTES} bytes in total"))
     if kind == AssetKind.MODEL:
-        errors += _missing({file.name for file in files})
+        errors += _find_missing({file.name for file in files})
     if errors:
         raise Invalid(errors=errors)
 
 
-def _suffix_errors(kind: AssetKind, files: Sequence[ListedFile]) -> list[FieldError]:
+def _find_bad_suffixes(kind: AssetKind, files: Sequence[ListedFile]) -> list[FieldError]:
     allowed = SUFFIXES[kind]
     errors = []
     for at, file in enumerate(files):
         if file.name.lower().endswith(PICKLES):
             message = f"{file.name}: loading this format may run code. Use .safetensors for weights"
         elif not file.name.endswith(allowed) and not (kind == AssetKind.DATA and "." not in file.name):
-            message = f"{file.name}: files of {_a(kind)} must end in one of {', '.join(allowed)}"
+            message = f"{file.name}: files of {_name_kind(kind)} must end in one of {', '.join(allowed)}"
         else:
             continue
-        errors.append(_wrong(f"/files/{at}/name", "format", message))
+        errors.append(_make_error(f"/files/{at}/name", "format", message))
     return errors
 
 
-def _repeated(files: Sequence[ListedFile]) -> list[FieldError]:
+def _find_repeats(files: Sequence[ListedFile]) -> list[FieldError]:
     """Names that differ only in case would collide on some file systems."""
     seen: set[str] = set()
     errors = []
     for at, file in enumerate(files):
         if file.name.lower() in seen:
-            errors.append(_wrong(f"/files/{at}/name", "repeated", f"{file.name} is listed twice"))
+            errors.append(_make_error(f"/files/{at}/name", "repeated", f"{file.name} is listed twice"))
         seen.add(file.name.lower())
     return errors
 
 
-def _missing(names: set[str]) -> list[FieldError]:
+def _find_missing(names: set[str]) -> list[FieldError]:
     required = [name for name in (CONFIG, TOKENIZER) if name not in names]
     if not names & {WEIGHTS, INDEX}:
         required.append(f"{WEIGHTS}, or {INDEX} with its files")
-    return [_wrong("/files", "missing", f"a model needs {name}") for name in required]
+    return [_make_error("/files", "missing", f"a model needs {name}") for name in required]
 
 
-def _a(kind: AssetKind) -> str:
+def _name_kind(kind: AssetKind) -> str:
     return "a model" if kind == AssetKind.MODEL else "a data set"
 
 
-def _wrong(pointer: str, code: str, message: str) -> FieldError:
+def _make_error(pointer: str, code: str, message: str) -> FieldError:
     return FieldError(pointer=pointer, code=code, message=message)

@@ -37,14 +37,14 @@ class LengthRequired(Refusal):
 def received(request: HttpRequest, *, team: str, num_bytes: int, sha256: str) -> Iterator[bytes]:
     """Yields the part and holds its place meanwhile. Raises `LengthRequired`, `Invalid`, `Malformed`, `Unavailable`."""
     _refuse_other_length(request, num_bytes)
-    with _place_of(team):
+    with _hold_place(team):
         if not connection.in_atomic_block:
             connection.close()  # returned to the pool: a slow sender takes minutes
-        yield _read(request, num_bytes, sha256)
+        yield _read_part(request, num_bytes, sha256)
 
 
 @contextmanager
-def _place_of(team: str) -> Iterator[None]:
+def _hold_place(team: str) -> Iterator[None]:
     with _guard:
         has_room = _of_teams.get(team, 0) < PARTS_AT_ONCE // 2 and _places.acquire(blocking=False)
         if has_room:
@@ -70,7 +70,7 @@ def _refuse_other_length(request: HttpRequest, num_bytes: int) -> None:
         raise Invalid(errors=[FieldError(pointer="/header/Content-Length", code="part_length", message=message)])
 
 
-def _read(request: HttpRequest, num_bytes: int, sha256: str) -> bytes:
+def _read_part(request: HttpRequest, num_bytes: int, sha256: str) -> bytes:
     digest, content = hashlib.sha256(), bytearray()
     while len(content) < num_bytes:
         piece = request.read(min(READ_BYTES, num_bytes - len(content)))

@@ -24,7 +24,7 @@ class AssetsOfTeams:
     def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[FoundAsset]:
         found = []
         for each in named:
-            asset = _named(team, project, each.kind, each.said)
+            asset = _resolve(team, project, each.kind, each.said)
             if asset is not None:
                 reference = f"{asset.name}@{asset.version}"
                 found.append(FoundAsset(pointer=each.pointer, id=asset.pk, reference=reference))
@@ -39,16 +39,16 @@ class AssetsOfTeams:
         uses = list(AssetUse.objects.filter(job=job).select_related("asset").order_by("pointer"))
         if not uses:
             return None
-        ordered = [_ordered(use.pointer, use.asset) for use in uses]
+        ordered = [_to_order(use.pointer, use.asset) for use in uses]
         return OrderedAssets(token=asset_token(job.pk, attempt, fence), assets=ordered)
 
     def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
-        asset = _named(team, None, "model", said)
+        asset = _resolve(team, None, "model", said)
         config: dict[str, Any] | None = None if asset is None else asset.config
         return config
 
 
-def _named(team: Team, project: str | None, kind: AssetKind, said: str) -> Asset | None:
+def _resolve(team: Team, project: str | None, kind: AssetKind, said: str) -> Asset | None:
     reference = reference_of(said)
     if reference is None:
         return None
@@ -59,7 +59,7 @@ def _named(team: Team, project: str | None, kind: AssetKind, said: str) -> Asset
     return rows.order_by(F("team").asc(nulls_last=True), "-version").first()
 
 
-def _ordered(pointer: str, asset: Asset) -> OrderedAsset:
+def _to_order(pointer: str, asset: Asset) -> OrderedAsset:
     return OrderedAsset(
         pointer=pointer,
         id=asset.pk,

@@ -55,13 +55,13 @@ def part(request: HttpRequest, asset_id: str, sha256: str) -> HttpResponseBase:
         return problem_response(request, Unavailable("The store is not responding. Try again in a moment."))
     except Refusal as refusal:
         return problem_response(request, refusal)
-    pieces = unblocked(_pieces(key, first, range(start, start + num_bytes)))
+    pieces = unblocked(_read_pieces(key, first, range(start, start + num_bytes)))
     response = StreamingHttpResponse(pieces, content_type="application/octet-stream")
     response["Content-Length"] = str(num_bytes)
     return response
 
 
-def _pieces(key: str, first: bytes, wanted: range) -> Iterator[bytes]:
+def _read_pieces(key: str, first: bytes, wanted: range) -> Iterator[bytes]:
     yield first
     for start in range(wanted.start + len(first), wanted.stop, READ_BYTES):
         yield store().get_range(key, start, min(READ_BYTES, wanted.stop - start))

@@ -57,22 +57,22 @@ def look_at_addresses(environment: Environment) -> Iterator[Finding]:
         yield PLAIN.found(f"{environment.public_url} is not https")
     else:
         yield good(f"the site's address is {environment.public_url}")
-    yield from _names(environment, host)
-    yield from _public(environment.public_url)
-    yield _control(environment.control_url)
+    yield from _check_names(environment, host)
+    yield from _check_public(environment.public_url)
+    yield _check_control(environment.control_url)
     if parts.scheme == "https":
         proxies = ", ".join(str(each) for each in environment.trusted_proxies)
         yield good(f"trusted proxies: {proxies}") if proxies else NO_PROXIES.found("no proxy is trusted")
 
 
-def _names(environment: Environment, host: str) -> Iterator[Finding]:
+def _check_names(environment: Environment, host: str) -> Iterator[Finding]:
     if "*" in environment.allowed_hosts:
         yield ANY_HOST.found("LAMINAR_ALLOWED_HOSTS is *")
     elif not any(host == name or (name.startswith(".") and host.endswith(name)) for name in environment.allowed_hosts):
         yield NOT_ALLOWED.found(f"LAMINAR_ALLOWED_HOSTS lacks {host}, the name in LAMINAR_PUBLIC_URL")
 
 
-def _public(url: str) -> Iterator[Finding]:
+def _check_public(url: str) -> Iterator[Finding]:
     try:
         response = httpx.get(f"{url}/help/", timeout=_PATIENCE, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -86,7 +86,7 @@ def _public(url: str) -> Iterator[Finding]:
         yield good("the site answers there")
 
 
-def _control(url: str) -> Finding:
+def _check_control(url: str) -> Finding:
     """Posts like a driver; without a token the site responds with 401."""
     try:
         response = httpx.post(url + FACTS, json={}, timeout=_PATIENCE, trust_env=False)

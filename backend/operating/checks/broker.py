@@ -44,7 +44,7 @@ def look_at_broker(environment: Environment) -> Iterator[Finding]:
     try:
         info: Any = client.info()
         yield judge_way(url)
-        yield from judge(info, snapshots=_snapshots(client))
+        yield from judge(info, snapshots=_read_snapshot_schedule(client))
     except redis.RedisError as error:
         yield UNREACHABLE.found(f"{urlsplit(url).hostname}: {type(error).__name__}: {error}")
     finally:
@@ -53,15 +53,15 @@ def look_at_broker(environment: Environment) -> Iterator[Finding]:
 
 def judge(info: Mapping[str, Any], *, snapshots: str) -> Iterator[Finding]:
     """Judges its INFO reply."""
-    yield _server(info)
-    yield _policy(info)
-    yield _keeping(info, snapshots)
+    yield _check_server(info)
+    yield _check_policy(info)
+    yield _check_persistence(info, snapshots)
     most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     if most and used > _FULL * most:
         yield FULL.found(f"{used / 1e6:.0f} of {most / 1e6:.0f} MB are in use")
 
 
-def _snapshots(client: redis.Redis) -> str:
+def _read_snapshot_schedule(client: redis.Redis) -> str:
     """Its snapshot schedule; managed servers may refuse CONFIG."""
     try:
         reply: Any = client.config_get("save")
@@ -70,7 +70,7 @@ def _snapshots(client: redis.Redis) -> str:
     return str(reply.get("save", ""))
 
 
-def _server(info: Mapping[str, Any]) -> Finding:
+def _check_server(info: Mapping[str, Any]) -> Finding:
     number = str(info.get("redis_version", "0.0"))
     name = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {number}"
     version = tuple(int(part) for part in number.split(".")[:2] if part.isdigit())
@@ -85,12 +85,12 @@ def judge_way(url: str) -> Finding:
     return good("the connection stays on this machine") if is_near(host) else PLAIN.found(f"no TLS to {host}")
 
 
-def _policy(info: Mapping[str, Any]) -> Finding:
+def _check_policy(info: Mapping[str, Any]) -> Finding:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     return good("it does not evict") if policy == "noeviction" else EVICTS.found(f"maxmemory-policy is {policy}")
 
 
-def _keeping(info: Mapping[str, Any], snapshots: str) -> Finding:
+def _check_persistence(info: Mapping[str, Any], snapshots: str) -> Finding:
     if {info.get("rdb_last_bgsave_status", "ok"), info.get("aof_last_write_status", "ok")} != {"ok"}:
         return CANNOT_SAVE.found("its last save failed")
     if info.get("aof_enabled"):

@@ -34,7 +34,7 @@ SILENT = Fault(
 
 def look_at_disks(environment: Environment) -> Iterator[Finding]:
     for name, folder in (("LAMINAR_SITE_DIR", environment.site_dir), ("LAMINAR_STORE_DIR", environment.store_dir)):
-        yield _folder(name, folder)
+        yield _check_folder(name, folder)
     try:
         with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:
             row = db.execute("SELECT pg_database_size(current_database())").fetchone()
@@ -43,7 +43,7 @@ def look_at_disks(environment: Environment) -> Iterator[Finding]:
     yield good(f"the database takes {(row[0] if row else 0) / 1e9:.2f} GB of its own disk, which this check cannot see")
 
 
-def _folder(name: str, folder: Path) -> Finding:
+def _check_folder(name: str, folder: Path) -> Finding:
     place = f"{name}={folder}"
     try:
         heard = room_at(folder)
@@ -51,19 +51,19 @@ def _folder(name: str, folder: Path) -> Finding:
         return AWAY.found(f"{place}: {error.strerror or type(error).__name__}")
     room = heard.last
     if heard.silent_s is not None:
-        text = f"{place} has not responded since {_ago(heard.silent_s)}"
-        return SILENT.found(f"{text}; {_free(room)} at {_ago(heard.age_s)}" if room else text)
+        text = f"{place} has not responded since {_format_time(heard.silent_s)}"
+        return SILENT.found(f"{text}; {_format_free(room)} at {_format_time(heard.age_s)}" if room else text)
     if room is None or not room.may_write:
         return AWAY.found(f"{place} is not a folder that this user can write to")
-    text = f"{_free(room)} at {place}"
+    text = f"{_format_free(room)} at {place}"
     if room.free_bytes < LEAST_FREE_BYTES:
         return FULL.found(text)
     return LOW.found(text) if room.free_bytes < _LOW * room.num_bytes else good(text)
 
 
-def _free(room: Room) -> str:
+def _format_free(room: Room) -> str:
     return f"{room.free_bytes / 1e9:.1f} of {room.num_bytes / 1e9:.1f} GB are free"
 
 
-def _ago(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{datetime.now(UTC) - timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"

@@ -70,7 +70,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
 def examine(environment: Environment, looks: dict[str, Look], *, send_to: str = "") -> Iterator[Part]:
     for title, look in looks.items():
         chosen = partial(mail.look_at_mail, send_to=send_to) if look is mail.look_at_mail else look
-        yield Part(title=title, findings=tuple(_found(chosen, environment)))
+        yield Part(title=title, findings=tuple(_run_check(chosen, environment)))
 
 
 def known_faults() -> list[Fault]:
@@ -84,7 +84,7 @@ def row_of(fault: Fault) -> str:
     return f"| `{fault.name}` | {fault.verdict} | {fault.cure} |"
 
 
-def _found(look: Look, environment: Environment) -> Iterator[Finding]:
+def _run_check(look: Look, environment: Environment) -> Iterator[Finding]:
     try:
         yield from look(environment)
     except (DatabaseError, InterfaceError):

@@ -50,9 +50,9 @@ def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Fin
                 f"{place} answers{', by TLS' if is_closed else ''}{', and accepts the login' * bool(parts.username)}"
             )
         if send_to:
-            yield from _letter(connection, environment.email_from, send_to)
+            yield from _send_test_mail(connection, environment.email_from, send_to)
     except smtplib.SMTPAuthenticationError as error:
-        yield LOGIN.found(f"{place}: {error.smtp_code} {_text(error.smtp_error)}")
+        yield LOGIN.found(f"{place}: {error.smtp_code} {_decode(error.smtp_error)}")
     except (ssl.SSLError, smtplib.SMTPNotSupportedError) as error:
         yield TLS.found(f"{place}: {error}")
     except OSError as error:
@@ -61,7 +61,7 @@ def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Fin
         connection.close()
 
 
-def _letter(connection: Any, sender: str, receiver: str) -> Iterator[Finding]:
+def _send_test_mail(connection: Any, sender: str, receiver: str) -> Iterator[Finding]:
     letter = EmailMessage(
         subject="Laminar: mail works",
         body="This is a test mail of a Laminar operator. Mail works.\n",
@@ -76,5 +76,5 @@ def _letter(connection: Any, sender: str, receiver: str) -> Iterator[Finding]:
         yield REFUSED.found(f"{sender} to {receiver}: {error}")
 
 
-def _text(answer: bytes | str) -> str:
+def _decode(answer: bytes | str) -> str:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer

@@ -72,25 +72,25 @@ def look_at_postgres(environment: Environment) -> Iterator[Finding]:
         with psycopg.connect(
             direct or pooled, connect_timeout=_PATIENCE_S, autocommit=True, client_encoding="utf8"
         ) as first:
-            yield from _server(first)
-            yield _way(first, direct or pooled, setting)
-            yield _own_session(first, direct or pooled)
-            yield _tables()
+            yield from _check_server(first)
+            yield _check_connection(first, direct or pooled, setting)
+            yield _check_session(first, direct or pooled)
+            yield _check_migrations()
             if direct:
-                yield from _through_pooler(pooled, _place(first))
+                yield from _check_pooler(pooled, _identify(first))
     except psycopg.Error as error:
         yield UNREACHABLE.found(f"{setting}: {error}")
 
 
-def _through_pooler(url: str, place: tuple[Any, ...]) -> Iterator[Finding]:
+def _check_pooler(url: str, place: tuple[Any, ...]) -> Iterator[Finding]:
     try:
         with psycopg.connect(
             url, connect_timeout=_PATIENCE_S, autocommit=True, prepare_threshold=None, client_encoding="utf8"
         ) as pooled:
-            yield _way(pooled, url, "LAMINAR_DATABASE_URL")
+            yield _check_connection(pooled, url, "LAMINAR_DATABASE_URL")
             yield (
                 good("the pooler connects to the same database")
-                if _place(pooled) == place
+                if _identify(pooled) == place
                 else APART.found("the pooler connects to another database than the direct address")
             )
             row = pooled.execute("SELECT current_setting('statement_timeout')").fetchone()
@@ -100,7 +100,7 @@ def _through_pooler(url: str, place: tuple[Any, ...]) -> Iterator[Finding]:
         yield UNREACHABLE.found(f"LAMINAR_DATABASE_URL, the pooler: {error}")
 
 
-def _place(one: psycopg.Connection[Any]) -> tuple[Any, ...]:
+def _identify(one: psycopg.Connection[Any]) -> tuple[Any, ...]:
     """Identifies the database: the server's start time, and the database's oid."""
     row = one.execute(
         "SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()"
@@ -108,7 +108,7 @@ def _place(one: psycopg.Connection[Any]) -> tuple[Any, ...]:
     return tuple(row or ())
 
 
-def _server(first: psycopg.Connection[Any]) -> Iterator[Finding]:
+def _check_server(first: psycopg.Connection[Any]) -> Iterator[Finding]:
     row = first.execute(
         "SELECT current_setting('server_version'), current_setting('server_encoding'), pg_is_in_recovery(), rolsuper "
         "FROM pg_roles WHERE rolname = current_user"
@@ -130,7 +130,7 @@ def judge_version(version: str) -> Finding:
     return OLD.found(f"Postgres {version}; at least {least} is needed") if is_old else good(f"Postgres {version}")
 
 
-def _way(first: psycopg.Connection[Any], url: str, setting: str) -> Finding:
+def _check_connection(first: psycopg.Connection[Any], url: str, setting: str) -> Finding:
     host = urlsplit(url).hostname or ""
     if first.pgconn.ssl_in_use:
         return good("the connection is encrypted")
@@ -139,7 +139,7 @@ def _way(first: psycopg.Connection[Any], url: str, setting: str) -> Finding:
     return PLAIN.found(f"{setting}: no TLS to {host}")
 
 
-def _own_session(first: psycopg.Connection[Any], url: str) -> Finding:
+def _check_session(first: psycopg.Connection[Any], url: str) -> Finding:
     """Opens further connections, each in a transaction: does the first keep its server process to itself?"""
     others: list[psycopg.Connection[Any]] = []
     mine = _process_of(first)
@@ -162,7 +162,7 @@ def _process_of(one: psycopg.Connection[Any]) -> int:
     return int(row[0]) if row else 0
 
 
-def _tables() -> Finding:
+def _check_migrations() -> Finding:
     executor = MigrationExecutor(connection)
     missing = [step for step, _ in executor.migration_plan(executor.loader.graph.leaf_nodes())]
     if missing:

@@ -53,14 +53,14 @@ def look_at_ray(environment: Environment) -> Iterator[Finding]:
     """Checks the site's own Ray, and those of pools."""
     for ray in rays_of(environment):
         try:
-            yield from _look_at(ray, dashboard_of(ray.address, environment))
+            yield from _check_ray(ray, dashboard_of(ray.address, environment))
         except RayRefused as error:
             yield REFUSED.found(f"{ray}: {error}")
         except RayUnreachable as error:
             yield UNREACHABLE.found(f"{ray}: {error}")
 
 
-def _look_at(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
+def _check_ray(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
     version = dashboard.version()
     text = f"{ray}: Ray {version}"
     yield good(text) if version == OURS else OTHER_VERSION.found(f"{text}; expected {OURS}")
@@ -70,7 +70,7 @@ def _look_at(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
         else good(f"{ray}: its Jobs API requires the token")
     )
     yield from judge_way(ray.url)
-    yield from _devices(ray, dashboard.hosts())
+    yield from _check_devices(ray, dashboard.hosts())
 
 
 def judge_way(url: str) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def judge_way(url: str) -> Iterator[Finding]:
         yield PLAIN.found(f"no TLS to {parts.hostname}")
 
 
-def _devices(ray: SiteRay, hosts: Sequence[RayHost]) -> Iterator[Finding]:
+def _check_devices(ray: SiteRay, hosts: Sequence[RayHost]) -> Iterator[Finding]:
     """Compares each pool's devices, counted as the scheduler's probes count."""
     num, kind = devices_of(hosts)
     grows = bool(ray.pools) and all(pool.autoscales for pool in ray.pools)

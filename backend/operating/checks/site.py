@@ -31,18 +31,18 @@ NO_SECOND_FACTOR = Fault(
 
 def look_at_site(environment: Environment) -> Iterator[Finding]:
     yield DEBUG.found("LAMINAR_DEBUG is 1") if environment.debug else good("no tracebacks are shown")
-    short = [name for name, text in _secrets(environment).items() if len(text) < _LEAST or len(set(text)) < 8]
+    short = [name for name, text in _read_secrets(environment).items() if len(text) < _LEAST or len(set(text)) < 8]
     yield (
         SHORT_SECRET.found(f"shorter than {_LEAST} characters, or of few different ones: {', '.join(short)}")
         if short
         else good("secrets are long enough")
     )
-    yield from _people()
+    yield from _check_operators()
     if not ResourcePool.objects.exists():
         yield NO_POOL.found("there is no pool of devices, so no job can start")
 
 
-def _secrets(environment: Environment) -> dict[str, str]:
+def _read_secrets(environment: Environment) -> dict[str, str]:
     try:
         token = read_token(environment.ray_token_file)
     except RayRefused:  # reported by the check of Ray
@@ -55,7 +55,7 @@ def _secrets(environment: Environment) -> dict[str, str]:
     return {name: text for name, text in secrets.items() if text or name == "LAMINAR_SECRET_KEY"}
 
 
-def _people() -> Iterator[Finding]:
+def _check_operators() -> Iterator[Finding]:
     operators = list(User.objects.filter(is_staff=True, is_active=True).order_by("email"))
     if not operators:
         yield NOBODY.found("this site has no operator")

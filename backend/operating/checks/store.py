@@ -35,7 +35,7 @@ _asides: Final[defaultdict[str, Aside[list[Finding]]]] = defaultdict(lambda: Asi
 
 
 def look_at_store(environment: Environment) -> Iterator[Finding]:
-    heard = _asides[_place(environment)].newest(lambda: list(_looked(environment)))
+    heard = _asides[_place(environment)].newest(lambda: list(_probe(environment)))
     if heard.silent_s is None:
         yield from heard.last or ()
     else:
@@ -46,7 +46,7 @@ def _place(environment: Environment) -> str:
     return environment.store_url or f"the folder {environment.store_dir}"
 
 
-def _looked(environment: Environment) -> Iterator[Finding]:
+def _probe(environment: Environment) -> Iterator[Finding]:
     key, content = f"doctor/{token_hex(8)}", token_hex(32).encode()
     place = _place(environment)
     try:

@@ -56,10 +56,10 @@ def look_at_work(environment: Environment) -> Iterator[Finding]:
         if late
         else good("the outbox has no backlog")
     )
-    yield from _look_at_backups()
+    yield from _check_backups()
 
 
-def _look_at_backups() -> Iterator[Finding]:
+def _check_backups() -> Iterator[Finding]:
     with connection.cursor() as db:
         db.execute(AGES, [["backup"]])
         row = db.fetchone()

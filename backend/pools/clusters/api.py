@@ -124,7 +124,7 @@ def patch_pool(
     """For operators. Running jobs continue; labels and device apply to later attempts. 409 `pool_in_use`: the
     new capacity is below what is held or promised, or the address changes while jobs hold devices there."""
     pool, now = the_pool(pool_id), database_now()
-    requested = merged(settings_of(pool), _given(body))
+    requested = merged(settings_of(pool), _set_fields(body))
     changed = change_pool(
         Operator.speaking(caller_of(request), settings.SCOPE), pool, requested, moves_what_runs=body.moves_what_runs,
         if_match=if_match or etag_of(pool.version), now=now,
@@ -171,7 +171,7 @@ def give_host_back(request: HttpRequest, response: HttpResponse, pool_id: PathId
     return _tag_and_represent(pool, response, now)
 
 
-def _given(body: PoolPatch) -> dict[str, Any]:
+def _set_fields(body: PoolPatch) -> dict[str, Any]:
     given = body.model_dump(exclude_unset=True, exclude={"moves_what_runs"})
     nulls = [name for name, value in given.items() if value is None and name not in settings.NULLABLE]
     if nulls:

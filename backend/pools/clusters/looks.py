@@ -71,13 +71,13 @@ def note_found(pools: Sequence[ResourcePool], hosts: Sequence[RayHost], *, now: 
     found_of = find(pools, hosts)
     for pool in pools:
         of_pool = found_of[pool.pk]
-        is_amiss = of_pool.devices + _taken_out(pool, of_pool) < of_pool.promised and not pool.autoscales
+        is_amiss = of_pool.devices + _count_drained(pool, of_pool) < of_pool.promised and not pool.autoscales
         kept = [asdict(host) | {"labels": dict(host.labels)} for host in of_pool.hosts[:MOST_HOSTS_KEPT]]
         _note(pool, is_amiss=is_amiss, now=now, problem="", seen_at=now, hosts=kept, devices=of_pool.devices,
               promised=of_pool.promised)  # fmt: skip
 
 
-def _taken_out(pool: ResourcePool, found: Found) -> int:
+def _count_drained(pool: ResourcePool, found: Found) -> int:
     """Devices of drained hosts that are gone, which are not counted as missing."""
     rows = DrainedHost.objects.filter(ray_url=pool.ray_url).exclude(name__in=[host.name for host in found.hosts])
     gone = [

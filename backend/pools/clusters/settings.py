@@ -34,11 +34,11 @@ LONGEST_POOL_NAME: Final = 80
 LONGEST_FLAVOR: Final = 40
 
 
-def _address(url: str) -> str:
+def _check_address(url: str) -> str:
     return refuse_address(url) if url else ""
 
 
-def _token(name: str) -> str:
+def _check_token(name: str) -> str:
     if name and not is_name(name):
         raise ValueError(
             f"must be the name of a file in LAMINAR_RAY_TOKENS_DIR: letters, digits, dot, dash and underscore, at most "
@@ -61,12 +61,12 @@ Autoscales = Annotated[bool, Field(description="Its Ray adds hosts on demand: fe
 Address = Annotated[
     Text,
     Field(max_length=1_000, description="Address of its Ray's Jobs API; empty: the site's Ray."),
-    AfterValidator(_address),
+    AfterValidator(_check_address),
 ]
 Token = Annotated[
     Text,
     Field(max_length=1_000, description="Name of the token's file in LAMINAR_RAY_TOKENS_DIR; empty: no token."),
-    AfterValidator(_token),
+    AfterValidator(_check_token),
 ]
 
 
@@ -85,13 +85,13 @@ class PoolSettings(Strict):
     ray_token: Token = ""
 
     @model_validator(mode="after")
-    def _says_what_is_to_come(self) -> Self:
+    def _check_autoscales(self) -> Self:
         if self.autoscales and self.device is None:
             raise ValueError("autoscales needs device, gpu or cpu, which no host can show before it has started")
         return self
 
     @model_validator(mode="after")
-    def _token_has_an_address(self) -> Self:
+    def _check_token_address(self) -> Self:
         if self.ray_token and not self.ray_url:
             raise ValueError("ray_token needs ray_url; the site's Ray uses LAMINAR_RAY_TOKEN_FILE")
         return self
@@ -133,7 +133,7 @@ def read_settings(values: Mapping[str, Any]) -> PoolSettings:
 def make_pool(operator: Operator, settings: PoolSettings, *, now: datetime) -> ResourcePool:
     """Raises `Conflict`."""
     with transaction.atomic():
-        with _name_of_its_own(settings.name):
+        with _refuse_taken_name(settings.name):
             pool = ResourcePool.objects.create(**settings.columns())
         operator.record("pool.created", pool.pk, now=now, data={"after": settings.columns()})
     return pool
@@ -157,11 +157,11 @@ def change_pool(
         changed = {name for name in PoolSettings.model_fields if getattr(before, name) != getattr(settings, name)}
         if not changed:
             return pool
-        _refuse_what_does_not_fit(pool, before, settings, moves_what_runs=moves_what_runs)
+        _refuse_conflicts(pool, before, settings, moves_what_runs=moves_what_runs)
         for name, value in settings.columns().items():
             setattr(pool, name, value)
         pool.version += 1
-        with _name_of_its_own(settings.name):
+        with _refuse_taken_name(settings.name):
             pool.save()
         pool_changed()(pool.pk, now)
         data: dict[str, Any] = {"before": _describe(before, changed), "after": _describe(settings, changed)}
@@ -176,7 +176,7 @@ def _describe(settings: PoolSettings, names: set[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _name_of_its_own(name: str) -> Iterator[None]:
+def _refuse_taken_name(name: str) -> Iterator[None]:
     try:
         with transaction.atomic():
             yield
@@ -186,7 +186,7 @@ def _name_of_its_own(name: str) -> Iterator[None]:
         raise Conflict(errors=[place], code="name_taken") from error
 
 
-def _refuse_what_does_not_fit(
+def _refuse_conflicts(
     pool: ResourcePool, before: PoolSettings, settings: PoolSettings, *, moves_what_runs: bool
 ) -> None:
     live = Reservation.objects.filter(pool=pool, released_at__isnull=True)

@@ -67,21 +67,21 @@ class Provider:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def token(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        asked = self.codes.pop(form.get("code", ""), None)
+        grant = self.codes.pop(form.get("code", ""), None)
         verifier = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(verifier).decode().rstrip("=")
         is_right = (
-            asked is not None
+            grant is not None
             and (form.get("client_id"), form.get("client_secret")) == (CLIENT_ID, CLIENT_SECRET)
-            and form.get("redirect_uri") == asked["redirect_uri"]
-            and asked.get("code_challenge") == challenge
+            and form.get("redirect_uri") == grant["redirect_uri"]
+            and grant.get("code_challenge") == challenge
         )
-        if asked is None or not is_right:
+        if grant is None or not is_right:
             return 400, {"error": "invalid_grant"}
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": self.issuer, "aud": CLIENT_ID, "sub": "subject-1", "iat": now, "exp": now + 300,
-            "nonce": asked.get("nonce", ""), "email": "ada@example.org", "email_verified": True,
+            "nonce": grant.get("nonce", ""), "email": "ada@example.org", "email_verified": True,
         }  # fmt: skip
         claims |= self.behaviour.get("claims", {})
         for name in self.behaviour.get("drop", []):

@@ -34,9 +34,9 @@ def token(owner: Acting) -> str:
 
 
 def test_a_program_invites_and_gets_the_link_once(api: Api, team: Team) -> None:
-    made = api.request("POST", "/invitations", {"email": "New@Example.org", "role": "viewer"})
-    body = made.json()
-    assert (made.status_code, body["email"], body["role"], body["mailed"]) == (201, ADDRESS, "viewer", False)
+    created = api.request("POST", "/invitations", {"email": "New@Example.org", "role": "viewer"})
+    body = created.json()
+    assert (created.status_code, body["email"], body["role"], body["mailed"]) == (201, ADDRESS, "viewer", False)
     assert body["link"].startswith("http://127.0.0.1:8000/invitations/")
     token = body["link"].rpartition("/")[2]
     listed = api.get("/invitations")

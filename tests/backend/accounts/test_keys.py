@@ -22,8 +22,8 @@ def test_a_key_looks_as_documented_and_no_two_are_equal() -> None:
 @pytest.mark.parametrize("index", [0, 9, 17, 30, -1])
 def test_one_wrong_character_is_noticed_offline(index: int) -> None:
     text = keys.new_key_text()
-    wrong = "x" if text[index] != "x" else "y"
-    assert not keys.is_well_formed(text[:index] + wrong + (text[index + 1 :] if index != -1 else ""))
+    other = "x" if text[index] != "x" else "y"
+    assert not keys.is_well_formed(text[:index] + other + (text[index + 1 :] if index != -1 else ""))
 
 
 @pytest.mark.parametrize("text", ["", "lam_live_", "\x00", "\ud800", "é" * 67, "lam_live_" + "0" * 100_000])

@@ -24,9 +24,9 @@ def wish(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_secret_is_in_one_answer_and_nowhere_else(api: Api) -> None:
-    made = api.request("POST", "/api-keys", wish())
-    secret = made.json()["secret"]
-    assert made.status_code == 201 and made["Cache-Control"] == "no-store"
+    created = api.request("POST", "/api-keys", wish())
+    secret = created.json()["secret"]
+    assert created.status_code == 201 and created["Cache-Control"] == "no-store"
     assert Api(secret).get("/me").json()["scopes"] == ["jobs:read"]
     hidden = secret[18:]
     assert hidden not in api.get("/api-keys").content.decode()
@@ -36,11 +36,11 @@ def test_the_secret_is_in_one_answer_and_nowhere_else(api: Api) -> None:
 
 def test_the_list_tells_what_each_key_is(api: Api, alice: User, project: Project) -> None:
     limits = {"max_devices": 4, "max_gpu_hours": 2.5, "project": project.pk}
-    made = api.request("POST", "/api-keys", wish(**limits)).json()
-    (row,) = [row for row in api.get("/api-keys").json()["data"] if row["id"] == made["id"]]
+    key = api.request("POST", "/api-keys", wish(**limits)).json()
+    (row,) = [row for row in api.get("/api-keys").json()["data"] if row["id"] == key["id"]]
     assert limits.items() <= row.items() and row["state"] == "live" and row["last_used_at"] is None
     assert row["owner"] == {"kind": "user", "id": alice.public_id, "name": alice.email}
-    assert made["secret"].startswith(row["prefix"])
+    assert key["secret"].startswith(row["prefix"])
 
 
 def test_who_does_not_rule_sees_only_their_own(api: Api, vera: User, make_key: Keys) -> None:

@@ -23,9 +23,9 @@ Keys = Callable[..., str]
 
 
 def acting(user: User, team: Team) -> Acting:
-    found = Acting.person(user, team)
-    assert found is not None
-    return found
+    acting = Acting.person(user, team)
+    assert acting is not None
+    return acting
 
 
 def test_the_list_names_people_by_public_ids(api: Api, alice: User, bob: User) -> None:

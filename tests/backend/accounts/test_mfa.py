@@ -57,8 +57,8 @@ def is_signed_in(client: Client) -> bool:
 
 def test_the_password_alone_opens_nothing(client: Client, alice: User) -> None:
     secret = with_second_factor(alice)
-    asked = sign_in(client, alice)
-    assert asked["Location"].startswith("/accounts/2fa/authenticate/") and not is_signed_in(client)
+    prompt = sign_in(client, alice)
+    assert prompt["Location"].startswith("/accounts/2fa/authenticate/") and not is_signed_in(client)
     assert client.get("/jobs/").status_code == 302
     assert b"authenticator code" in client.get("/accounts/2fa/authenticate/").content
     client.post("/accounts/2fa/authenticate/", {"code": "000000"})
@@ -110,8 +110,8 @@ def test_mfa_setup_asks_for_password_and_shows_recovery_codes(client: Client, al
     alice.set_password(PASSWORD)
     alice.save()
     client.force_login(alice)
-    asked = client.get("/accounts/2fa/totp/activate/")
-    assert asked.status_code == 302 and "reauthenticate" in asked["Location"], "a stolen session adds nothing"
+    redirect = client.get("/accounts/2fa/totp/activate/")
+    assert redirect.status_code == 302 and "reauthenticate" in redirect["Location"], "a stolen session adds nothing"
     says_the_password_again(client)
     page = client.get("/accounts/2fa/totp/activate/")
     assert page.status_code == 200 and b"data:image/svg+xml" in page.content

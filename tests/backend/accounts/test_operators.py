@@ -65,13 +65,13 @@ def test_the_admin_only_shows_a(model: type[Model], browser: Client) -> None:
 
 def test_every_other_page_of_the_admin_refuses_to_change_as_well(browser: Client) -> None:
     def addresses() -> list[str]:
-        found = [f"/admin/{label}/" for label in {model._meta.app_label for model in apps.get_models()}]
+        paths = [f"/admin/{label}/" for label in {model._meta.app_label for model in apps.get_models()}]
         for page in ("index", "autocomplete", "jsi18n"):
             try:
-                found.append(reverse(f"admin:{page}"))
+                paths.append(reverse(f"admin:{page}"))
             except NoReverseMatch:
                 continue
-        return found
+        return paths
 
     assert {browser.post(address).status_code for address in addresses()} <= {403, 404}
 

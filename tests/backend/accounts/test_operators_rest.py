@@ -30,9 +30,9 @@ def test_who_is_no_operator_any_more_loses_it_at_once(operator: Api, adam: User)
 
 
 def test_a_team_is_made_with_an_invitation_for_its_owner(operator: Api, team: Team) -> None:
-    made = operator.post("/operator/teams", {"name": "Wasps", "owner": "Ina@example.org"})
-    assert made.status_code == 201, made.content
-    told = made.json()
+    created = operator.post("/operator/teams", {"name": "Wasps", "owner": "Ina@example.org"})
+    assert created.status_code == 201, created.content
+    told = created.json()
     assert told["owner"] == "ina@example.org" and "/invitations/" in told["link"]
     invitation = Invitation.objects.get(team_id=told["team"])
     assert invitation.role == Role.OWNER and not Membership.objects.filter(team_id=told["team"]).exists()
@@ -50,8 +50,8 @@ def test_people_are_listed_page_by_page_with_their_teams(operator: Api, alice: U
     assert first["data"][1]["teams"] == [{"team": team.pk, "role": "owner"}]
     rest = operator.get(f"/operator/people?limit=2&after={first['next_cursor']}").json()
     assert [each["email"] for each in rest["data"]] == ["bob@example.org"] and not rest["has_more"]
-    found = operator.get("/operator/people?q=BOB").json()["data"]
-    assert [each["id"] for each in found] == [bob.public_id]
+    people = operator.get("/operator/people?q=BOB").json()["data"]
+    assert [each["id"] for each in people] == [bob.public_id]
     assert operator.get("/operator/people?after=nobody").status_code == 404
 
 

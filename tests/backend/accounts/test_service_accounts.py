@@ -91,15 +91,15 @@ def test_it_is_no_member_of_the_list_and_its_jobs_name_it(
     assert [row["name"] for row in api.get("/service-accounts").json()["data"]] == ["nightly"]
     program = Api(key_of(admin, account)[1])
     body = {"project": project.pk, "spec": make_spec().model_dump(mode="json")}
-    made = program.request("POST", "/jobs", body)
-    assert made.status_code == 202, made.content
-    assert made.json()["created_by"] == account.user.email
+    submitted = program.request("POST", "/jobs", body)
+    assert submitted.status_code == 202, submitted.content
+    assert submitted.json()["created_by"] == account.user.email
 
 
 def test_through_the_api(api: Api, project: Project) -> None:
-    made = api.request("POST", "/service-accounts", {"name": "ci", "role": "viewer", "project": project.pk})
-    assert made.status_code == 201 and made.json()["project"] == project.pk
-    path = f"/service-accounts/{made.json()['id']}"
+    created = api.request("POST", "/service-accounts", {"name": "ci", "role": "viewer", "project": project.pk})
+    assert created.status_code == 201 and created.json()["project"] == project.pk
+    path = f"/service-accounts/{created.json()['id']}"
     assert api.request("POST", "/service-accounts", {"name": "ci"}).json()["code"] == "name_taken"
     assert api.request("PATCH", path, {"role": "member"}).json()["role"] == "member"
     assert api.request("PATCH", path, {"role": "owner"}).status_code == 422

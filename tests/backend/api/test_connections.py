@@ -38,9 +38,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     while more:
         message = await receive()
         length, more = length + len(message.get("body", b"")), message.get("more_body", False)
-    told = str(length).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
-    await send({"type": "http.response.body", "body": told})
+    reply = str(length).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(reply))]})
+    await send({"type": "http.response.body", "body": reply})
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,13 @@ def dial(port: int) -> Iterator[Dial]:
 
 
 def told_until_closed(connection: socket.socket) -> bytes:
-    told = b""
+    received = b""
     try:
         while piece := connection.recv(65_536):
-            told += piece
+            received += piece
     except ConnectionResetError:
         pass
-    return told
+    return received
 
 
 def drip(connection: socket.socket, piece: bytes) -> None:

@@ -98,8 +98,8 @@ def test_twin_waits_briefly_and_other_requests_not_at_all(
 
 
 def the_database() -> str:
-    told = connection.settings_dict
-    return f"postgresql://{told['USER']}:{told['PASSWORD']}@{told['HOST']}:{told['PORT']}/{told['NAME']}"
+    parameters = connection.settings_dict
+    return f"postgresql://{parameters['USER']}:{parameters['PASSWORD']}@{parameters['HOST']}:{parameters['PORT']}/{parameters['NAME']}"
 
 
 def test_a_key_lives_for_a_day(api: Any, body: Any) -> None:

@@ -35,10 +35,10 @@ def test_who_tries_keys_is_slowed_by_address(api: Api, monkeypatch: pytest.Monke
     monkeypatch.setattr(bearer, "UNKNOWN_KEYS", Rate(name="unknown-key", limit=3, window_s=3_600))
 
     def guess(n: int, address: str = "198.51.100.7") -> int:
-        told = Api(f"lam_live_{n}").client.get(
+        response = Api(f"lam_live_{n}").client.get(
             "/api/v1/me", headers={"Authorization": f"Bearer lam_live_{n}"}, REMOTE_ADDR=address
         )
-        return int(told.status_code)
+        return int(response.status_code)
 
     assert [guess(n) for n in range(5)] == [401, 401, 401, 429, 429]
     assert guess(9, "198.51.100.8") == 401

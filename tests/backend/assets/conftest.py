@@ -53,8 +53,8 @@ def safetensors(**tensors: bytes) -> bytes:
     for name, content in tensors.items():
         header[name] = {"dtype": "U8", "shape": [len(content)], "data_offsets": [at, at + len(content)]}
         at += len(content)
-    told = json.dumps(header).encode()
-    return struct.pack("<Q", len(told)) + told + b"".join(tensors.values())
+    encoded = json.dumps(header).encode()
+    return struct.pack("<Q", len(encoded)) + encoded + b"".join(tensors.values())
 
 
 MODEL = {
@@ -69,8 +69,8 @@ def begin(api: Api, contents: Mapping[str, bytes], *, kind: str = "data", name: 
 
 
 def put(api: Api, asset: str, file: int, part: int, content: bytes, *, sha256: str = "") -> Any:
-    told = sha256 or sha256_of(content)
-    return api.request("PUT", f"/assets/{asset}/files/{file}/parts/{part}?sha256={told}", content)
+    digest = sha256 or sha256_of(content)
+    return api.request("PUT", f"/assets/{asset}/files/{file}/parts/{part}?sha256={digest}", content)
 
 
 def complete(api: Api, asset: str, contents: Mapping[str, bytes]) -> Any:

@@ -39,8 +39,8 @@ def names_of(job: Job) -> tuple[str, str]:
 
 @pytest.fixture
 def data(api: Api) -> str:
-    found: str = upload(api, {"a.jsonl": ROWS}).json()["id"]
-    return found
+    asset_id: str = upload(api, {"a.jsonl": ROWS}).json()["id"]
+    return asset_id
 
 
 def attempt_of(job: Job) -> JobAttempt:
@@ -68,9 +68,9 @@ def test_what_is_another_teams_does_not_exist(
     for spec in (asking(said, name="x"), {"name": "x", "model": {"source": said}}):
         assert outsider.post("/jobs", {"project": other_project.pk, "spec": spec}).status_code == 422
         assert outsider.post("/jobs:preview", {"spec": spec}).status_code == 422
-    told = outsider.post("/jobs", {"project": other_project.pk, "spec": asking("sums", name="x")}).json()
-    assert [error["pointer"] for error in told["errors"]] == ["/spec/environment/params/data"]
-    assert told["code"] == "data_unknown"
+    problem = outsider.post("/jobs", {"project": other_project.pk, "spec": asking("sums", name="x")}).json()
+    assert [error["pointer"] for error in problem["errors"]] == ["/spec/environment/params/data"]
+    assert problem["code"] == "data_unknown"
 
 
 def test_every_name_that_is_not_there_is_told_at_once(make_job: MakeJob) -> None:

@@ -19,14 +19,14 @@ OCTETS = "application/octet-stream"
 
 @pytest.fixture
 def asset(api: Api, web_server: str) -> str:
-    found: str = begin(api, {"a.jsonl": CONTENT}).json()["id"]
-    return found
+    asset_id: str = begin(api, {"a.jsonl": CONTENT}).json()["id"]
+    return asset_id
 
 
 def put(url: str, asset: str, key: str, content: Any, *, sha256: str = "", **headers: str) -> httpx.Response:
-    told = {"Authorization": f"Bearer {key}", "Content-Type": OCTETS, **headers}
+    headers_sent = {"Authorization": f"Bearer {key}", "Content-Type": OCTETS, **headers}
     address = f"{url}/assets/{asset}/files/0/parts/0?sha256={sha256 or sha256_of(CONTENT)}"
-    return httpx.put(address, content=content, headers=told, timeout=120)
+    return httpx.put(address, content=content, headers=headers_sent, timeout=120)
 
 
 def test_longer_part_is_refused_unread(web_server: str, asset: str, api: Api) -> None:
@@ -58,8 +58,8 @@ def test_broken_upload_of_part_leaves_nothing_and_is_retried(web_server: str, as
     parts = urlsplit(web_server)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as sender:
         address = f"{parts.path}/assets/{asset}/files/0/parts/0?sha256={sha256_of(CONTENT)}"
-        told = {"Host": parts.netloc, "Authorization": f"Bearer {api.key}", "Content-Type": OCTETS}
-        lines = [f"{name}: {value}" for name, value in (told | {"Content-Length": str(len(CONTENT))}).items()]
+        headers = {"Host": parts.netloc, "Authorization": f"Bearer {api.key}", "Content-Type": OCTETS}
+        lines = [f"{name}: {value}" for name, value in (headers | {"Content-Length": str(len(CONTENT))}).items()]
         sender.sendall("\r\n".join([f"PUT {address} HTTP/1.1", *lines, "", ""]).encode())
         sender.sendall(CONTENT[: PART_BYTES // 2])
     assert put(web_server, asset, str(api.key), CONTENT).status_code == 204

@@ -34,7 +34,7 @@ LARGE = {"a.jsonl": ROWS * (PART_BYTES // len(ROWS) + 1), "b.jsonl": ROWS}
 
 
 def keys_of(asset: str) -> list[str]:
-    return [found.key for found in store().list(f"assets/{asset}/")]
+    return [stored.key for stored in store().list(f"assets/{asset}/")]
 
 
 def codes(answer: Any) -> list[tuple[str, str]]:
@@ -46,8 +46,8 @@ def test_complete_upload_gets_version_hash_and_audit_entry(api: Api) -> None:
     assert (ready["state"], ready["version"], ready["reference"]) == ("ready", 1, "sums@1")
     assert ready["sha256"] == manifest_of(LARGE).sha256
     assert ready["num_bytes"] == sum(map(len, LARGE.values())) and ready["received_parts"] == ready["num_parts"] == 3
-    told = AuditEntry.objects.filter(target=ready["id"]).order_by("seq").values_list("action", flat=True)
-    assert list(told) == ["asset.upload_begun", "asset.uploaded"]
+    actions = AuditEntry.objects.filter(target=ready["id"]).order_by("seq").values_list("action", flat=True)
+    assert list(actions) == ["asset.upload_begun", "asset.uploaded"]
     assert upload(api, LARGE).json()["version"] == 2
 
 
@@ -96,8 +96,8 @@ def test_part_with_other_content_is_refused_and_not_kept(
 def test_upload_completes_only_with_listed_content(api: Api) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
     put(api, asset, 0, 0, ROWS)
-    wrong = api.post(f"/assets/{asset}/complete", {"num_bytes": 1, "sha256": manifest_of({"a.jsonl": ROWS}).sha256})
-    assert codes(wrong) == [("/num_bytes", "other_content")]
+    response = api.post(f"/assets/{asset}/complete", {"num_bytes": 1, "sha256": manifest_of({"a.jsonl": ROWS}).sha256})
+    assert codes(response) == [("/num_bytes", "other_content")]
     other = api.post(f"/assets/{asset}/complete", {"num_bytes": len(ROWS), "sha256": "0" * 64})
     assert codes(other) == [("/sha256", "other_content")]
     assert Asset.objects.get().state == AssetState.UPLOADING

@@ -32,9 +32,9 @@ def anchors(settings: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def write(team: Team) -> Callable[..., list[AuditEntry]]:
     def write_entries(count: int = 1, *, to: Team = team, **changes: Any) -> list[AuditEntry]:
-        told: dict[str, Any] = {"actor": "user:1", "action": "key.created", "target": "key_a"}
-        told |= {"now": NOW, "data": {"n": 1.5}} | changes
-        return [record_action(team_id=to.pk, **told) for _ in range(count)]
+        entry: dict[str, Any] = {"actor": "user:1", "action": "key.created", "target": "key_a"}
+        entry |= {"now": NOW, "data": {"n": 1.5}} | changes
+        return [record_action(team_id=to.pk, **entry) for _ in range(count)]
 
     return write_entries
 
@@ -179,13 +179,13 @@ class TestAttacks:
             "UPDATE audit_auditentry SET seq = 3 WHERE seq = 4",
             "UPDATE audit_auditentry SET seq = 4 WHERE seq = 99",
         )
-        found = first_bad_row()
-        assert found is not None and found[0] == 3
+        row = first_bad_row()
+        assert row is not None and row[0] == 3
 
     def test_a_log_written_anew_is_found_by_the_anchor(self, team: Team) -> None:
         write_anew(team, from_seq=2, actor="user:2")
-        found = first_bad_row()
-        assert found is not None and found[0] == 8 and "rewritten" in found[1]
+        row = first_bad_row()
+        assert row is not None and row[0] == 8 and "rewritten" in row[1]
 
     def test_rewrite_before_the_first_anchor_is_not_detected(self, team: Team) -> None:
         write_anew(team, from_seq=9, actor="user:2")
@@ -229,8 +229,8 @@ def test_only_what_has_grown_is_anchored_again(write: Any, anchors: Path) -> Non
 def test_the_signing_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "key.pem"
     with ThreadPoolExecutor(8) as threads:
-        made = {key.private_bytes_raw() for key in threads.map(lambda _: signing_key(path), range(8))}
-    assert len(made) == 1 and path.stat().st_mode & 0o077 == 0
+        keys = {key.private_bytes_raw() for key in threads.map(lambda _: signing_key(path), range(8))}
+    assert len(keys) == 1 and path.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.django_db(transaction=True)

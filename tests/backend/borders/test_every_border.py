@@ -41,7 +41,7 @@ def flat(metadata: Any) -> list[Any]:
 
 
 def bounds(metadata: list[Any], *names: str) -> list[Any]:
-    return [found for each in metadata for name in names if (found := getattr(each, name, None)) is not None]
+    return [bound for each in metadata for name in names if (bound := getattr(each, name, None)) is not None]
 
 
 def has(metadata: list[Any], name: str) -> bool:
@@ -70,8 +70,8 @@ def faults(kind: Any, metadata: list[Any], place: str, *, in_body: bool) -> Iter
     elif isinstance(kind, type) and issubclass(kind, Enum):
         return
     elif kind in LEAVES:
-        if wrong := LEAVES[kind](metadata, in_body):
-            yield f"{place}: {wrong}"
+        if fault := LEAVES[kind](metadata, in_body):
+            yield f"{place}: {fault}"
     else:
         yield f"{place}: {kind} is none of our types"
 
@@ -128,15 +128,15 @@ def operations(which: NinjaAPI) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("which", [api, internal_api], ids=["public", "internal"])
 def test_no_route_takes_a_raw_id_time_or_number(which: NinjaAPI) -> None:
-    found = []
+    lacking = []
     for label, operation in operations(which):
         for model in operation.models:
             in_body = model.__ninja_param_source__ == "body"
             for name, field in model.model_fields.items():
-                told = faults(field.annotation, flat(field.metadata), f"{label} {name}", in_body=in_body)
-                found += [f"{label} → {each}" for each in told]
+                messages = faults(field.annotation, flat(field.metadata), f"{label} {name}", in_body=in_body)
+                lacking += [f"{label} → {each}" for each in messages]
     assert len(operations(which)) > 1
-    assert not found, "\n".join(sorted(set(found)))
+    assert not lacking, "\n".join(sorted(set(lacking)))
 
 
 def patterns(resolver: Any) -> Iterator[URLPattern]:
@@ -177,23 +177,23 @@ def calls(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_times_are_read_in_one_place() -> None:
-    found = [
+    lacking = [
         f"{name}:{line} {call}"
         for path in sorted((ROOT / "backend").rglob("*.py"))
         if (name := str(path.relative_to(ROOT))) not in MAY_READ_TIMES
         for call, line in calls(path)
         if call in READS_TIMES
     ]
-    assert not found, found
+    assert not lacking, lacking
 
 
 def test_no_page_reads_a_number_by_itself() -> None:
     """`int("9" * 5000)` raises, and 2**63 exceeds the database's integers: `read_count` returns None for both."""
-    found = [
+    lacking = [
         f"{path.name}:{line}"
         for path in sorted((ROOT / "backend" / "pages").glob("*.py"))
         if "request.GET" in path.read_text() or "request.POST" in path.read_text()
         for call, line in calls(path)
         if call in {"int", "float"}
     ]
-    assert not found, found
+    assert not lacking, lacking

@@ -81,11 +81,11 @@ MOMENTS = [
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_no_moment_beyond_the_calendar_breaks_a_route(api: Any, job: Job, moment: str) -> None:
-    asked = [
+    queries = [
         ("/jobs", "since"), ("/audit-log", "since"), (f"/jobs/{job.pk}/timeline", "from"),
         (f"/jobs/{job.pk}/timeline", "to"), ("/usage", "from"), ("/usage", "to"),
     ]  # fmt: skip
-    for path, name in asked:
+    for path, name in queries:
         assert api.get(path, **{name: moment}).status_code == 422, (path, name)
     assert api.post("/api-keys", {"name": "k", "expires_at": moment}).status_code == 422
 

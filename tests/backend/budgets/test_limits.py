@@ -39,9 +39,9 @@ def limited(team: Team, now: datetime, amount: str, *, unit: str = "device_secon
     owner = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).first()
     assert owner is not None
     acting = Acting(user=owner, team=team, role=Role.OWNER)
-    made = set_limit(acting, unit=unit, amount=Decimal(amount), if_match=None, now=now, **whose)
-    assert made is not None
-    return made
+    limit = set_limit(acting, unit=unit, amount=Decimal(amount), if_match=None, now=now, **whose)
+    assert limit is not None
+    return limit
 
 
 def priced(pool: ResourcePool, now: datetime, text: str) -> None:
@@ -57,8 +57,8 @@ def test_project_budget_holds_new_jobs_and_stops_none(
     assert schedule_pool(pool.pk, now=now) == 1
     second.refresh_from_db()
     assert (second.state, second.reason) == ("queued", "budget") and f"project {project.name}" in second.message
-    told = explain_wait(second, now=now)
-    assert told is not None and f"the budget of project {project.name}" in told.message
+    reason = explain_wait(second, now=now)
+    assert reason is not None and f"the budget of project {project.name}" in reason.message
     limited(team, now, "0", project=project.pk)
     schedule_pool(pool.pk, now=now)
     first.refresh_from_db()

@@ -60,8 +60,8 @@ def test_it_binds_everybody_of_the_team_and_nobody_else(
     for job in (first, second, theirs):
         job.refresh_from_db()
     assert (first.state, second.reason, theirs.state) == ("starting", "budget", "starting")
-    told = explain_wait(second, now=now)
-    assert told is not None and f"the budget of team {team.name}" in told.message
+    reason = explain_wait(second, now=now)
+    assert reason is not None and f"the budget of team {team.name}" in reason.message
     funded(team, now, "0")
     schedule_pool(pool.pk, now=now)
     first.refresh_from_db()
@@ -122,8 +122,8 @@ def test_each_level_is_told_once_beside_those_of_its_gpu_hours(
     spend(job, pool, now, 15)
     assert warn(now=now + timedelta(seconds=120)) == 2
     assert sorted(BudgetWarning.objects.filter(limit__isnull=False).values_list("percent", flat=True)) == [50, 80, 100]
-    told = AuditEntry.objects.filter(team=team, action="budget.warned", data__unit="money").order_by("seq")
-    assert [(entry.data["percent"], entry.data["spent"], entry.data["currency"]) for entry in told] == [
+    warnings = AuditEntry.objects.filter(team=team, action="budget.warned", data__unit="money").order_by("seq")
+    assert [(entry.data["percent"], entry.data["spent"], entry.data["currency"]) for entry in warnings] == [
         (80, "170", "EUR"), (100, "200", "EUR"),
     ]  # fmt: skip
 

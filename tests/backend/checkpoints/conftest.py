@@ -49,7 +49,7 @@ def save(job: Job, store_dir: Path, now: datetime) -> Save:
 
     def make(step: int, *, of: Job = job, attempt: int = 1, at: datetime = now, is_verified: bool = True) -> Checkpoint:
         folder = store_dir / "jobs" / of.pk / f"attempt-{attempt}-fence-{attempt}" / "checkpoints" / f"step-{step:06d}"
-        told = CheckpointSaved(
+        fact = CheckpointSaved(
             step=step,
             version=step,
             uri=folder.as_uri(),
@@ -57,7 +57,7 @@ def save(job: Job, store_dir: Path, now: datetime) -> Save:
             num_bytes=checkpoint_num_bytes(folder),
             code_version="engine-1a2b",
         )
-        checkpoint = record_checkpoint(of, attempt, told, now=at)
+        checkpoint = record_checkpoint(of, attempt, fact, now=at)
         if is_verified:
             assert verification.verify(checkpoint, now=at)
             checkpoint.refresh_from_db()

@@ -41,9 +41,9 @@ def trained(make_job: MakeJob) -> Job:
 
 @pytest.fixture
 def checkpoint(trained: Job, make_checkpoint: MakeCheckpoint) -> Checkpoint:
-    made = make_checkpoint(trained, step=STEP)
-    Checkpoint.objects.filter(pk=made.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
-    return Checkpoint.objects.get(pk=made.pk)
+    checkpoint = make_checkpoint(trained, step=STEP)
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
+    return Checkpoint.objects.get(pk=checkpoint.pk)
 
 
 def ask(api: Api, checkpoint: Checkpoint, body: dict[str, Any] | None = None, **headers: Any) -> Any:
@@ -63,9 +63,9 @@ def begun(job: Job, pool: ResourcePool) -> Driver:
 
 
 def evaluated(**changes: Any) -> dict[str, Any]:
-    told = {"version": STEP, "num_prompts": 38, "reward_mean": 0.75, "reward_std": 0.25, "length_mean": 12.5}
-    told |= {"num_samples": 4, "reward_error": 0.041, "pass_rate": 0.875, "pass_error": 0.054}
-    return {"type": "evaluated"} | told | changes
+    result = {"version": STEP, "num_prompts": 38, "reward_mean": 0.75, "reward_std": 0.25, "length_mean": 12.5}
+    result |= {"num_samples": 4, "reward_error": 0.041, "pass_rate": 0.875, "pass_error": 0.054}
+    return {"type": "evaluated"} | result | changes
 
 
 def shown(api: Api, checkpoint: Checkpoint) -> list[dict[str, Any]]:
@@ -194,11 +194,11 @@ class TestTheAnswer:
         assert driver.say(READY, evaluated(), FINISHED | {"ledger": {"trained": 0}}).status_code == 200
         job.refresh_from_db()
         assert (job.state, job.step, job.steps) == ("succeeded", STEP, 0)
-        [told] = shown(api, checkpoint)
-        assert (told["job"], told["prompts"], told["environment"]) == (job.pk, 38, "running_sums")
-        assert (told["reward_mean"], told["reward_std"], told["length_mean"]) == (0.75, 0.25, 12.5)
-        assert (told["samples"], told["reward_error"]) == (4, 0.041)
-        assert (told["pass_rate"], told["pass_error"]) == (0.875, 0.054)
+        [evaluation] = shown(api, checkpoint)
+        assert (evaluation["job"], evaluation["prompts"], evaluation["environment"]) == (job.pk, 38, "running_sums")
+        assert (evaluation["reward_mean"], evaluation["reward_std"], evaluation["length_mean"]) == (0.75, 0.25, 12.5)
+        assert (evaluation["samples"], evaluation["reward_error"]) == (4, 0.041)
+        assert (evaluation["pass_rate"], evaluation["pass_error"]) == (0.875, 0.054)
         series = api.get(f"/jobs/{job.pk}/metrics").json()["series"]
         assert {name: points[0][1] for name, points in series.items()} == {
             "evaluation/reward": 0.75, "evaluation/reward_std": 0.25, "evaluation/reward_error": 0.041,
@@ -224,7 +224,7 @@ class TestTheAnswer:
         advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         again = Driver(begin_attempt(locked, now=NOW))
         again.say(READY, evaluated(reward_mean=0.9))
-        assert [told["reward_mean"] for told in shown(api, checkpoint)] == [0.9]
+        assert [evaluation["reward_mean"] for evaluation in shown(api, checkpoint)] == [0.9]
 
     def test_the_newest_evaluation_comes_first(self, api: Api, checkpoint: Checkpoint, pool: ResourcePool) -> None:
         jobs = [job_of(ask(api, checkpoint, {"prompts": prompts})) for prompts in (1, 2)]
@@ -232,7 +232,7 @@ class TestTheAnswer:
             begun(job, pool).say(READY, evaluated(), FINISHED)
             job.evaluation.at = NOW + timedelta(hours=hours)
             job.evaluation.save()
-        assert [told["job"] for told in shown(api, checkpoint)] == [job.pk for job in reversed(jobs)]
+        assert [evaluation["job"] for evaluation in shown(api, checkpoint)] == [job.pk for job in reversed(jobs)]
 
     def test_training_jobs_evaluation_is_not_the_checkpoints(
         self, api: Api, trained: Job, checkpoint: Checkpoint, pool: ResourcePool

@@ -21,10 +21,10 @@ def promote(api: Api, job: Job, make_checkpoint: MakeCheckpoint) -> Promote:
     """Promotes the checkpoint of this step to a version of `sums`."""
 
     def make(step: int) -> Checkpoint:
-        made = make_checkpoint(job, step=step)
-        Checkpoint.objects.filter(pk=made.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
-        assert api.post(f"/checkpoints/{made.pk}/promote", {"name": "sums"}).status_code == 201
-        return made
+        checkpoint = make_checkpoint(job, step=step)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
+        assert api.post(f"/checkpoints/{checkpoint.pk}/promote", {"name": "sums"}).status_code == 201
+        return checkpoint
 
     return make
 
@@ -105,9 +105,9 @@ class TestIfMatch:
     def test_a_checkpoint_is_not_pinned_or_deleted_unseen(
         self, api: Api, job: Job, make_checkpoint: MakeCheckpoint
     ) -> None:
-        made = make_checkpoint(job, step=5)
-        Checkpoint.objects.filter(pk=made.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
-        path = f"/checkpoints/{made.pk}"
+        checkpoint = make_checkpoint(job, step=5)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.COMPLETE, verified_at=NOW)
+        path = f"/checkpoints/{checkpoint.pk}"
         seen = api.get(path)["ETag"]
         pinned = send(api, "PATCH", path, {"pinned": True}, if_match=seen)
         assert pinned.status_code == 200 and pinned["ETag"] == api.get(path)["ETag"] != seen

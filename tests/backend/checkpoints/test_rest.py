@@ -143,9 +143,9 @@ class TestDownload:
 class TestRegistry:
     def test_a_version_says_where_it_came_from_and_pins(self, save: Save, job: Job, api: Any, team: Team) -> None:
         checkpoint = save(7)
-        made = api.post(f"/checkpoints/{checkpoint.pk}/promote", {"name": "sums", "note": "first that adds"})
-        assert made.status_code == 201
-        lineage = made.json()["lineage"]
+        promoted = api.post(f"/checkpoints/{checkpoint.pk}/promote", {"name": "sums", "note": "first that adds"})
+        assert promoted.status_code == 201
+        lineage = promoted.json()["lineage"]
         assert (lineage["job"], lineage["step"], lineage["manifest_sha256"]) == (job.pk, 7, checkpoint.manifest_sha256)
         assert lineage["data"]["seed"] == 0 and lineage["data"]["environment"] == "running_sums"
         assert len(lineage["spec_sha256"]) == 64 and lineage["code_version"] == "engine-1a2b"

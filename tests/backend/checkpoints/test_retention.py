@@ -21,8 +21,8 @@ pytestmark = pytest.mark.django_db
 
 
 def kept(number: int, **changes: Any) -> Kept:
-    made = datetime.fromisoformat("2026-01-05T12:00:00+00:00") + timedelta(minutes=number)
-    return Kept(**{"id": str(number), "state": "complete", "created_at": made, **changes})
+    created_at = datetime.fromisoformat("2026-01-05T12:00:00+00:00") + timedelta(minutes=number)
+    return Kept(**{"id": str(number), "state": "complete", "created_at": created_at, **changes})
 
 
 states = st.sampled_from(["complete", "corrupt", "verifying"])
@@ -80,22 +80,22 @@ class TestRetention:
 
     def test_sweep_deletes_only_files_of_marked_checkpoints(self, save: Save, job: Job, now: datetime) -> None:
         Retention.objects.create(job=job, keep_last=2, keep_best=0)
-        made = [save(step) for step in (1, 2, 3, 4)]
+        checkpoints = [save(step) for step in (1, 2, 3, 4)]
         assert sweep(now=now) == 2
         assert remove_files(now=now) == 0, "not before the end of every transaction that has not seen the mark"
         assert remove_files(now=now + GRACE) == 2
-        assert [state_of(each) for each in made] == ["deleted", "deleted", "complete", "complete"]
-        assert [folder_of(each).exists() for each in made] == [False, False, True, True]
+        assert [state_of(each) for each in checkpoints] == ["deleted", "deleted", "complete", "complete"]
+        assert [folder_of(each).exists() for each in checkpoints] == [False, False, True, True]
         assert sweep(now=now) == 0
 
     def test_the_best_by_an_evaluation_that_came_later_stays(self, save: Save, job: Job, now: datetime) -> None:
         Retention.objects.create(job=job, keep_last=1, keep_best=1, metric="evaluation/reward")
-        made = [save(step) for step in (1, 2, 3)]
+        checkpoints = [save(step) for step in (1, 2, 3)]
         series = job.series.create(name="evaluation/reward")
         for step, value in ((1, 0.1), (2, 0.9), (3, 0.5)):
             series.points.create(attempt=1, step=step, at=now, value=value, cursor=step)
         sweep(now=now)
-        assert [state_of(each) for each in made] == ["deleting", "complete", "complete"]
+        assert [state_of(each) for each in checkpoints] == ["deleting", "complete", "complete"]
 
     def test_nothing_goes_that_a_job_goes_on_from(
         self, save: Save, job: Job, begin_from: Callable[[Checkpoint], Job], now: datetime, attempt: JobAttempt

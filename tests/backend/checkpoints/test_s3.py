@@ -80,11 +80,11 @@ def proxy_to(server: S3Server) -> Iterator[Proxy]:
                 self.close_connection = True
                 return
             if status:
-                told = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"
+                busy = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(told)))
+                self.send_header("Content-Length", str(len(busy)))
                 self.end_headers()
-                self.wfile.write(told if self.command != "HEAD" else b"")
+                self.wfile.write(busy if self.command != "HEAD" else b"")
                 return
             upstream = http.client.HTTPConnection(target.hostname or "", target.port or 80)
             upstream.request(self.command, self.path, body, dict(self.headers.items()))
@@ -174,11 +174,11 @@ def key_of(folder: Path, root: Path) -> str:
 class TestTravel:
     def test_what_one_node_wrote_another_goes_on_from(self, server: S3Server, url: str, tmp_path: Path) -> None:
         here, there = tmp_path / "here", tmp_path / "there"
-        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
-        writer = CheckpointWriter(told.put, remote(url, server.endpoint, here))
+        results: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(results.put, remote(url, server.endpoint, here))
         folder = here / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
         writer.put(lambda: lambda: write_files(folder), folder, step=5, progress=PROGRESS)
-        written = told.get(timeout=120)
+        written = results.get(timeout=120)
         assert isinstance(written, CheckpointWritten), written
         assert written.uri == f"{url}/jobs/job_a/attempt-1-fence-1/checkpoints/step-000005"
         found = open_checkpoint(written.uri, remote(url, server.endpoint, there))
@@ -255,23 +255,23 @@ class TestFaults:
 
     @pytest.mark.long
     def test_a_store_that_is_away_costs_this_checkpoint_and_says_so(self, url: str, tmp_path: Path) -> None:
-        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
-        writer = CheckpointWriter(told.put, remote(url, "http://127.0.0.1:9", tmp_path))
+        results: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(results.put, remote(url, "http://127.0.0.1:9", tmp_path))
         folder = tmp_path / "jobs/job_a/step-000001"
         writer.put(lambda: lambda: write_files(folder), folder, step=1, progress=PROGRESS)
-        failed = told.get(timeout=60)
+        failed = results.get(timeout=60)
         assert isinstance(failed, CheckpointFailed) and "store" in failed.reason
         with pytest.raises(ConnectionError):
             remote(url, "http://127.0.0.1:9", tmp_path).open(f"{url}/jobs/job_a/step-000001")
 
     def test_full_store_loses_one_checkpoint_and_takes_the_next(self, proxy: Proxy, url: str, tmp_path: Path) -> None:
-        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
-        writer = CheckpointWriter(told.put, remote(url, proxy.endpoint, tmp_path))
+        results: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(results.put, remote(url, proxy.endpoint, tmp_path))
 
         def saved(step: int) -> CheckpointWritten | CheckpointFailed:
             folder = tmp_path / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
             writer.put(lambda: lambda: write_files(folder, CONTENTS), folder, step=step, progress=PROGRESS)
-            return told.get(timeout=120)
+            return results.get(timeout=120)
 
         proxy.answer = lambda number: 507
         assert isinstance(saved(5), CheckpointFailed)
@@ -335,8 +335,8 @@ class TestFaults:
     @pytest.fixture
     def host(self, server: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteCheckpoints:
         """The state that this process resumes from by itself."""
-        told = {"STORE_DIR": str(tmp_path), "STORE_URL": url, "STORE_ENDPOINT": server.endpoint}
-        for name, value in told.items():
+        variables = {"STORE_DIR": str(tmp_path), "STORE_URL": url, "STORE_ENDPOINT": server.endpoint}
+        for name, value in variables.items():
             monkeypatch.setenv(f"LAMINAR_{name}", value)
         return remote(url, server.endpoint, tmp_path)
 

@@ -104,10 +104,10 @@ class TestVerification:
         checkpoint = save(5)
         (tmp_path / "secret").write_text("x")
         (folder_of(checkpoint) / "adapter2").symlink_to(tmp_path)
-        found = files_of(checkpoint)
+        files = files_of(checkpoint)
         for name in ("../../../../../secret", "/etc/passwd", "adapter2/secret", "x\x00y"):
             with pytest.raises((MissingPart, ValueError)):
-                list(found.chunks(name, None))  # type: ignore[arg-type]
+                list(files.chunks(name, None))  # type: ignore[arg-type]
 
     def test_part_too_large_for_a_turn_is_checked_by_size_only(self, save: Save, now: datetime) -> None:
         checkpoint = save(5, is_verified=False)

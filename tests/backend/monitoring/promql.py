@@ -71,10 +71,10 @@ class _Parser:
     def __post_init__(self) -> None:
         end = 0
         while end < len(self.text.rstrip()):
-            found = _TOKEN.match(self.text, end)
-            assert found, f"not of our part of PromQL: {self.text[end:]!r}"
-            self._tokens.append(found[0].strip())
-            end = found.end()
+            match = _TOKEN.match(self.text, end)
+            assert match, f"not of our part of PromQL: {self.text[end:]!r}"
+            self._tokens.append(match[0].strip())
+            end = match.end()
 
     @property
     def next(self) -> str:
@@ -148,13 +148,13 @@ class _Parser:
 
     def labels(self) -> frozenset[str]:
         self.take("(")
-        found = set()
+        matchers = set()
         while self.next != ")":
-            found.add(self.take())
+            matchers.add(self.take())
             if self.next == ",":
                 self.take()
         self.take(")")
-        return frozenset(found)
+        return frozenset(matchers)
 
     # ── series ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,12 +217,12 @@ def _quantiles(quantile: float, buckets: Vector) -> Vector:
 
 
 def _quantile(quantile: float, counts: Mapping[float, float]) -> float:
-    wanted, lower, below = quantile * counts[math.inf], 0.0, 0.0
+    target, lower, below = quantile * counts[math.inf], 0.0, 0.0
     for bound in sorted(counts):
-        if counts[bound] >= wanted:
+        if counts[bound] >= target:
             if math.isinf(bound):
                 return lower
-            return lower + (bound - lower) * (wanted - below) / (counts[bound] - below)
+            return lower + (bound - lower) * (target - below) / (counts[bound] - below)
         lower, below = bound, counts[bound]
     raise AssertionError("counts of buckets add up")
 

@@ -52,9 +52,9 @@ def firing(history: History) -> set[str]:
 def raised(name: str, history: History) -> set[Labels]:
     """What the alarm is about, whenever its expression holds."""
     values = [value_of(RULES[name]["expr"], history, at) for at, _ in history]
-    found = {labels for value in values if isinstance(value, dict) for labels in value}
-    assert found, name
-    return found
+    labels_of = {labels for value in values if isinstance(value, dict) for labels in value}
+    assert labels_of, name
+    return labels_of
 
 
 def _held(rule: dict[str, Any], history: History) -> Iterator[bool]:

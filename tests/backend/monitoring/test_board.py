@@ -54,10 +54,10 @@ def history(attempt: JobAttempt, pool: ResourcePool, make_job: Any) -> History:
 
 
 def test_every_query_uses_existing_metrics(history: History) -> None:
-    told = {name for _, samples in history for name in samples}
+    metrics = {name for _, samples in history for name in samples}
     at = history[-1][0] - 300 - EVERY_S  # within five minutes of what has just happened
     for title, expression in QUERIES.items():
-        assert names_in(expression) and names_in(expression) <= told, title
+        assert names_in(expression) and names_in(expression) <= metrics, title
         assert value_of(expression, history, at) != {}, title
 
 

@@ -67,8 +67,8 @@ def test_a_quantile_lies_within_its_bucket() -> None:
     counts = {"1.0": 10.0, "2.0": 30.0, "+Inf": 40.0}
     scrape = {"h_bucket": {frozenset([("le", bound)]): count for bound, count in counts.items()}}
     for quantile, wanted in ((0.25, 1.0), (0.5, 1.5), (0.99, 2.0)):
-        found = value_of(f"histogram_quantile({quantile}, h_bucket)", [(0.0, scrape)], 0.0)
-        assert found == {frozenset(): wanted}
+        value = value_of(f"histogram_quantile({quantile}, h_bucket)", [(0.0, scrape)], 0.0)
+        assert value == {frozenset(): wanted}
 
 
 def test_what_was_scraped_long_ago_is_gone() -> None:

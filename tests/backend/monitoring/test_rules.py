@@ -221,9 +221,9 @@ def test_alarm_fires_alone_for_its_fault(name: str, pool: ResourcePool, make_job
     befall, beside = TROUBLES[name]
     history = befall(pool, make_job) if "make_job" in signature(befall).parameters else befall(pool)
     assert firing(history) == {name} | beside
-    told = set(re.findall(r"\$labels\.(\w+)", RULES[name]["annotations"]["summary"]))
+    used = set(re.findall(r"\$labels\.(\w+)", RULES[name]["annotations"]["summary"]))
     for labels in raised(name, history):
-        assert told <= {key for key, _ in labels}, "the alarm has the labels that its summary names"
+        assert used <= {key for key, _ in labels}, "the alarm has the labels that its summary names"
     promtool_agrees(history, {name} | beside, tmp_path)
 
 

@@ -42,25 +42,25 @@ class Dashboard:
 
 @pytest.fixture
 def dashboard() -> Iterator[Dashboard]:
-    told = Dashboard(answers={"/api/version": {"ray_version": "2.60.0"}, "/api/jobs/": []})
-    told.has_nodes({"CPU": 8.0, "memory": 1e9})
+    dashboard = Dashboard(answers={"/api/version": {"ray_version": "2.60.0"}, "/api/jobs/": []})
+    dashboard.has_nodes({"CPU": 8.0, "memory": 1e9})
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            is_known = not told.token or self.headers["Authorization"] == f"Bearer {told.token}"
-            self.send_response(401 if not is_known else 200 if path in told.answers else 404)
+            is_known = not dashboard.token or self.headers["Authorization"] == f"Bearer {dashboard.token}"
+            self.send_response(401 if not is_known else 200 if path in dashboard.answers else 404)
             self.end_headers()
             if is_known:
-                self.wfile.write(json.dumps(told.answers.get(path)).encode())
+                self.wfile.write(json.dumps(dashboard.answers.get(path)).encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-    told.url = f"http://127.0.0.1:{server.server_port}"
-    yield told
+    dashboard.url = f"http://127.0.0.1:{server.server_port}"
+    yield dashboard
     server.shutdown()
     server.server_close()
 

@@ -81,9 +81,9 @@ def test_run_again_it_changes_nothing_and_says_so() -> None:
     bootstrap("--email", ADA)
     before = _all_there_is()
     for flags in (["--email", ADA], [], ["--email", ADA.upper(), "--capacity", "8", "--quota", "8"]):
-        said = bootstrap(*flags)
-        assert said.startswith("Nothing to do") and f"account reset {ADA}" in said
-        assert "/password/reset/" not in said
+        output = bootstrap(*flags)
+        assert output.startswith("Nothing to do") and f"account reset {ADA}" in output
+        assert "/password/reset/" not in output
     assert _all_there_is() == before
 
 
@@ -170,16 +170,16 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_made(flags: list[str], to
 
 
 def test_on_a_terminal_it_asks_for_what_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def answer(question: str) -> str:
-        asked.append(question)
+        prompts.append(question)
         return {"Your": ADA, "Team": "", "Proj": "Sums"}[question[:4]]
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
     bootstrap("--pool", "first")
-    assert asked == ["Your e-mail address: ", "Team [Operators]: ", "Project [First steps]: "]
+    assert prompts == ["Your e-mail address: ", "Team [Operators]: ", "Project [First steps]: "]
     assert (Team.objects.get().name, Project.objects.get().name) == ("Operators", "Sums")
     assert ResourcePool.objects.get().name == "first"
 

@@ -140,8 +140,8 @@ class TestDeadMount:
     def test_briefly_silent_disk_shows_no_banner(self) -> None:
         last = Room(free_bytes=10**9, num_bytes=10**10, may_write=True)
         assert [*site_notices._of_the_disk(Heard(last=last, age_s=3, silent_s=2))] == []
-        told = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
-        assert len(told) == 1 and told[0].startswith("The disk of this site")
+        texts = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
+        assert len(texts) == 1 and texts[0].startswith("The disk of this site")
 
     @pytest.mark.long
     def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:
@@ -169,8 +169,8 @@ class TestDeadMount:
     def test_the_look_at_the_store_ends(self, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: Aside(deadline_s=0)))
         monkeypatch.setattr(FolderStore, "put", mount.holds(FolderStore.put))
-        (found,) = look_at_store(settings.ENVIRONMENT)
-        assert found.fault == "store.silent" and "has not responded for 0 s" in found.told
+        (finding,) = look_at_store(settings.ENVIRONMENT)
+        assert finding.fault == "store.silent" and "has not responded for 0 s" in finding.told
 
     def test_nothing_is_shown_to_nodes_by_a_disk_that_is_silent(
         self, dies: Callable[[], None], store_dir: Path
@@ -189,5 +189,5 @@ def test_missing_folder_or_broken_disk_is_an_error(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(os, "statvfs", stale)
-    told = {each.told for each in look_at_disks(settings.ENVIRONMENT) if each.fault == "disk.away"}
-    assert f"LAMINAR_STORE_DIR={store_dir}: Stale file handle" in told
+    messages = {each.told for each in look_at_disks(settings.ENVIRONMENT) if each.fault == "disk.away"}
+    assert f"LAMINAR_STORE_DIR={store_dir}: Stale file handle" in messages

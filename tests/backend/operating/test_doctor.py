@@ -55,21 +55,21 @@ def _said(monkeypatch: pytest.MonkeyPatch, looks: Looks, *flags: str) -> tuple[s
 
 
 def test_site_without_faults_or_with_warnings_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, failure = _said(monkeypatch, {"This": _well, "That": _warned})
-    assert failure == "" and "Nothing is wrong; 1 warnings." in said
-    assert "  ok       it is well" in said and "  warning  1 GB left  [disk.low]" in said
+    output, failure = _said(monkeypatch, {"This": _well, "That": _warned})
+    assert failure == "" and "Nothing is wrong; 1 warnings." in output
+    assert "  ok       it is well" in output and "  warning  1 GB left  [disk.low]" in output
 
 
 def test_what_is_wrong_is_told_with_what_to_do_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, failure = _said(monkeypatch, {"This": _ill, "That": _well})
-    assert "  WRONG    nobody operates this site  [site.nobody]" in said
-    assert "→ Run `python manage.py bootstrap`" in said
+    output, failure = _said(monkeypatch, {"This": _ill, "That": _well})
+    assert "  WRONG    nobody operates this site  [site.nobody]" in output
+    assert "→ Run `python manage.py bootstrap`" in output
     assert failure == "1 of 3 are wrong"
 
 
 def test_json_says_the_same_and_fails_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, failure = _said(monkeypatch, {"This": _ill}, "--json")
-    document = json.loads(said)
+    output, failure = _said(monkeypatch, {"This": _ill}, "--json")
+    document = json.loads(output)
     assert document["wrong"] == 1 and failure
     assert document["findings"][1] == {
         "part": "This", "told": "nobody operates this site", "verdict": "wrong", "fault": "site.nobody",

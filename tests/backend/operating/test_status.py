@@ -104,14 +104,14 @@ def test_the_nodes_are_looked_at_when_somebody_wants_it(operator: Client, lookin
 @pytest.mark.django_db(transaction=True)
 def test_one_looks_at_a_time(looking: Looking, in_own_connection: Callable[..., Any]) -> None:
     looking.may_end.clear()
-    found: list[bool] = []
-    first = threading.Thread(target=in_own_connection(lambda: found.append(look_again(status.OF_THE_SITE))))
+    results: list[bool] = []
+    first = threading.Thread(target=in_own_connection(lambda: results.append(look_again(status.OF_THE_SITE))))
     first.start()
     assert looking.began.wait(timeout=30)
     assert not look_again(status.OF_THE_SITE) and last_seen(status.OF_THE_SITE) is None
     looking.may_end.set()
     first.join()
-    assert found == [True] and looking.times == 1
+    assert results == [True] and looking.times == 1
     seen = last_seen(status.OF_THE_SITE)
     assert seen is not None and [finding.fault for finding in seen.parts[0].findings] == ["", "disk.low", "site.nobody"]
 

@@ -20,8 +20,8 @@ def over_tls(company: Company, port: int, case: str) -> str:
     parts = urlsplit(OURS)
     server = parts.netloc.replace(f"127.0.0.1:{parts.port}", f"{company.host(case)}:{port}")
     url = parts._replace(scheme="rediss", netloc=server).geturl()
-    told = dict(os.environ) | {"LAMINAR_BROKER_URL": url, "LAMINAR_CA_FILE": company.authorities(case)}
-    return read_environment(told).broker_url
+    variables = dict(os.environ) | {"LAMINAR_BROKER_URL": url, "LAMINAR_CA_FILE": company.authorities(case)}
+    return read_environment(variables).broker_url
 
 
 def test_messages_and_health_go_over_tls(company: Company, broker_port: int, settings: Any) -> None:
@@ -44,8 +44,8 @@ def test_impostor_broker_gets_no_password_and_setting_is_named(
     with Connection(url) as celery, pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
         celery.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=5)
     settings.CELERY_BROKER_URL = url
-    told = health._broker()
-    assert advice(case) in told and "LAMINAR_BROKER_URL" in told and "localhost" not in told
+    problem = health._broker()
+    assert advice(case) in problem and "LAMINAR_BROKER_URL" in problem and "localhost" not in problem
 
 
 def test_only_who_says_so_has_no_certificate_checked(company: Company, broker_port: int, settings: Any) -> None:
@@ -57,12 +57,12 @@ def test_only_who_says_so_has_no_certificate_checked(company: Company, broker_po
 
 @pytest.mark.parametrize("query", ["ssl_ca_cert=/x", "ssl_cert_reqs=CERT_MAYBE", "ssl_verify=0"])
 def test_what_no_library_would_understand_is_refused(query: str) -> None:
-    told = dict(os.environ) | {"LAMINAR_BROKER_URL": f"rediss://localhost/0?{query}"}
+    variables = dict(os.environ) | {"LAMINAR_BROKER_URL": f"rediss://localhost/0?{query}"}
     with pytest.raises(MissingSetting, match=r"^LAMINAR_BROKER_URL: "):
-        read_environment(told)
+        read_environment(variables)
 
 
 def test_file_without_authority_is_refused_before_connecting() -> None:
-    for wrong in ("/nonexistent.pem", __file__):
-        with pytest.raises(MissingSetting, match=rf"^LAMINAR_CA_FILE: .*{wrong}"):
-            read_environment(dict(os.environ) | {"LAMINAR_CA_FILE": wrong})
+    for path in ("/nonexistent.pem", __file__):
+        with pytest.raises(MissingSetting, match=rf"^LAMINAR_CA_FILE: .*{path}"):
+            read_environment(dict(os.environ) | {"LAMINAR_CA_FILE": path})

@@ -28,14 +28,14 @@ def over_tls(company: Company, port: int, case: str) -> str:
     parts = urlsplit(OURS)
     server = parts.netloc.replace(f"127.0.0.1:{parts.port}", f"{company.host(case)}:{port}")
     url = parts._replace(netloc=server, query="sslmode=verify-full").geturl()
-    told = dict(os.environ) | {"LAMINAR_DATABASE_URL": url, "LAMINAR_CA_FILE": company.authorities(case)}
-    return read_environment(told).database_url
+    variables = dict(os.environ) | {"LAMINAR_DATABASE_URL": url, "LAMINAR_CA_FILE": company.authorities(case)}
+    return read_environment(variables).database_url
 
 
 def test_a_server_of_our_authority_is_reached_over_tls(company: Company, database_port: int) -> None:
     url = over_tls(company, database_port, RIGHT)
-    made = ConnectionHandler(databases(url, ""))["default"].get_connection_params()
-    with psycopg.connect(**made) as db:
+    parameters = ConnectionHandler(databases(url, ""))["default"].get_connection_params()
+    with psycopg.connect(**parameters) as db:
         assert db.pgconn.ssl_in_use
 
 
@@ -47,14 +47,14 @@ def test_impostor_server_is_refused_and_the_setting_named(
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(**ConnectionHandler(databases(url, ""))["default"].get_connection_params())
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
-    told = health._postgres()
-    assert advice(case) in told and "LAMINAR_DATABASE_URL" in told and "localhost" not in told
+    problem = health._postgres()
+    assert advice(case) in problem and "LAMINAR_DATABASE_URL" in problem and "localhost" not in problem
 
 
 def test_an_authority_in_the_address_goes_before_the_one_of_all(company: Company, database_port: int) -> None:
     url = f"postgresql://x:y@localhost/z?sslmode=verify-full&sslrootcert={company.ours.file}"
-    told = dict(os.environ) | {"LAMINAR_DATABASE_URL": url, "LAMINAR_CA_FILE": str(company.stranger.file)}
-    assert read_environment(told).database_url == url
+    variables = dict(os.environ) | {"LAMINAR_DATABASE_URL": url, "LAMINAR_CA_FILE": str(company.stranger.file)}
+    assert read_environment(variables).database_url == url
 
 
 @pytest.mark.django_db
@@ -88,16 +88,16 @@ def _close_pool(wrapper: Any) -> None:
 @pytest.fixture
 def behind_a_pooler(transactional_db: None) -> Any:
     """Pages and background work connect through a pooler; here that is Postgres itself again."""
-    made, before = databases(OURS, OURS), connections.settings["default"]
+    pooled, before = databases(OURS, OURS), connections.settings["default"]
     name = connection.settings_dict["NAME"]
     connections["default"].close()
     _close_pool(connections["default"])
     kept = connections["default"]
-    for alias, settings in made.items():
+    for alias, settings in pooled.items():
         connections.settings[alias] = connections.configure_settings({"default": settings})["default"] | {"NAME": name}
     del connections["default"]
     yield
-    for alias in made:
+    for alias in pooled:
         with suppress(AttributeError):
             connections[alias].close()
             _close_pool(connections[alias])

@@ -23,8 +23,8 @@ def server(company: Company) -> Iterator[S3Server]:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         port = urlsplit(running.endpoint).port
-        made = boto3.client("s3", endpoint_url=f"https://localhost:{port}", verify=str(company.ours.file))
-        made.create_bucket(Bucket="laminar")
+        client = boto3.client("s3", endpoint_url=f"https://localhost:{port}", verify=str(company.ours.file))
+        client.create_bucket(Bucket="laminar")
         yield running
 
 
@@ -95,7 +95,7 @@ def test_region_and_style_are_the_operators(
 ) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    told = {
+    variables = {
         "LAMINAR_STORE_URL": "s3://laminar/some",
         "LAMINAR_STORE_ENDPOINT": "https://s3.example.org",
         "LAMINAR_STORE_REGION": "eu-north-7",
@@ -103,9 +103,11 @@ def test_region_and_style_are_the_operators(
     }
     names = ("endpoint", "region", "addressing")
     ours = store_at(
-        told["LAMINAR_STORE_URL"], folder=tmp_path, **{name: told[f"LAMINAR_STORE_{name.upper()}"] for name in names}
+        variables["LAMINAR_STORE_URL"],
+        folder=tmp_path,
+        **{name: variables[f"LAMINAR_STORE_{name.upper()}"] for name in names},
     )
-    on_a_node = StoreAddress.from_environment(told)
+    on_a_node = StoreAddress.from_environment(variables)
     assert on_a_node is not None
     theirs = CheckpointStore(on_a_node)._client.generate_presigned_url(
         "get_object", Params={"Bucket": "laminar", "Key": "some/a"}
@@ -118,9 +120,9 @@ def test_region_and_style_are_the_operators(
     ("name", "value"), [("URL", "ftp://x"), ("ENDPOINT", "s3.example.org:443"), ("ADDRESSING", "subdomain")]
 )
 def test_what_is_no_address_is_refused_by_name(name: str, value: str) -> None:
-    told = {"LAMINAR_STORE_URL": "s3://laminar", f"LAMINAR_STORE_{name}": value}
+    variables = {"LAMINAR_STORE_URL": "s3://laminar", f"LAMINAR_STORE_{name}": value}
     with pytest.raises(ValueError, match=f"^LAMINAR_STORE_{name}: .*got {value!r}"):
-        StoreAddress.from_environment(told)
+        StoreAddress.from_environment(variables)
 
 
 def test_without_an_address_there_is_no_bucket() -> None:

@@ -196,17 +196,17 @@ def check_verdict(view: PoolView, verdict: Verdict) -> None:
 @st.composite
 def quotas(draw: st.DrawFn, capacity: int) -> dict[str, TeamView]:
     """Nominal quotas that together fit the pool."""
-    left, made = capacity, {}
+    left, quotas_by_team = capacity, {}
     for name in TEAMS:
         nominal = draw(st.integers(0, left))
         left -= nominal
-        made[name] = TeamView(
+        quotas_by_team[name] = TeamView(
             nominal=nominal,
             borrow_limit=draw(st.none() | st.integers(0, capacity)),
             lend_limit=draw(st.none() | st.integers(0, capacity)),
             weight=draw(st.sampled_from([0.5, 1.0, 2.0])),
         )
-    return made
+    return quotas_by_team
 
 
 job_views = st.builds(

@@ -65,9 +65,9 @@ def test_a_drained_host_counts_no_more_until_it_is_given_back(
     assert give_back(operator, seen, "a", now=now) and not give_back(operator, seen, "a", now=now)
     assert devices_out(seen) == 0
     assert OutboxMessage.objects.filter(topic="schedule", key=seen.pk).exists(), "a round is scheduled"
-    told = AuditEntry.objects.filter(team_id=SITE).order_by("seq")
-    assert [(each.action, each.target) for each in told] == [("host.drained", "a"), ("host.given_back", "a")]
-    assert told[0].data == {"ray_url": "", "reason": "a fan"}
+    entries = AuditEntry.objects.filter(team_id=SITE).order_by("seq")
+    assert [(each.action, each.target) for each in entries] == [("host.drained", "a"), ("host.given_back", "a")]
+    assert entries[0].data == {"ray_url": "", "reason": "a fan"}
 
 
 def test_every_pool_with_the_host_avoids_it(seen: ResourcePool, operator: Operator, now: datetime) -> None:

@@ -105,11 +105,11 @@ def test_operator_key_manages_maintenance_and_every_key_reads(
     program = Api(make_key(adam, scopes=("site:operate", "jobs:read")))
     now = database_now()
     wish = {"text": "New disks", "begins_at": (now + HOUR).isoformat(), "ends_at": (now + 2 * HOUR).isoformat()}
-    made = program.post("/maintenance", wish)
-    assert made.status_code == 201, made.content
-    [told] = api.get("/maintenance").json()["data"]
-    assert (told["text"], told["stops_from"], told["is_under_way"]) == ("New disks", None, False)
-    path, sent = f"/api/v1/maintenance/{told['id']}", {"Authorization": f"Bearer {program.key}"}
+    created = program.post("/maintenance", wish)
+    assert created.status_code == 201, created.content
+    [notice] = api.get("/maintenance").json()["data"]
+    assert (notice["text"], notice["stops_from"], notice["is_under_way"]) == ("New disks", None, False)
+    path, sent = f"/api/v1/maintenance/{notice['id']}", {"Authorization": f"Bearer {program.key}"}
 
     def put(text: str, seen: str) -> int:
         headers = sent | {"If-Match": seen}
@@ -117,8 +117,8 @@ def test_operator_key_manages_maintenance_and_every_key_reads(
             path, data=wish | {"text": text}, content_type="application/json", headers=headers
         ).status_code
 
-    assert put("Newer disks", made["ETag"]) == 200
-    assert put("Other disks", made["ETag"]) == 412, "it was changed meanwhile"
+    assert put("Newer disks", created["ETag"]) == 200
+    assert put("Other disks", created["ETag"]) == 412, "it was changed meanwhile"
     assert api.post("/maintenance", wish).status_code == 403
     assert program.client.delete(path, headers=sent).status_code == 204
     assert api.get("/maintenance").json()["data"] == []

@@ -31,9 +31,9 @@ def change(api: Api, pool: ResourcePool, body: Any, **headers: str) -> Any:
 
 
 def test_operator_creates_pool_and_moves_it_to_its_own_ray(operator: Api) -> None:
-    made = operator.post("/pools", NEW)
-    assert made.status_code == 201, made.content
-    pool = ResourcePool.objects.get(pk=made.json()["id"])
+    created = operator.post("/pools", NEW)
+    assert created.status_code == 201, created.content
+    pool = ResourcePool.objects.get(pk=created.json()["id"])
     assert (pool.labels, pool.device, pool.ray_url) == ({"accelerator": "H100"}, "gpu", "")
     moved = change(operator, pool, {"ray_url": EAST + "/", "ray_token": "east"})
     assert moved.status_code == 200, moved.content
@@ -42,11 +42,14 @@ def test_operator_creates_pool_and_moves_it_to_its_own_ray(operator: Api) -> Non
         "id": pool.pk, "ray_url": EAST, "ray_token": "east", "device_gb": None, "is_open": True, "autoscales": False,
         "look": None, "drained": [], "num_drained": 0,
     }  # fmt: skip
-    assert shown["ETag"] == moved["ETag"] != made["ETag"]
-    told = AuditEntry.objects.filter(team=SITE).order_by("seq").values_list("action", "actor", "data")
+    assert shown["ETag"] == moved["ETag"] != created["ETag"]
+    entries = AuditEntry.objects.filter(team=SITE).order_by("seq").values_list("action", "actor", "data")
     key = f"key:{ApiKey.objects.get().pk}"
-    assert [(action, actor) for action, actor, _ in told] == [("pool.created", key), ("pool.changed", key)]
-    assert told[1][2] == {"before": {"ray_url": "", "ray_token": ""}, "after": {"ray_url": EAST, "ray_token": "east"}}
+    assert [(action, actor) for action, actor, _ in entries] == [("pool.created", key), ("pool.changed", key)]
+    assert entries[1][2] == {
+        "before": {"ray_url": "", "ray_token": ""},
+        "after": {"ray_url": EAST, "ray_token": "east"},
+    }
 
 
 def test_omitted_fields_stay_and_scheduler_is_notified(operator: Api, pool: ResourcePool) -> None:

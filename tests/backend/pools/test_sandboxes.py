@@ -64,8 +64,8 @@ def test_job_waits_for_a_sandbox_and_blocks_no_other(make_job: Any, pool: Resour
     assert (confined.state, confined.reason) == ("queued", "no_sandbox")
     assert "sandbox" in confined.message and pool.name in confined.message
     assert set(Reservation.objects.values_list("job", flat=True)) == {plain.pk}
-    told = explain_wait(confined, now=now)
-    assert told is not None and (told.reason, told.starts_at, told.smaller) == ("no_sandbox", None, None)
+    reason = explain_wait(confined, now=now)
+    assert reason is not None and (reason.reason, reason.starts_at, reason.smaller) == ("no_sandbox", None, None)
     see(pool, now, host(NO_SANDBOX), host("bubblewrap"))
     assert schedule_pool(pool.pk, now=now) == 1
 

@@ -56,8 +56,8 @@ def test_what_a_page_tells_once_is_in_no_cookie(browser: Client, team: Any) -> N
 @pytest.mark.long
 def test_every_response_has_hsts_for_a_year_with_subdomains(https_client: Browsers) -> None:
     client = https_client()
-    asked = {path: client.get(path, secure=True)["Strict-Transport-Security"] for path in EVERYTHING}
-    assert set(asked.values()) == {"max-age=31536000; includeSubDomains"}, asked
+    policies = {path: client.get(path, secure=True)["Strict-Transport-Security"] for path in EVERYTHING}
+    assert set(policies.values()) == {"max-age=31536000; includeSubDomains"}, policies
 
 
 def test_people_are_led_to_https(https_client: Browsers) -> None:

@@ -61,18 +61,20 @@ def is_super(node: ast.expr) -> bool:
 
 
 def test_nothing_is_evaluated_and_no_text_is_called_safe() -> None:
-    found = [(name, word) for name in TREES for _, owner, word in calls(name) if word in EVALUATES and owner != "re"]
-    assert not found
+    evaluating = [
+        (name, word) for name in TREES for _, owner, word in calls(name) if word in EVALUATES and owner != "re"
+    ]
+    assert not evaluating
 
 
 def test_nothing_is_unpickled_and_no_xml_parser_is_loaded() -> None:
-    found = []
+    imports = []
     for name, tree in TREES.items():
         for node in ast.walk(tree):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-            found += [(name, module) for module in modules if module.split(".")[0] in UNSAFE_MODULES]
-    assert not found
+            imports += [(name, module) for module in modules if module.split(".")[0] in UNSAFE_MODULES]
+    assert not imports
 
 
 def test_yaml_is_read_as_data() -> None:
@@ -87,27 +89,27 @@ def test_no_shell_reads_a_command() -> None:
 
 
 def test_values_reach_the_database_as_parameters_only() -> None:
-    wrong = []
+    faults = []
     for name in TREES:
         for node, _, word in calls(name):
             if word in {"execute", "executemany", "raw", "extra"} and node.args:
                 first = node.args[0]
                 builds = isinstance(first, ast.JoinedStr | ast.BinOp) and not is_fixed(first)
                 formats = isinstance(first, ast.Call) and getattr(first.func, "attr", "") == "format"
-                wrong += [f"{name}:{node.lineno}"] if builds or formats else []
-    assert not wrong
+                faults += [f"{name}:{node.lineno}"] if builds or formats else []
+    assert not faults
 
 
 def test_patterns_and_format_strings_are_our_own() -> None:
-    wrong = []
+    faults = []
     for name in TREES:
         for node, owner, word in calls(name):
             is_pattern = owner == "re" and word not in {"escape"}
             is_format = word == "format" and isinstance(node.func, ast.Attribute) and not is_super(node.func.value)
-            told = node.args[0] if is_pattern else node.func.value if is_format else None  # type: ignore[attr-defined]
-            if told is not None and not is_fixed(told):
-                wrong.append(f"{name}:{node.lineno} {word}")
-    assert not wrong
+            pattern = node.args[0] if is_pattern else node.func.value if is_format else None  # type: ignore[attr-defined]
+            if pattern is not None and not is_fixed(pattern):
+                faults.append(f"{name}:{node.lineno} {word}")
+    assert not faults
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "frontend/templates").rglob("*.html")), ids=lambda path: path.name)
@@ -118,8 +120,8 @@ def test_templates_escape_everything(path: Path) -> None:
 def test_scripts_write_only_text_and_ignore_other_windows() -> None:
     scripts = sorted((ROOT / "frontend/static/js").rglob("*.js"))
     assert scripts
-    found = {path.name: SINKS.findall(path.read_text()) for path in scripts}
-    assert not {name: hits for name, hits in found.items() if hits}
+    sinks = {path.name: SINKS.findall(path.read_text()) for path in scripts}
+    assert not {name: hits for name, hits in sinks.items() if hits}
 
 
 def test_only_the_colours_of_the_pages_are_kept_in_a_browser() -> None:

@@ -29,8 +29,8 @@ SPREADS_RETRIES = "backend/webhooks/settling.py"
 def test_passwords_are_hashed_with_recommended_argon2id() -> None:
     """OWASP's cheat sheet of 2025: 19 MiB, two passes. In a separate process: the tests' own hashes are cheap."""
     done = subprocess.run([sys.executable, "-c", HASH], cwd=ROOT, capture_output=True, text=True, check=True)
-    found = re.fullmatch(r"argon2\$argon2id\$v=19\$m=(\d+),t=(\d+),p=\d+\$.+\n", done.stdout)
-    assert found and int(found[1]) >= 19 * 1024 and int(found[2]) >= 2
+    match = re.fullmatch(r"argon2\$argon2id\$v=19\$m=(\d+),t=(\d+),p=\d+\$.+\n", done.stdout)
+    assert match and int(match[1]) >= 19 * 1024 and int(match[2]) >= 2
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def exchanged(server: str, request: bytes) -> bytes:
     address = urlsplit(server)
     with socket.create_connection((address.hostname or "", address.port or 0), timeout=60) as connection:
         connection.sendall(request)
-        told = b""
+        received = b""
         while piece := connection.recv(65_536):
-            told += piece
-    return told
+            received += piece
+    return received

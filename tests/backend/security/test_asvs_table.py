@@ -43,11 +43,11 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def wanted() -> list[str]:
-    found = []
+    points = []
     for section, span in POINTS.items():
         first, _, last = span.partition("-")
-        found += [f"{section}.{number}" for number in range(int(first), int(last or first) + 1)]
-    return found
+        points += [f"{section}.{number}" for number in range(int(first), int(last or first) + 1)]
+    return points
 
 
 @cache
@@ -60,8 +60,8 @@ def names_in(path: Path) -> frozenset[str]:
 
 def test_every_point_has_one_row_and_there_is_no_other() -> None:
     assert len(wanted()) == 253
-    told = Counter(number for number, _, _ in rows())
-    assert sorted(told.elements()) == sorted(wanted())
+    counts = Counter(number for number, _, _ in rows())
+    assert sorted(counts.elements()) == sorted(wanted())
 
 
 def test_every_row_names_existing_tests_or_a_reason() -> None:

@@ -122,7 +122,7 @@ def test_the_address_chooses_the_store(tmp_path: Path, server: S3Server) -> None
     chosen = store_at("s3://laminar/some/where", folder=tmp_path, endpoint=server.endpoint)
     chosen.put("k", b"v")
     assert s3_store(server.endpoint).get("some/where/k") == b"v"
-    for wrong in ("ftp://x/y", "s3:///prefix", "bucket"):
+    for url in ("ftp://x/y", "s3:///prefix", "bucket"):
         with pytest.raises(ValueError, match="LAMINAR_STORE_URL"):
-            store_at(wrong, folder=tmp_path)
+            store_at(url, folder=tmp_path)
     assert checked_key("a/b-1_2=3,4.parquet") == "a/b-1_2=3,4.parquet"

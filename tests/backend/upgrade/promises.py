@@ -28,15 +28,15 @@ def present() -> frozenset[str]:
 def rest_api() -> Schema:
     from backend.rest import api  # needs Django's settings
 
-    found: Schema = api.get_openapi_schema()
-    return found
+    schema: Schema = api.get_openapi_schema()
+    return schema
 
 
 def broken(before: Set[str], now: Set[str]) -> list[str]:
     """Promises that an older program relies on and that are missing, and inputs that are newly required."""
     known = {_holder(line) for line in before}
-    asked = {line for line in now - before if line.endswith(ASKED) and _holder(line) in known}
-    return sorted({line for line in before - now if not line.endswith(ASKED)} | asked)
+    required = {line for line in now - before if line.endswith(ASKED) and _holder(line) in known}
+    return sorted({line for line in before - now if not line.endswith(ASKED)} | required)
 
 
 def _holder(line: str) -> str:
@@ -68,19 +68,19 @@ def _bodies(told: Schema) -> list[Schema]:
 def _asked_for(paths: Schema, schemas: Schema) -> set[str]:
     """The models that a program sends, including nested ones."""
     operations = [operation for methods in paths.values() for operation in methods.values()]
-    found, left = set[str](), [_bodies(operation.get("requestBody", {})) for operation in operations]
+    reached, left = set[str](), [_bodies(operation.get("requestBody", {})) for operation in operations]
     while left:
-        for name in set(_NAMES.findall(str(left.pop()))) - found:
-            found.add(name)
+        for name in set(_NAMES.findall(str(left.pop()))) - reached:
+            reached.add(name)
             left.append([schemas[name]])
-    return found
+    return reached
 
 
 def _models(schemas: Schema, asked: set[str]) -> Iterator[str]:
     for name, schema in schemas.items():
         yield from (f"{name}. may be {value}" for value in schema.get("enum", []))
-        for field, told in schema.get("properties", {}).items():
-            yield f"{name}.{field} is {_type(told)}"
+        for field, subschema in schema.get("properties", {}).items():
+            yield f"{name}.{field} is {_type(subschema)}"
             if name in asked and field in schema.get("required", []):
                 yield f"{name}.{field}{ASKED}"
 

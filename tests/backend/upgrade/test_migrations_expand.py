@@ -16,8 +16,8 @@ CONTRACTED: Final[frozenset[str]] = frozenset()
 
 
 def since_the_first_release() -> list[migrations.Migration]:
-    found = MigrationLoader(None, ignore_no_migrations=True).disk_migrations.values()
-    ours = [migration for migration in found if migration.app_label in _apps()]
+    every_migration = MigrationLoader(None, ignore_no_migrations=True).disk_migrations.values()
+    ours = [migration for migration in every_migration if migration.app_label in _apps()]
     return sorted(
         (each for each in ours if int(each.name[:4]) > FIRST_RELEASE.get(each.app_label, 1)),
         key=lambda each: (each.app_label, each.name),
@@ -31,12 +31,12 @@ def _apps() -> set[str]:
 
 
 def test_old_code_works_after_every_later_migration() -> None:
-    made: set[str] = set()
+    created: set[str] = set()
     missed: list[str] = []
     for migration in since_the_first_release():
         if f"{migration.app_label}.{migration.name}" not in CONTRACTED:
-            missed += what_old_code_would_miss(migration, frozenset(made))
-        made |= {each.name.lower() for each in migration.operations if isinstance(each, migrations.CreateModel)}
+            missed += what_old_code_would_miss(migration, frozenset(created))
+        created |= {each.name.lower() for each in migration.operations if isinstance(each, migrations.CreateModel)}
     assert missed == []
 
 

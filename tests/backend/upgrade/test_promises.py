@@ -38,7 +38,7 @@ def test_breaking_changes_are_found_and_additions_are_not(gone: str, come: str, 
 
 def test_deprecations_name_their_replacement() -> None:
     assert "marked <code>deprecated</code>" in GUIDE.read_text(), "as the guide promises"
-    silent = [told for told in _deprecated(rest_api()) if not re.search(r"\b(instead|in its place)\b", str(told))]
+    silent = [entry for entry in _deprecated(rest_api()) if not re.search(r"\b(instead|in its place)\b", str(entry))]
     assert silent == []
 
 

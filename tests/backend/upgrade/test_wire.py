@@ -26,7 +26,7 @@ def test_every_release_since_the_first_is_held() -> None:
 def test_messages_of_former_releases_are_understood(release: Any) -> None:
     """Specs inside an order have their own compatibility rules; everything else only grows."""
     before, now = json.loads(release.read_text()), present()
-    assert [found for name in before for found in breaks(before[name], now[name]) if "Spec." not in found] == []
+    assert [fault for name in before for fault in breaks(before[name], now[name]) if "Spec." not in fault] == []
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_messages_of_former_releases_are_understood(release: Any) -> None:
     [
         (lambda beat: beat["properties"].pop("step"), "Heartbeat.step is gone"),
         (lambda beat: beat["required"].append("turns"), "Heartbeat.turns is required"),
-        (lambda beat: beat["required"].remove("step"), "Heartbeat.step may be left out"),
+        (lambda beat: beat["required"].remove("step"), "Heartbeat.step may be omitted"),
         (lambda beat: beat["properties"]["step"].update(type="string"), "Heartbeat.step was"),
     ],
 )

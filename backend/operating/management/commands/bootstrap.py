@@ -49,8 +49,8 @@ class Command(BaseCommand):
         for name, number in (("--capacity", capacity), ("--quota", quota)):
             if number is not None and not 1 <= number <= _MOST_DEVICES:
                 raise CommandError(f"{name} must be a number of devices from 1 to {_MOST_DEVICES}, got {number}")
-        wish = _wish(options, capacity=capacity, quota=quota)
-        devices = None if pool_called(wish.pool) else _devices(capacity, flavor)
+        wish = _read_wish(options, capacity=capacity, quota=quota)
+        devices = None if pool_called(wish.pool) else _choose_devices(capacity, flavor)
         try:
             begun = begin(wish, devices, now=database_now())
         except Refusal as refusal:
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(_document(begun)) if options["json"] else _describe(begun))
 
 
-def _wish(options: dict[str, Any], *, capacity: int | None, quota: int | None) -> Wish:
+def _read_wish(options: dict[str, Any], *, capacity: int | None, quota: int | None) -> Wish:
     before = wish_of_before()
     given = {name: options[name] for name in _PROMPTS if options[name] is not None}
     if "email" not in given and before is None:
@@ -88,7 +88,7 @@ def _prompt_for(name: str) -> str:
     return answer or usual
 
 
-def _devices(capacity: int | None, flavor: str | None) -> Devices:
+def _choose_devices(capacity: int | None, flavor: str | None) -> Devices:
     """The devices of a new pool."""
     if capacity is not None and flavor is not None:
         return Devices(capacity=capacity, flavor=flavor)

@@ -93,9 +93,9 @@ def test_an_address_in_use_is_answered_like_a_fresh_one(ada: Client, alice: User
     answers, num_queries = [], set()
     asks(ada, "before@example.org")  # each of the two replaces an open request
     for email in (NEW, charlie.email):
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             answer = asks(ada, email)
-        num_queries.add(len(asked))
+        num_queries.add(len(queries))
         page = ada.get("/accounts/email/").content.decode().replace(email, "WHERE")
         answers.append((answer.status_code, answer["Location"], page.split("csrfmiddlewaretoken")[0]))
         assert len(letters_to(email)) == 1
@@ -144,11 +144,11 @@ def test_the_old_address_takes_it_back_and_everybody_is_out(
 
 def test_links_end(alice: User) -> None:
     now = database_now()
-    asked = changes.ask_for_change(alice, NEW, now=now)
-    token = changes.cancel_link_of(asked.change).rstrip("/").rpartition("/")[2]
-    assert changes.change_to_confirm(asked.token, alice, now=now + timedelta(hours=23)) is not None
+    request = changes.ask_for_change(alice, NEW, now=now)
+    token = changes.cancel_link_of(request.change).rstrip("/").rpartition("/")[2]
+    assert changes.change_to_confirm(request.token, alice, now=now + timedelta(hours=23)) is not None
     with pytest.raises(changes.DeadLink):
-        changes.confirm_change(asked.token, alice, now=now + timedelta(hours=25))
+        changes.confirm_change(request.token, alice, now=now + timedelta(hours=25))
     assert changes.change_to_cancel(token, now=now + timedelta(days=6)) is not None
     with pytest.raises(changes.DeadLink):
         changes.cancel_change(token, now=now + timedelta(days=8))
@@ -174,10 +174,10 @@ def test_withdrawn_change_moves_nothing_and_stays_cancellable(ada: Client, alice
 
 
 def test_what_is_stored_opens_nothing(alice: User) -> None:
-    asked = changes.ask_for_change(alice, NEW, now=database_now())
+    request = changes.ask_for_change(alice, NEW, now=database_now())
     stored = " ".join(str(value) for value in AddressChange.objects.values_list()[0])
-    told = " ".join(str(entry.data) for entry in AuditEntry.objects.all())
-    assert asked.token not in stored + told
+    log_text = " ".join(str(entry.data) for entry in AuditEntry.objects.all())
+    assert request.token not in stored + log_text
 
 
 def test_page_without_mail_says_that_operator_has_the_link(ada: Client, alice: User, capsys: Any) -> None:

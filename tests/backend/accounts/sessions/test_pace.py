@@ -59,9 +59,9 @@ def test_a_refusal_costs_the_database_less_than_the_page(alice: User, pass_time:
     browser.get("/jobs/")
 
     def statements(status: int) -> int:
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             assert browser.get("/jobs/").status_code == status
-            return len(asked)
+            return len(queries)
 
     of_a_page, _ = statements(200), statements(200)
     assert statements(429) == 2 < of_a_page, "the session and the user"

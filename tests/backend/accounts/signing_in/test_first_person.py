@@ -41,6 +41,6 @@ def test_once_somebody_is_there_the_database_is_not_asked_again() -> None:
     assert not first.is_there()
     User.objects.create_user("ada@example.org")
     assert first.is_there()
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert first.is_there()
-    assert not asked.captured_queries
+    assert not queries.captured_queries

@@ -134,8 +134,8 @@ def test_where_no_mail_goes_out_an_operator_makes_the_link(client: Client, ada: 
     call_command("account", "reset", ada.email)
     link = "/accounts" + capsys.readouterr().out.strip().partition("/accounts")[2]
     assert sets(client, link).status_code == 302 and User.objects.get(pk=ada.pk).check_password(NEW)
-    asked = AuditEntry.objects.get(action="password.reset_asked")
-    assert asked.actor == "operator" and link.split("/")[-2] not in str(asked.data)
+    entry = AuditEntry.objects.get(action="password.reset_asked")
+    assert entry.actor == "operator" and link.split("/")[-2] not in str(entry.data)
 
 
 def test_reset_mails_are_limited_and_responses_equal(client: Client, ada: User, posts: None) -> None:

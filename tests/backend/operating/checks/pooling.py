@@ -43,19 +43,21 @@ class TransactionPooler:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as said:
-            while (words := said.read(struct.unpack("!i", said.read(4))[0] - 4))[:4] == struct.pack("!i", _SSL_REQUEST):
+        with client, client.makefile("rb") as stream:
+            while (words := stream.read(struct.unpack("!i", stream.read(4))[0] - 4))[:4] == struct.pack(
+                "!i", _SSL_REQUEST
+            ):
                 client.sendall(b"N")
             client.sendall(_message(b"R", struct.pack("!i", 0)) + _message(b"S", b"client_encoding\0UTF8\0"))
             client.sendall(_message(b"S", b"server_version\0" + b"18.0\0") + _message(b"K", struct.pack("!ii", 1, 1)))
             client.sendall(_message(b"Z", b"I"))
             server: socket.socket | None = None
             while words:
-                if (kind := said.read(1)) in (b"", b"X"):
+                if (kind := stream.read(1)) in (b"", b"X"):
                     break
-                size = said.read(4)
+                size = stream.read(4)
                 server = server or self._idle.pop()
-                server.sendall(kind + size + said.read(struct.unpack("!i", size)[0] - 4))
+                server.sendall(kind + size + stream.read(struct.unpack("!i", size)[0] - 4))
                 if kind in (b"Q", b"S") and self._answer(server, client) == b"I":
                     self._idle.append(server)
                     server = None
@@ -80,10 +82,10 @@ def _message(kind: bytes, body: bytes) -> bytes:
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        found += source.recv(count - len(found)) or b"\0" * count
-    return found
+    content = b""
+    while len(content) < count:
+        content += source.recv(count - len(content)) or b"\0" * count
+    return content
 
 
 @contextmanager

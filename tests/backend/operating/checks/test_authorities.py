@@ -22,9 +22,9 @@ def authority(tmp_path: Path) -> Authority:
 
 def test_authorities_that_last_are_well_and_each_is_told_of(authority: Authority, tmp_path: Path) -> None:
     content = authority.file.read_bytes() + b"# the next one\n" + Authority(tmp_path, "next").file.read_bytes()
-    found = list(authorities.judge(content, BEFORE))
-    assert faults(found) == set()
-    assert [each.told.split()[0] for each in found] == ["CN=ours", "CN=next"]
+    findings = list(authorities.judge(content, BEFORE))
+    assert faults(findings) == set()
+    assert [each.told.split()[0] for each in findings] == ["CN=ours", "CN=next"]
 
 
 @pytest.mark.parametrize(("now", "fault"), [(NOW, "authority.expires"), (NOW + timedelta(days=2), "authority.expired")])

@@ -73,9 +73,9 @@ def test_nodes_of_a_pool_s_own_ray_are_looked_at_from_within_too(with_ray: Envir
     ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url + "/east")
     dashboard.token = ""
     dashboard.answers["/east/api/v0/nodes"] = dashboard.answers["/api/v0/nodes"]
-    told = [finding.told for finding in nodes.look_at_nodes(with_ray)]
-    assert [line.partition(":")[0] for line in told] == [dashboard.url.partition(":")[0], "the site's own Ray"]
-    assert told[0].startswith(dashboard.url + "/east: ")
+    messages = [finding.told for finding in nodes.look_at_nodes(with_ray)]
+    assert [line.partition(":")[0] for line in messages] == [dashboard.url.partition(":")[0], "the site's own Ray"]
+    assert messages[0].startswith(dashboard.url + "/east: ")
 
 
 @pytest.mark.django_db

@@ -26,15 +26,15 @@ def database_url(db: None) -> str:
 
 
 def test_the_postgres_of_the_tests_is_well(broken: Broken, database_url: str) -> None:
-    found = list(postgres.look_at_postgres(broken(database_url=database_url)))
-    assert faults(found) == set()
-    assert [finding.told.split()[0] for finding in found] == ["Postgres", "the", "a", "all"]
+    findings = list(postgres.look_at_postgres(broken(database_url=database_url)))
+    assert faults(findings) == set()
+    assert [finding.told.split()[0] for finding in findings] == ["Postgres", "the", "a", "all"]
 
 
 def test_a_postgres_that_is_away_is_found_without_its_password(broken: Broken) -> None:
-    found = list(postgres.look_at_postgres(broken(database_url=f"postgresql://x:hunter2@{AWAY}/x")))
-    assert faults(found) == {"postgres.unreachable"}
-    assert "hunter2" not in str(found)
+    findings = list(postgres.look_at_postgres(broken(database_url=f"postgresql://x:hunter2@{AWAY}/x")))
+    assert faults(findings) == {"postgres.unreachable"}
+    assert "hunter2" not in str(findings)
 
 
 def test_a_way_to_postgres_that_others_share_needs_tls(broken: Broken, database_url: str) -> None:
@@ -66,9 +66,9 @@ def test_a_pooler_that_leads_elsewhere_or_nowhere_is_found(broken: Broken, datab
     apart = broken(database_url=elsewhere, database_direct_url=database_url)
     assert "postgres.apart" in faults(postgres.look_at_postgres(apart))
     nowhere = broken(database_url=f"postgresql://x:hunter2@{AWAY}/x", database_direct_url=database_url)
-    found = list(postgres.look_at_postgres(nowhere))
-    assert faults(found) == {"postgres.unreachable"} and "hunter2" not in str(found)
-    assert found[-1].told.startswith("LAMINAR_DATABASE_URL, the pooler: ")
+    findings = list(postgres.look_at_postgres(nowhere))
+    assert faults(findings) == {"postgres.unreachable"} and "hunter2" not in str(findings)
+    assert findings[-1].told.startswith("LAMINAR_DATABASE_URL, the pooler: ")
     lost = broken(database_url=database_url, database_direct_url=f"postgresql://x:hunter2@{AWAY}/x")
     [found_lost] = postgres.look_at_postgres(lost)
     assert found_lost.fault == "postgres.unreachable" and found_lost.told.startswith("LAMINAR_DATABASE_DIRECT_URL: ")
@@ -89,8 +89,8 @@ def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database
     with psycopg.connect(urlunsplit(operator), autocommit=True) as db:
         db.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
     try:
-        found = postgres.look_at_postgres(broken(database_url=urlunsplit(parts._replace(path=f"/{name}"))))
-        assert faults(found) == {"postgres.encoding"}
+        findings = postgres.look_at_postgres(broken(database_url=urlunsplit(parts._replace(path=f"/{name}"))))
+        assert faults(findings) == {"postgres.encoding"}
     finally:
         with psycopg.connect(urlunsplit(operator), autocommit=True) as db:
             db.execute(f"DROP DATABASE {name}")
@@ -98,9 +98,9 @@ def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database
 
 def test_a_migration_that_was_not_applied_is_found(broken: Broken, database_url: str) -> None:
     MigrationRecorder.Migration.objects.filter(app="webhooks").delete()
-    found = list(postgres.look_at_postgres(broken(database_url=database_url)))
-    assert faults(found) == {"postgres.unmigrated"}
-    assert "webhooks" in found[-1].told
+    findings = list(postgres.look_at_postgres(broken(database_url=database_url)))
+    assert faults(findings) == {"postgres.unmigrated"}
+    assert "webhooks" in findings[-1].told
 
 
 @pytest.mark.parametrize(("version", "fault"), [("13.9", "postgres.old"), ("14.0", ""), ("18.6 (Debian 18.6-1)", "")])
@@ -158,8 +158,8 @@ def test_refusing_valkey_is_reported_without_the_password(broken: Broken, url: s
     if url == "wrong password":
         parts = urlsplit(settings.ENVIRONMENT.broker_url)
         url = f"redis://:hunter2@{parts.hostname}:{parts.port}/0"
-    found = list(broker.look_at_broker(broken(broker_url=url)))
-    assert faults(found) == {"broker.unreachable"} and "hunter2" not in str(found)
+    findings = list(broker.look_at_broker(broken(broker_url=url)))
+    assert faults(findings) == {"broker.unreachable"} and "hunter2" not in str(findings)
 
 
 @pytest.mark.parametrize(

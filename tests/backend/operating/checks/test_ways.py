@@ -77,13 +77,13 @@ def test_pools_own_ray_is_checked_with_its_token_and_named(
     (tmp_path / "tokens").mkdir()
     site = replace(with_ray, ray_url="http://127.0.0.1:9", ray_tokens_dir=str(tmp_path / "tokens"))
     pool = ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url, ray_token="east")
-    found = list(ray.look_at_ray(site))
-    assert faults(found) == {"ray.refused"} and dashboard.url in found[0].told, "its token is missing"
+    findings = list(ray.look_at_ray(site))
+    assert faults(findings) == {"ray.refused"} and dashboard.url in findings[0].told, "its token is missing"
     (tmp_path / "tokens" / "east").write_text(TOKEN)
     assert faults(ray.look_at_ray(site)) == set(), "the site's own Ray is unused and not needed"
     ResourcePool.objects.create(name="here", flavor="cpu", capacity=8)
-    found = list(ray.look_at_ray(site))
-    assert [each.told.partition(":")[0] for each in found if each.fault] == ["the site's own Ray"]
+    findings = list(ray.look_at_ray(site))
+    assert [each.told.partition(":")[0] for each in findings if each.fault] == ["the site's own Ray"]
     pool.labels = {"zone": "a"}
     pool.save()
     [short] = [each for each in ray.look_at_ray(site) if each.fault == "ray.too_few_devices"]
@@ -171,8 +171,8 @@ def test_a_mail_server_that_is_away_is_found(posting: Environment, settings: Any
 
 def test_a_mail_server_that_refuses_our_name_is_found(posting: Environment, settings: Any) -> None:
     settings.EMAIL_HOST_USER, settings.EMAIL_HOST_PASSWORD = "laminar", "hunter2"
-    found = list(mail.look_at_mail(posting))
-    assert faults(found) == {"mail.login"} and "hunter2" not in str(found)
+    findings = list(mail.look_at_mail(posting))
+    assert faults(findings) == {"mail.login"} and "hunter2" not in str(findings)
 
 
 @pytest.mark.parametrize("way", ["EMAIL_USE_TLS", "EMAIL_USE_SSL"])
@@ -243,8 +243,8 @@ def test_a_disk_that_is_full_or_nearly_is_found(
         room = Room(free_bytes=free, num_bytes=10**12, may_write=True)
         with monkeypatch.context() as here:
             here.setattr(disks, "room_at", lambda folder, room=room: Heard(last=room))
-            found = [finding.fault for finding in disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path))]
-        assert found[:2] == [fault, fault]
+            names = [finding.fault for finding in disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path))]
+        assert names[:2] == [fault, fault]
     assert "disk.away" in faults(disks.look_at_disks(broken(store_dir=tmp_path / "none")))
     assert "disk.away" not in faults(disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path)))
 
@@ -291,15 +291,15 @@ GOOD_SECRET = os.urandom(32).hex()
 
 
 def test_a_site_that_nobody_began_is_found(broken: Broken) -> None:
-    found = faults(site.look_at_site(broken(secret_key=GOOD_SECRET, metrics_token="")))
-    assert found == {"site.nobody", "site.no_pool"}
+    names = faults(site.look_at_site(broken(secret_key=GOOD_SECRET, metrics_token="")))
+    assert names == {"site.nobody", "site.no_pool"}
 
 
 def test_a_site_s_own_faults_are_found(broken: Broken) -> None:
     User.objects.create_superuser("ada@example.org")
     ResourcePool.objects.create(name="small", flavor="cpu", capacity=8)
     bad = broken(secret_key="changeme" * 8, debug=True, metrics_token="abc")
-    found = list(site.look_at_site(bad))
-    assert faults(found) == {"site.debug", "site.short_secret", "site.no_second_factor"}
-    [told] = [finding.told for finding in found if finding.fault == "site.short_secret"]
-    assert "LAMINAR_SECRET_KEY" in told and "LAMINAR_METRICS_TOKEN" in told and "changeme" not in told
+    findings = list(site.look_at_site(bad))
+    assert faults(findings) == {"site.debug", "site.short_secret", "site.no_second_factor"}
+    [message] = [finding.told for finding in findings if finding.fault == "site.short_secret"]
+    assert "LAMINAR_SECRET_KEY" in message and "LAMINAR_METRICS_TOKEN" in message and "changeme" not in message
