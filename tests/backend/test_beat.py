@@ -28,7 +28,7 @@ def test_worker_starts_without_system_checks(monkeypatch: pytest.MonkeyPatch) ->
     assert not ran
 
 
-def test_what_a_background_task_took_is_noted(db: None) -> None:
+def test_duration_of_a_background_task_is_recorded(db: None) -> None:
     registered().tasks["webhooks.send"].apply()
     noted = BackgroundTime.objects.get(name="webhooks.send")
     assert (noted.runs, noted.failures) == (1, 0) and noted.seconds > 0

@@ -26,7 +26,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return pass_seconds
 
 
-def test_a_living_process_says_so_without_asking_anybody() -> None:
+def test_healthz_probes_no_dependency() -> None:
     assert Client().get("/healthz").json() == {"status": "ok"}
 
 

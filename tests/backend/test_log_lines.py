@@ -58,7 +58,7 @@ for name in names:
     [(WEB, 6), (WORKER, 6), (DRIVER, 2), (SUPERVISOR, 1)],
     ids=["web", "worker", "driver", "local"],
 )
-def test_nobody_writes_a_line_into_the_log_of(setup: str, num_names: int) -> None:
+def test_log_lines_cannot_be_injected_into(setup: str, num_names: int) -> None:
     program = f"said = {HOSTILE!r}\n{setup}" + (SAY if 'names = ["' in setup else "")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=60, check=False

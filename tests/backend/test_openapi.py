@@ -154,7 +154,7 @@ def test_every_error_class_of_ours_has_a_message_and_a_code() -> None:
     assert _BY_STATUS, "Django's own responses have our texts too"
 
 
-def test_no_address_stands_in_two_routers() -> None:
+def test_no_path_is_in_two_routers() -> None:
     """Django would only try the first, and answer 405 for methods of the second."""
     addresses = [bound.prefix + path for bound in rest_api._get_bound_routers() for path in bound.path_operations]
     assert len(addresses) == len(set(addresses))
@@ -178,7 +178,7 @@ def test_reference_page_has_every_route_shape_and_scope(document: dict[str, Any]
     assert "<code>jobs:write</code>" in paused and "/api/v1/jobs/{job_id}/pause" in paused
 
 
-def test_types_are_told_in_words() -> None:
+def test_types_are_described_in_words() -> None:
     def words(schema: dict[str, Any]) -> str:
         return "".join(part.text for part in parts_of(schema))
 

@@ -81,7 +81,7 @@ def test_recent_pulse_is_read_in_any_database_encoding(ours: Environment) -> Non
     assert silence_of("beat", replace(ours, database_url=f"{ours.database_url}?client_encoding=sql_ascii")) == ""
 
 
-def test_nobody_is_called_silent_who_could_not_have_been_heard(ours: Environment) -> None:
+def test_silence_needs_a_working_path_of_heartbeats(ours: Environment) -> None:
     """Otherwise a database outage would restart every component."""
     beaten(CANARY, ago_s=LATE_AFTER_S + 1)
     for part, lacks in (
@@ -106,7 +106,7 @@ class TestBanner:
     def _looks_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(site_notices, "_looks", site_notices._Looks())
 
-    def test_work_that_stands_still_is_said_on_every_page(self, db: None, client: Client, alice: Any) -> None:
+    def test_stalled_work_is_shown_on_every_page(self, db: None, client: Client, alice: Any) -> None:
         beaten(BEAT, ago_s=1)
         beaten(CANARY, ago_s=LATE_AFTER_S + 200)
         assert "No background work" not in client.get("/accounts/login/").content.decode()
@@ -115,14 +115,14 @@ class TestBanner:
         assert "No background work (launching, scheduling, checks) for 4 minutes" in page
         assert "periodic work" not in page
 
-    def test_a_full_disk_is_said(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_disk_is_shown(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         full = Heard(last=Room(free_bytes=3_000_000, num_bytes=10**9, may_write=True))
         monkeypatch.setattr(site_notices, "room_at", lambda _: full)
         assert [*site_notices.notices()] == [
             "The disk of this site is full (3 MB left). Jobs wait until space is freed."
         ]
 
-    def test_while_all_is_well_nothing_is_said(self, db: None) -> None:
+    def test_healthy_site_shows_no_notice(self, db: None) -> None:
         for name in (BEAT, CANARY):
             beaten(name, ago_s=1)
         assert [*site_notices.notices()] == []

@@ -49,7 +49,7 @@ def test_an_empty_site_knows_of_nothing_and_serves(ready: Callable[[], Any]) -> 
     assert [each.partition(":")[0] for each in report["warnings"]] == ["beat", "worker"]
 
 
-def test_the_age_of_beats_tick_is_told(ready: Callable[[], Any]) -> None:
+def test_age_of_beats_tick_is_exported(ready: Callable[[], Any]) -> None:
     beaten(BEAT, ago_s=12)
     beaten(CANARY, ago_s=40)
     report = ready()

@@ -171,7 +171,7 @@ def test_every_socket_is_known_here() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("actor", ["viewer", "member", "admin", "owner", "operator", OUTSIDER, "key of one who left"])
-def test_a_socket_tells_of_a_job_only_whom_its_team_knows(actor: str, watch: Callable[..., Watcher]) -> None:
+def test_socket_reports_jobs_to_their_team_only(actor: str, watch: Callable[..., Watcher]) -> None:
     world = make_world(NOW)
     job = world.ids["job_id"]
     watcher = watch(world.people[actor], {"watch": job})

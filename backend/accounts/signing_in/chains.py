@@ -5,7 +5,7 @@ the chain of each team that the user is in at that moment. Events of a user in n
 address without an account are written to the site's chain, which is that of a team without members, for operators.
 
 Invariants:
-- completed actions are always written, in their own transaction; chains are locked in a fixed order;
+- completed actions are always written, in the transaction of the action; chains are locked in a fixed order;
 - attempts, which strangers can repeat without end, are written up to a limit, per user and for all strangers together,
   and counted apart from completed actions, so that no flood hides a success.
 """

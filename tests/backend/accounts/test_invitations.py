@@ -50,12 +50,12 @@ def test_a_program_invites_and_gets_the_link_once(api: Api, team: Team) -> None:
 @pytest.mark.parametrize(
     "email", ["", "ada", "ada@", "a b@example.org", "ada@example", "x" * 250 + "@e.org", "a\x00@e.org"]
 )
-def test_what_is_no_address_is_refused(api: Api, email: str) -> None:
+def test_malformed_address_is_refused(api: Api, email: str) -> None:
     assert api.request("POST", "/invitations", {"email": email}).status_code == 422
     assert not Invitation.objects.exists()
 
 
-def test_an_admin_invites_no_owner_and_a_member_nobody(team: Team, adam: User, bob: User) -> None:
+def test_admin_invites_no_owner_and_member_cannot_invite(team: Team, adam: User, bob: User) -> None:
     for user, role in ((adam, Role.OWNER), (bob, Role.VIEWER)):
         acting = Acting.person(user, team)
         assert acting is not None
@@ -135,7 +135,7 @@ def test_a_new_person_signs_up_and_is_in(client: Client, team: Team, token: str)
 
 
 @pytest.mark.parametrize(("password", "again"), [("short", "short"), ("password123", "password123"), (PASSWORD, "x")])
-def test_a_weak_or_mistyped_password_makes_nobody(client: Client, token: str, password: str, again: str) -> None:
+def test_weak_or_mistyped_password_creates_no_user(client: Client, token: str, password: str, again: str) -> None:
     answer = client.post(f"/invitations/{token}", {"password": password, "again": again})
     assert answer.status_code == 422 and b'role="alert"' in answer.content
     assert not User.objects.filter(email=ADDRESS).exists()
@@ -172,7 +172,7 @@ def test_invitation_link_does_not_reveal_existing_account(client: Client, charli
     assert (told(client), told(charlies)) == before
 
 
-def test_the_page_tells_another_person_that_it_is_not_theirs(client: Client, charlie: User, token: str) -> None:
+def test_page_refuses_another_user(client: Client, charlie: User, token: str) -> None:
     client.force_login(charlie)
     page = client.get(f"/invitations/{token}")
     assert b"This invitation is for a different address" in page.content
@@ -180,7 +180,7 @@ def test_the_page_tells_another_person_that_it_is_not_theirs(client: Client, cha
     assert not Membership.objects.filter(user=charlie, team__name="Ants").exists()
 
 
-def test_an_unknown_link_tells_nothing(client: Client) -> None:
+def test_unknown_link_reveals_nothing(client: Client) -> None:
     answer = client.get("/invitations/" + "x" * 43)
     assert answer.status_code == 404 and b"not open" in answer.content
 
@@ -191,6 +191,6 @@ def test_guesses_are_counted(client: Client) -> None:
     assert next(tried for tried, status in enumerate(answers) if status == 429) >= number
 
 
-def test_nobody_signs_up_without_one(client: Client) -> None:
+def test_sign_up_needs_an_invitation(client: Client) -> None:
     answer = client.post("/accounts/signup/", {"email": "x@example.org", "password1": PASSWORD, "password2": PASSWORD})
     assert b"by invitation" in answer.content and not User.objects.exists()

@@ -43,7 +43,7 @@ def test_it_ends_no_later_than_the_key(alice: User, make_key: MakeKey) -> None:
 
 
 @pytest.mark.parametrize("limit", ["project", "max_devices", "max_gpu_hours"])
-def test_a_limited_key_invites_nobody(alice: User, project: Project, limit: str) -> None:
+def test_limited_key_cannot_invite(alice: User, project: Project, limit: str) -> None:
     value: Any = project if limit == "project" else 2
     _, text = create_api_key(
         team=project.team, created_by=alice, name="limited", scopes=["team:read", "team:write"], **{limit: value}

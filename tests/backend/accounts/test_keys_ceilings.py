@@ -54,7 +54,7 @@ def test_the_ceiling_of_devices_counts_what_waits_and_what_runs(limited: Any, po
     assert Job.objects.count() == 3, "a refused job is not stored"
 
 
-def test_a_ceiling_holds_at_the_door_whoever_knocks(
+def test_ceiling_applies_on_every_route(
     limited: Any, team: Team, project: Project, pool: ResourcePool, alice: User, make_spec: MakeSpec
 ) -> None:
     key, _ = limited(max_devices=4)
@@ -111,9 +111,7 @@ def test_a_running_job_that_overstays_counts_in_full(limited: Any, pool: Resourc
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_many_at_once_no_more_pass_than_the_ceiling_allows(
-    limited: Any, in_own_connection: Callable[..., Any]
-) -> None:
+def test_ceiling_holds_for_concurrent_submissions(limited: Any, in_own_connection: Callable[..., Any]) -> None:
     _, submit = limited(max_devices=6)
     answers = race(*[in_own_connection(lambda: submit(2).status_code)] * 8)
     assert sorted(answers) == [202] * 3 + [409] * 5

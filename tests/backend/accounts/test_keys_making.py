@@ -34,7 +34,7 @@ def test_the_secret_is_in_one_answer_and_nowhere_else(api: Api) -> None:
     assert hidden not in " ".join(str(row) for row in AuditEntry.objects.values_list())
 
 
-def test_the_list_tells_what_each_key_is(api: Api, alice: User, project: Project) -> None:
+def test_key_list_describes_each_key(api: Api, alice: User, project: Project) -> None:
     limits = {"max_devices": 4, "max_gpu_hours": 2.5, "project": project.pk}
     key = api.request("POST", "/api-keys", wish(**limits)).json()
     (row,) = [row for row in api.get("/api-keys").json()["data"] if row["id"] == key["id"]]
@@ -43,7 +43,7 @@ def test_the_list_tells_what_each_key_is(api: Api, alice: User, project: Project
     assert key["secret"].startswith(row["prefix"])
 
 
-def test_who_does_not_rule_sees_only_their_own(api: Api, vera: User, make_key: Keys) -> None:
+def test_members_see_only_their_own_keys(api: Api, vera: User, make_key: Keys) -> None:
     viewer = Api(make_key(vera))
     assert {row["owner"]["name"] for row in viewer.get("/api-keys").json()["data"]} == {vera.email}
     assert len(api.get("/api-keys").json()["data"]) == 2

@@ -52,7 +52,7 @@ def test_the_last_owner_can_neither_leave_nor_be_made_less(team: Team, alice: Us
 @pytest.mark.parametrize(
     "statement", ["DELETE FROM accounts_membership", "UPDATE accounts_membership SET role='admin'"]
 )
-def test_the_database_keeps_the_last_owner_whoever_asks(alice: User, statement: str) -> None:
+def test_database_keeps_the_last_owner(alice: User, statement: str) -> None:
     with pytest.raises(IntegrityError, match="its last owner cannot go"), connection.cursor() as db:
         db.execute(statement)
     assert Membership.objects.get(user=alice).role == Role.OWNER
@@ -89,7 +89,7 @@ def test_a_team_can_be_deleted_with_its_owner_in_it(alice: User, team: Team) -> 
 @pytest.mark.parametrize("actor", list(Role))
 @pytest.mark.parametrize("target", list(Role))
 @pytest.mark.parametrize("wanted", list(Role))
-def test_nobody_gives_or_takes_a_role_beyond_their_own_rights(
+def test_roles_are_changed_only_within_own_rights(
     team: Team, alice: User, actor: Role, target: Role, wanted: Role
 ) -> None:
     doer, subject = (User.objects.create_user(f"{name}@example.org") for name in ("doer", "subject"))
@@ -104,7 +104,7 @@ def test_nobody_gives_or_takes_a_role_beyond_their_own_rights(
     assert Membership.objects.get(user=subject).role == (wanted if allowed else target)
 
 
-def test_who_is_removed_loses_every_key_and_gets_none_back(team: Team, alice: User, bob: User) -> None:
+def test_removed_member_loses_all_keys_for_good(team: Team, alice: User, bob: User) -> None:
     _, text = create_api_key(team=team, created_by=bob, name="laptop")
     remove_member(acting(alice, team), bob.public_id, now=NOW)
     assert recognise_api_key(text, now=NOW) is None
@@ -113,9 +113,7 @@ def test_who_is_removed_loses_every_key_and_gets_none_back(team: Team, alice: Us
     assert ApiKey.objects.get(owner=bob).revoked_at == NOW
 
 
-def test_everybody_may_leave_and_no_key_makes_its_owner_leave(
-    team: Team, alice: User, vera: User, make_key: Keys
-) -> None:
+def test_members_may_leave_but_no_key_removes_its_owner(team: Team, alice: User, vera: User, make_key: Keys) -> None:
     program = Api(make_key(vera))
     assert program.request("DELETE", f"/members/{vera.public_id}").status_code == 403
     remove_member(acting(vera, team), vera.public_id, now=NOW)
@@ -149,7 +147,7 @@ def test_nothing_but_the_role_can_be_written(api: Api, bob: User, field: str) ->
     assert Membership.objects.get(user=bob).role == Role.MEMBER
 
 
-def test_only_an_owner_with_a_second_factor_asks_others_for_one(team: Team, alice: User, adam: User) -> None:
+def test_only_owner_with_second_factor_can_require_one(team: Team, alice: User, adam: User) -> None:
     for user in (alice, adam):
         with pytest.raises(Denied):
             change_team(acting(user, team), requires_mfa=True, now=NOW)

@@ -122,7 +122,7 @@ def test_mfa_setup_asks_for_password_and_shows_recovery_codes(client: Client, al
     assert client.get("/accounts/2fa/").status_code == 200
 
 
-def test_who_rules_without_the_demanded_factor_is_a_member(
+def test_admin_without_required_factor_counts_as_member(
     client: Client, team: Team, alice: User, adam: User, bob: User, make_key: Keys
 ) -> None:
     text, own = make_key(adam), make_key(alice)

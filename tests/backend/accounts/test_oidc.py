@@ -63,9 +63,7 @@ def is_signed_in(client: Client) -> bool:
     return "_auth_user_id" in client.session
 
 
-def test_who_has_an_account_with_the_verified_address_comes_in(
-    client: Client, behave: Callable[..., None], team: Team
-) -> None:
+def test_account_with_verified_address_signs_in(client: Client, behave: Callable[..., None], team: Team) -> None:
     user = User.objects.create_user(ADA)
     answer = come_back(client)
     assert (answer.status_code, answer["Location"]) == (302, "/jobs/")
@@ -145,7 +143,7 @@ def test_a_way_back_that_this_browser_did_not_begin_is_refused(client: Client, b
     assert not is_signed_in(victim) and not is_signed_in(client)
 
 
-def test_without_an_invitation_nobody_gets_an_account(client: Client, behave: Callable[..., None]) -> None:
+def test_account_needs_an_invitation(client: Client, behave: Callable[..., None]) -> None:
     assert b"by invitation" in come_back(client).content
     assert not User.objects.exists() and not is_signed_in(client)
 

@@ -18,12 +18,12 @@ def operator(adam: User, make_key: MakeKey) -> Api:
     return Api(make_key(User.objects.get(pk=adam.pk), scopes=(OPERATES, "quota:write")))
 
 
-def test_no_role_carries_the_scope_and_no_key_gets_it_unasked() -> None:
+def test_no_role_and_no_default_key_has_the_operator_scope() -> None:
     assert OPERATES not in DEFAULT_SCOPES
     assert not any(OPERATES in scopes_of_role(role) for role in Role)
 
 
-def test_who_is_no_operator_any_more_loses_it_at_once(operator: Api, adam: User) -> None:
+def test_former_operator_loses_the_scope_at_once(operator: Api, adam: User) -> None:
     assert operator.get("/operator/teams").status_code == 200
     User.objects.filter(pk=adam.pk).update(is_staff=False)
     assert operator.get("/operator/teams").status_code == 403

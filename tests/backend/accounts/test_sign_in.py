@@ -46,7 +46,7 @@ def test_too_many_guesses_block_the_right_password_too(client: Client) -> None:
     assert not is_signed_in(client)
 
 
-def test_somebody_elses_guesses_do_not_lock_me_out(client: Client) -> None:
+def test_guesses_from_elsewhere_do_not_lock_the_user_out(client: Client) -> None:
     User.objects.create_user("ada@example.org", PASSWORD)
     for n in range(adapter.PER_ACCOUNT_AND_ADDRESS[1] + 2):
         sign_in(client, "ada@example.org", f"guess-{n}", REMOTE_ADDR="198.51.100.7")
@@ -100,7 +100,7 @@ def test_64_concurrent_sign_ins_respect_the_limit(
     assert sum(tried) == adapter.PER_ACCOUNT_AND_ADDRESS[1]
 
 
-def test_without_the_counter_nobody_gets_in(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_counter_sign_in_fails(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The right password, and a database that refuses to count."""
     User.objects.create_user("ada@example.org", PASSWORD)
 
@@ -156,7 +156,7 @@ def test_a_session_gets_a_new_name_at_sign_in(client: Client) -> None:
     assert is_signed_in(client) and client.session.session_key != planted
 
 
-def test_what_allauth_remembers_is_shared_and_ends(client: Client) -> None:
+def test_cache_of_allauth_is_shared_and_expires(client: Client) -> None:
     assert cache.add("lock", True, timeout=60) and not cache.add("lock", True, timeout=60)
     cache.set("history", [1.5, 2.5], timeout=60)
     assert cache.get("history") == [1.5, 2.5] and cache.get("nothing", "x") == "x"

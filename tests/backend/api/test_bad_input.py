@@ -54,7 +54,7 @@ def test_texts_inside_lists_and_names(submit: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", NOT_OBJECTS)
-def test_something_else_where_an_object_is_wanted(api: Any, submit: Any, value: Any) -> None:
+def test_non_object_body_is_refused(api: Any, submit: Any, value: Any) -> None:
     refused(submit(("spec",), value))
     refused(submit(("spec", "training"), value))
     refused(api.post("/jobs", json.dumps(value).encode()))

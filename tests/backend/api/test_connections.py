@@ -94,19 +94,19 @@ def drip(connection: socket.socket, piece: bytes) -> None:
     raise AssertionError("it never ends")
 
 
-def test_who_says_nothing_is_let_go(dial: Dial) -> None:
+def test_silent_connection_is_closed(dial: Dial) -> None:
     assert told_until_closed(dial()) == b""
 
 
 @pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 9\r\n\r\nhalf"])
-def test_who_stops_in_the_middle_is_let_go(dial: Dial, begun: bytes) -> None:
+def test_connection_stopped_midway_is_closed(dial: Dial, begun: bytes) -> None:
     connection = dial()
     connection.sendall(begun)
     assert told_until_closed(connection) == b""
 
 
 @pytest.mark.parametrize("begun", [HEAD + b"X-Long: ", HEAD + b"Content-Length: 999999\r\n\r\n"])
-def test_who_sends_a_letter_now_and_then_is_let_go(dial: Dial, begun: bytes) -> None:
+def test_slow_head_is_cut_off(dial: Dial, begun: bytes) -> None:
     connection = dial()
     connection.sendall(begun)
     drip(connection, b"a")
@@ -121,7 +121,7 @@ def test_a_head_without_an_end_is_refused(dial: Dial) -> None:
     assert told_until_closed(connection)[:12] in {b"HTTP/1.1 400", b""}
 
 
-def test_a_long_body_that_goes_on_is_taken(dial: Dial) -> None:
+def test_long_body_that_keeps_arriving_is_accepted(dial: Dial) -> None:
     connection, pieces = dial(), 6
     connection.sendall(HEAD + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (pieces * PIECE_BYTES))
     for _ in range(pieces):  # longer in total than one piece may take

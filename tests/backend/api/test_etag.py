@@ -6,12 +6,12 @@ from backend.api.etags import PreconditionFailed, etag_of, refuse_if_changed
 
 
 @pytest.mark.parametrize("sent", [None, "*", '"7"', '"6", "7"', 'W/"6", "7"', ' "7" '])
-def test_who_saw_the_present_state_may_change_it(sent: str | None) -> None:
+def test_current_etag_allows_the_change(sent: str | None) -> None:
     refuse_if_changed(sent, etag_of(7))
 
 
 @pytest.mark.parametrize("sent", ['"6"', 'W/"7"', "7", '"77"', '"7', "", '"6","8"', "W/*"])
-def test_who_did_not_is_told_which_state_there_is(sent: str) -> None:
+def test_stale_etag_gets_the_current_one(sent: str) -> None:
     with pytest.raises(PreconditionFailed) as refused:
         refuse_if_changed(sent, etag_of(7))
     assert refused.value.headers == {"ETag": '"7"'} and refused.value.status == 412

@@ -64,7 +64,7 @@ def test_another_team_may_use_the_same_key(
     assert mine["id"] != theirs["id"] and theirs["project"] == other_project.pk
 
 
-def test_what_an_expired_key_answered_is_forgotten_whole(api: Any, body: Any) -> None:
+def test_response_of_expired_key_is_forgotten(api: Any, body: Any) -> None:
     """A new request of any kind takes over its row."""
     first = api.post("/jobs", body, key="k1").json()
     row = IdempotencyKey.objects.get()

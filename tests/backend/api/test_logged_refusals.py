@@ -39,7 +39,7 @@ def test_denied_admin_page_is_logged_in_one_line(operator: Client, log: StringIO
     assert "WARNING" in line and "/admin/accounts/team/add/" in line
 
 
-def test_the_line_says_why(operator: Client, log: StringIO) -> None:
+def test_queue_shows_the_reason(operator: Client, log: StringIO) -> None:
     assert operator.post("/admin/accounts/team/").status_code == 403
     (line,) = lines(log)
     assert line.endswith(
@@ -60,9 +60,7 @@ def test_a_hostile_name_of_the_host_is_one_line(log: StringIO) -> None:
     assert "50%s.example.org" in line
 
 
-def test_what_nobody_foresaw_keeps_its_traceback(
-    operator: Client, log: StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_error_keeps_its_traceback(operator: Client, log: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 

@@ -47,7 +47,7 @@ def test_submit_returns_rate_limit_and_retry_after(
     assert api_of(bob).post("/jobs", body).status_code == 429, "another key of the team shares the limit"
 
 
-def test_what_counts_as_several_uses_moves_a_bucket_by_as_many(db: None) -> None:
+def test_multiple_uses_move_a_bucket_as_often(db: None) -> None:
     five, seven = Use("bytes", "a", 10, 3_600, num=5), Use("bytes", "a", 10, 3_600, num=7)
     assert [take_in_turn([use])[0].remaining for use in (five, five)] == [5, 0]
     refused = take_in_turn([seven])[0]
@@ -72,7 +72,7 @@ def test_sent_bytes_are_limited_per_team_and_day(
         take_sent(50_000, of=project.team_id)
 
 
-def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None:
+def test_bucket_after_a_refusing_one_stays_unchanged(db: None) -> None:
     wide, narrow = Use("wide", "a", 3, 3_600), Use("narrow", "a", 2, 3_600)
     for _ in range(2):
         assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, True]

@@ -70,7 +70,7 @@ def test_hammering_does_not_prolong_the_wait(db: None) -> None:
     assert waits[-1].wait_s <= waits[2].wait_s
 
 
-def test_without_postgres_nobody_passes(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
+def test_without_postgres_every_request_is_refused(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
     """Fails closed: a sign-in that cannot be counted is refused."""
 
     def away(*_: object) -> None:

@@ -22,7 +22,7 @@ from tests.backend.browser_sockets import Watcher
 from tests.backend.conftest import Api
 
 
-def test_a_team_with_many_keys_asks_no_more_than_a_team(
+def test_requests_are_limited_per_team_across_keys(
     api: Api, api_of: Any, bob: User, charlie: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limit, "REQUESTS", Rate(name="team", limit=3, window_s=3_600))
@@ -31,7 +31,7 @@ def test_a_team_with_many_keys_asks_no_more_than_a_team(
     assert api_of(charlie).get("/me").status_code == 200, "another team is not limited"
 
 
-def test_who_tries_keys_is_slowed_by_address(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_guessing_is_limited_by_address(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bearer, "UNKNOWN_KEYS", Rate(name="unknown-key", limit=3, window_s=3_600))
 
     def guess(n: int, address: str = "198.51.100.7") -> int:
@@ -80,7 +80,7 @@ def test_a_place_is_given_back_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_team_has_so_many_sockets_whoever_opens_them(
+def test_sockets_are_limited_per_team(
     watch: Callable[..., Watcher], alice: User, bob: User, charlie: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "MOST_OF_A_TEAM", 2)
@@ -91,7 +91,7 @@ def test_a_team_has_so_many_sockets_whoever_opens_them(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_team_looks_up_so_often_whoever_asks(
+def test_lookups_are_limited_per_team(
     watch: Callable[..., Watcher], alice: User, bob: User, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limit, "LOOK_UPS", Rate(name="look-up", limit=3, window_s=3_600))

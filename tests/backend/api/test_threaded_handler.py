@@ -97,7 +97,7 @@ def test_nothing_of_a_request_is_left_in_its_thread(url: str) -> None:
     assert before == after == [""] * 4
 
 
-def test_who_answered_holds_no_connection(url: str) -> None:
+def test_finished_request_holds_no_connection(url: str) -> None:
     with ThreadPoolExecutor(8) as asking:
         list(asking.map(lambda _: httpx.get(f"{url}/plain").raise_for_status(), range(40)))
     connection.close()
@@ -116,7 +116,7 @@ def test_stream_holds_no_connection_and_ends_with_its_reader(url: str) -> None:
 
 
 @pytest.mark.long
-def test_a_bug_is_answered_and_the_thread_goes_on(url: str) -> None:
+def test_exception_is_answered_and_its_thread_survives(url: str) -> None:
     for _ in range(50):  # more than there are threads
         assert httpx.get(f"{url}/broken").status_code == 500
     assert httpx.get(f"{url}/plain").status_code == 200

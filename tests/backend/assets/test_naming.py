@@ -73,7 +73,7 @@ def test_what_is_another_teams_does_not_exist(
     assert problem["code"] == "data_unknown"
 
 
-def test_every_name_that_is_not_there_is_told_at_once(make_job: MakeJob) -> None:
+def test_all_unknown_names_are_reported_together(make_job: MakeJob) -> None:
     with pytest.raises(SpecRefused) as refused:
         make_job(**asking("sums", model={"source": "tiny"}))
     assert [error.pointer for error in refused.value.errors] == ["/model/source", "/environment/params/data"]
@@ -114,7 +114,7 @@ def test_files_in_the_store_are_registered_and_fetched_in_place(make_job: MakeJo
     assert len(parts) == 2 and b"".join(parts) == content
 
 
-def test_everybodys_is_found_by_all_and_a_teams_own_comes_first(
+def test_shared_asset_is_visible_and_own_one_precedes_it(
     api: Api, api_of: Callable[[User], Api], charlie: User, make_job: MakeJob, team: Team
 ) -> None:
     shared = given_asset(None, "data", "sums", version=7)

@@ -36,7 +36,7 @@ def test_longer_part_is_refused_unread(web_server: str, asset: str, api: Api) ->
     assert AssetPart.objects.get().sha256 == sha256_of(CONTENT)
 
 
-def test_of_who_may_not_send_it_no_part_is_read(web_server: str, asset: str, api: Api) -> None:
+def test_part_of_an_unauthorized_sender_is_not_read(web_server: str, asset: str, api: Api) -> None:
     asked = 0
 
     def endless() -> Iterator[bytes]:
@@ -66,7 +66,7 @@ def test_broken_upload_of_part_leaves_nothing_and_is_retried(web_server: str, as
     assert AssetPart.objects.count() == 1
 
 
-def test_a_length_that_is_not_announced_is_asked_for(web_server: str, asset: str, api: Api) -> None:
+def test_missing_content_length_is_411(web_server: str, asset: str, api: Api) -> None:
     answer = put(web_server, asset, str(api.key), iter([CONTENT]))
     assert (answer.status_code, answer.json()["code"]) == (411, "length_required")
 

@@ -51,7 +51,7 @@ def test_complete_upload_gets_version_hash_and_audit_entry(api: Api) -> None:
     assert upload(api, LARGE).json()["version"] == 2
 
 
-def test_an_upload_that_was_cut_off_goes_on_with_what_is_missing(api: Api) -> None:
+def test_interrupted_upload_resumes_with_missing_parts(api: Api) -> None:
     asset = begin(api, LARGE).json()["id"]
     put(api, asset, 0, 1, LARGE["a.jsonl"][PART_BYTES:])
     assert complete(api, asset, LARGE).json()["code"] == "incomplete"
@@ -65,7 +65,7 @@ def test_an_upload_that_was_cut_off_goes_on_with_what_is_missing(api: Api) -> No
     assert complete(api, asset, LARGE).json()["state"] == "ready"
 
 
-def test_everything_asked_twice_is_done_once(api: Api) -> None:
+def test_repeated_calls_are_idempotent(api: Api) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
     for _ in range(2):
         assert put(api, asset, 0, 0, ROWS).status_code == 204
@@ -146,7 +146,7 @@ def test_a_model_has_no_file_that_could_run_code(api: Api, name: str) -> None:
     assert answer.status_code == 422 and [code for _, code in codes(answer)] == ["format"]
 
 
-def test_every_wrong_file_of_a_listing_is_told_at_once(api: Api) -> None:
+def test_all_wrong_files_of_a_listing_are_reported_together(api: Api) -> None:
     answer = begin(api, {"a.pkl": b"1", "b.pt": b"1", "A.jsonl": b"1", "a.jsonl": b"1"})
     assert codes(answer) == [("/files/0/name", "format"), ("/files/1/name", "format"), ("/files/3/name", "repeated")]
     answer = begin(api, {"config.json": b"{}"}, kind="model")
@@ -235,7 +235,7 @@ def test_deleted_asset_leaves_no_bytes_and_version_is_not_reused(api: Api, now: 
     assert upload(api, {"a.jsonl": ROWS}).json()["version"] == 2
 
 
-def test_an_upload_that_nobody_goes_on_with_is_swept(api: Api) -> None:
+def test_abandoned_upload_is_swept(api: Api) -> None:
     asset = begin(api, LARGE).json()["id"]
     put(api, asset, 1, 0, ROWS)
     expires_at = Asset.objects.get().expires_at
@@ -283,7 +283,7 @@ def test_one_team_does_not_take_every_place_of_a_server(api: Api, team: Any, mon
     assert put(api, asset, 0, 0, ROWS).status_code == 204 and not receiving._of_teams
 
 
-def test_a_full_store_is_told_and_forgets_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_store_is_reported_and_loses_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
 
     def full(*_: Any) -> None:

@@ -182,7 +182,7 @@ class TestAttacks:
         row = first_bad_row()
         assert row is not None and row[0] == 3
 
-    def test_a_log_written_anew_is_found_by_the_anchor(self, team: Team) -> None:
+    def test_anchor_reveals_a_rewritten_log(self, team: Team) -> None:
         write_anew(team, from_seq=2, actor="user:2")
         row = first_bad_row()
         assert row is not None and row[0] == 8 and "rewritten" in row[1]
@@ -269,7 +269,7 @@ class TestReading:
         assert seqs(since=(NOW + timedelta(hours=1)).isoformat()) == [4] and seqs(after=2) == [4, 3]
         assert reader.get("/audit-log", cursor="x").status_code == 422
 
-    def test_without_the_scope_nobody_reads_it(self, api: Any, alice: User, bob: User, make_key: Any) -> None:
+    def test_audit_log_needs_the_scope(self, api: Any, alice: User, bob: User, make_key: Any) -> None:
         for user, scope, status in ((alice, "jobs:read", 403), (alice, "audit:read", 200), (bob, "audit:read", 403)):
             api.key = make_key(user, scopes=(scope,))
             assert api.get("/audit-log").status_code == status, "a member's role does not carry it"

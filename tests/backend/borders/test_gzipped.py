@@ -60,7 +60,7 @@ def test_the_length_of_one_answer_differs_from_look_to_look(page: Client) -> Non
     assert len({len(page.get("/help/", headers=ASKS).content) for _ in range(12)}) > 1
 
 
-def test_who_sends_a_key_may_ask_anything(api: Api, job: Job) -> None:
+def test_requests_with_a_key_are_compressed_with_any_query(api: Api, job: Job) -> None:
     headers = {"Authorization": f"Bearer {api.key}", **ASKS}
     assert is_small(api.client.get("/api/v1/jobs?state=queued&limit=50", headers=headers))
     assert not is_small(api.client.get("/api/v1/jobs?state=queued&limit=50", headers=ASKS)), "no key"
@@ -97,5 +97,5 @@ def test_nothing_is_done_where_nothing_is_gained(answer: HttpResponse | Streamin
 
 
 @pytest.mark.parametrize("said", ["", "br", "gzip;q=0", "gzip; q=0.0, br"])
-def test_who_does_not_take_it_gets_it_as_it_is(page: Client, said: str) -> None:
+def test_client_without_gzip_gets_plain_response(page: Client, said: str) -> None:
     assert not is_small(page.get("/help/", headers={"Accept-Encoding": said}))

@@ -51,7 +51,7 @@ def test_a_proxy_that_cannot_be_read_stops_the_start(wrong: str) -> None:
         read_environment(COMPLETE | {"LAMINAR_TRUSTED_PROXIES": wrong})
 
 
-def test_nobody_is_believed_unless_named() -> None:
+def test_no_proxy_is_trusted_by_default() -> None:
     assert read_environment(COMPLETE).trusted_proxies == ()
 
 
@@ -65,7 +65,7 @@ def web_servers() -> list[set[str]]:
     return [web_words(image), web_words(local)]
 
 
-def test_every_web_server_of_ours_leaves_the_header_to_us() -> None:
+def test_every_web_server_ignores_forwarded_headers() -> None:
     """By default uvicorn trusts X-Forwarded-For of every client on its machine, and would report the forged address as
     the peer's."""
     for words in web_servers():

@@ -65,7 +65,7 @@ def asked_of_a_job() -> list[str]:
     return [key.removeprefix("GET ") for key in ROWS if key.startswith("GET /jobs") and "stream" not in key]
 
 
-def test_no_route_tells_a_tenant_where_our_code_lies(told: Job, api: Api) -> None:
+def test_no_route_reveals_internal_paths(told: Job, api: Api) -> None:
     read = ""
     for path in [*asked_of_a_job(), "/checkpoints", "/audit-log"]:
         if "trajectory_id" not in path:

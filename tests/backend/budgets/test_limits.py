@@ -118,7 +118,7 @@ def test_starts_of_one_round_never_exceed_a_purse(jobs: list[tuple[int, int, set
     assert set(verdict.reasons.values()) <= {"budget"}, "and no other job waits"
 
 
-def test_only_who_rules_sets_a_limit(team: Team, bob: User, project: Project, now: datetime) -> None:
+def test_only_admins_and_owners_set_limits(team: Team, bob: User, project: Project, now: datetime) -> None:
     acting = Acting(user=bob, team=team, role=Role.MEMBER)
     with pytest.raises(Denied):
         set_limit(acting, project=project.pk, unit="money", amount=Decimal(1), if_match=None, now=now)

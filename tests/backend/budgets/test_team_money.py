@@ -38,7 +38,7 @@ def operator(alice: User) -> Client:
     return browser
 
 
-def test_it_binds_everybody_of_the_team_and_nobody_else(
+def test_team_money_limits_its_team_only(
     make_job: MakeJob, make_spec: MakeSpec, pool: ResourcePool, team: Team, other_team: Team, charlie: User, bob: User,
     now: datetime,
 ) -> None:  # fmt: skip
@@ -111,9 +111,7 @@ def test_the_database_holds_one_a_team_and_that_of_money(team: Team) -> None:
         SpendingLimit.objects.create(team=team, unit="money", amount=2)
 
 
-def test_each_level_is_told_once_beside_those_of_its_gpu_hours(
-    job: Job, pool: ResourcePool, team: Team, now: datetime
-) -> None:
+def test_each_level_warns_once_apart_from_gpu_hours(job: Job, pool: ResourcePool, team: Team, now: datetime) -> None:
     priced(pool, now, "2")
     funded(team, now, "200")
     Budget.objects.create(team=team, gpu_seconds=100)

@@ -206,7 +206,7 @@ class TestTheAnswer:
         }  # fmt: skip
         assert api.get(f"/jobs/{job.pk}/usage").status_code == 200
 
-    def test_one_that_was_paused_says_that_it_begins_anew(
+    def test_paused_evaluation_reports_that_it_starts_over(
         self, api: Api, checkpoint: Checkpoint, pool: ResourcePool
     ) -> None:
         job = job_of(ask(api, checkpoint))

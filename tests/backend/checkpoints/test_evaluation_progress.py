@@ -56,7 +56,7 @@ def shown(api: Api, job: Job) -> dict[str, Any]:
 
 
 class TestRest:
-    def test_it_is_what_the_engine_said_last(self, api: Api, job: Job, driver: Driver) -> None:
+    def test_progress_is_the_engines_last_report(self, api: Api, job: Job, driver: Driver) -> None:
         assert shown(api, job) == told(0)
         driver.say(answered(3))
         assert shown(api, job) == told(3)
@@ -67,7 +67,7 @@ class TestRest:
         driver.say(answered(12), FINISHED | {"outcome": "failed", "failure_class": "config", "message": "no"})
         assert api.get(f"/jobs/{job.pk}").json()["state"] == "failed" and shown(api, job) == told(12)
 
-    def test_another_attempt_begins_anew(self, api: Api, job: Job, driver: Driver) -> None:
+    def test_another_attempt_starts_over(self, api: Api, job: Job, driver: Driver) -> None:
         driver.say(answered(12))
         locked = locked_job(job.pk)
         advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
@@ -112,7 +112,7 @@ class TestThePage:
         assert left(3) is None, "the first are the short ones"
         assert (left(10), left(20)) == (timedelta(seconds=180), timedelta(seconds=60))
 
-    def test_nothing_is_predicted_of_one_that_began_again(self, job: Job, driver: Driver) -> None:
+    def test_restarted_evaluation_has_no_prediction(self, job: Job, driver: Driver) -> None:
         locked = locked_job(job.pk)
         advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         Driver(begin_attempt(locked, now=NOW)).say(READY, answered(20))

@@ -69,7 +69,7 @@ class TestTakingBack:
         promote(6)
         assert numbers(api) == [2]
 
-    def test_only_those_who_rule_take_back(
+    def test_only_admins_and_owners_remove_versions(
         self, promote: Promote, bob: User, adam: User, api_of: Callable[[User], Api], api: Api
     ) -> None:
         promote(5)

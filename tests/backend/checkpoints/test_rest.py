@@ -67,7 +67,7 @@ class TestRest:
         "body",
         [{}, {"expires_at": "soon"}, {"expires_at": "2026-01-01T00:00"}, {"expires_at": "9999-12-31T23:59:59-23:00"}],
     )
-    def test_a_change_that_says_nothing_sensible_is_refused(self, save: Save, api: Any, body: dict[str, Any]) -> None:
+    def test_senseless_change_is_refused(self, save: Save, api: Any, body: dict[str, Any]) -> None:
         assert api.request("PATCH", f"/checkpoints/{save(1).pk}", body).status_code == 422
 
 

@@ -97,7 +97,7 @@ class TestRetention:
         sweep(now=now)
         assert [state_of(each) for each in checkpoints] == ["deleting", "complete", "complete"]
 
-    def test_nothing_goes_that_a_job_goes_on_from(
+    def test_resume_points_of_jobs_are_not_deleted(
         self, save: Save, job: Job, begin_from: Callable[[Checkpoint], Job], now: datetime, attempt: JobAttempt
     ) -> None:
         Retention.objects.create(job=job, keep_last=1, keep_best=0)

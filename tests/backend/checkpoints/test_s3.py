@@ -172,7 +172,7 @@ def key_of(folder: Path, root: Path) -> str:
 
 
 class TestTravel:
-    def test_what_one_node_wrote_another_goes_on_from(self, server: S3Server, url: str, tmp_path: Path) -> None:
+    def test_checkpoint_of_one_node_resumes_on_another(self, server: S3Server, url: str, tmp_path: Path) -> None:
         here, there = tmp_path / "here", tmp_path / "there"
         results: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(results.put, remote(url, server.endpoint, here))
@@ -205,7 +205,7 @@ class TestTravel:
             with pytest.raises(ValueError, match="resume_from"):
                 node.open(address)
 
-    def test_without_a_store_an_s3_address_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_s3_address_without_a_store_names_whats_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("LAMINAR_STORE_URL", raising=False)
         with pytest.raises(ValueError, match="LAMINAR_STORE_URL"):
             open_checkpoint("s3://bucket/x")
@@ -254,7 +254,7 @@ class TestFaults:
         assert verify_checkpoint(fetched(node, node.upload(folder))) == verify_checkpoint(folder)
 
     @pytest.mark.long
-    def test_a_store_that_is_away_costs_this_checkpoint_and_says_so(self, url: str, tmp_path: Path) -> None:
+    def test_unreachable_store_loses_one_checkpoint_and_reports(self, url: str, tmp_path: Path) -> None:
         results: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(results.put, remote(url, "http://127.0.0.1:9", tmp_path))
         folder = tmp_path / "jobs/job_a/step-000001"

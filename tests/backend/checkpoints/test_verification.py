@@ -118,7 +118,7 @@ class TestVerification:
         assert (checkpoint.state, checkpoint.is_hashed) == ("complete", False)
         assert turns == len(CONTENTS), "each part had its own turn"
 
-    def test_a_job_goes_on_from_the_newest_that_is_not_broken(self, save: Save, job: Job, now: datetime) -> None:
+    def test_job_resumes_from_the_newest_intact_checkpoint(self, save: Save, job: Job, now: datetime) -> None:
         first, second, third = save(5), save(10, is_verified=False), save(3, attempt=2, is_verified=False)
         assert [resume_point(job), newest_checkpoint(job)] == [resume_point(job), third]
         (folder_of(third) / "model.safetensors").unlink()
@@ -153,7 +153,7 @@ class TestVerification:
         point = resume_point(started)
         assert point is not None and point.uri == checkpoint.uri, "the engine reports it as broken"
 
-    def test_one_that_was_doubted_for_nothing_counts_again(
+    def test_wrongly_doubted_checkpoint_counts_again(
         self, save: Save, job: Job, attempt: JobAttempt, now: datetime
     ) -> None:
         save(5)

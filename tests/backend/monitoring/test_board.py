@@ -53,7 +53,7 @@ def history(attempt: JobAttempt, pool: ResourcePool, make_job: Any) -> History:
     return after(before, scrape(), at=time.time())
 
 
-def test_every_query_uses_existing_metrics(history: History) -> None:
+def test_every_query_uses_existing_metrics_and_has_data(history: History) -> None:
     metrics = {name for _, samples in history for name in samples}
     at = history[-1][0] - 300 - EVERY_S  # within five minutes of what has just happened
     for title, expression in QUERIES.items():
@@ -77,7 +77,7 @@ def test_counters_and_only_counters_are_queried_by_rate(expression: str) -> None
     assert rates == {name for name in names_in(expression) if name.endswith(("_total", "_sum", "_count", "_bucket"))}
 
 
-def test_every_metric_that_the_document_names_is_told(history: History) -> None:
+def test_every_documented_metric_is_exported(history: History) -> None:
     named = set(re.findall(r"`(laminar_[a-z_]+)", (ROOT / "infra/OPERATING.md").read_text()))
     assert named and named <= {name for _, samples in history for name in samples}
 

@@ -228,7 +228,7 @@ def test_alarm_fires_alone_for_its_fault(name: str, pool: ResourcePool, make_job
 
 
 @pytest.mark.parametrize(("pulse", "name"), [(BEAT, "LaminarBeatSilent"), (CANARY, "LaminarWorkerSilent")])
-def test_what_has_never_been_heard_of_is_silent_too(pulse: str, name: str, pool: ResourcePool) -> None:
+def test_component_without_any_pulse_counts_as_silent(pulse: str, name: str, pool: ResourcePool) -> None:
     with connection.cursor() as db:
         db.execute("DELETE FROM api_backgroundtime WHERE name = %s", [pulse])
     assert firing(is_so(pool)) == {name}

@@ -77,7 +77,7 @@ def test_the_link_sets_a_password_once_and_signs_in() -> None:
     assert browser.login(email=ADA, password="still-waters-run-deep")
 
 
-def test_run_again_it_changes_nothing_and_says_so() -> None:
+def test_repeated_run_changes_nothing_and_reports_it() -> None:
     bootstrap("--email", ADA)
     before = _all_there_is()
     for flags in (["--email", ADA], [], ["--email", ADA.upper(), "--capacity", "8", "--quota", "8"]):
@@ -87,7 +87,7 @@ def test_run_again_it_changes_nothing_and_says_so() -> None:
     assert _all_there_is() == before
 
 
-def test_run_again_it_asks_ray_nothing(settings: Any, broken: Broken) -> None:
+def test_repeated_run_does_not_query_ray(settings: Any, broken: Broken) -> None:
     bootstrap("--email", ADA)
     settings.ENVIRONMENT = broken(ray_url="http://127.0.0.1:9")
     assert told()["made"] == []
@@ -133,7 +133,7 @@ def test_a_closed_account_is_refused() -> None:
     assert not ResourcePool.objects.exists()
 
 
-def test_a_ray_that_does_not_answer_is_told_with_what_to_do(settings: Any, broken: Broken) -> None:
+def test_silent_ray_is_reported_with_advice(settings: Any, broken: Broken) -> None:
     settings.ENVIRONMENT = broken(ray_url="http://127.0.0.1:9")
     with pytest.raises(CommandError, match=r"LAMINAR_RAY_URL.*--capacity 8"):
         bootstrap("--email", ADA)
@@ -147,7 +147,7 @@ def test_a_ray_without_devices_makes_no_pool(dashboard: Dashboard) -> None:
         bootstrap("--email", ADA)
 
 
-def test_a_refused_token_is_told(dashboard: Dashboard) -> None:
+def test_refused_token_is_reported(dashboard: Dashboard) -> None:
     dashboard.token = "another"
     with pytest.raises(CommandError, match="401"):
         bootstrap("--email", ADA)
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_made(flags: list[str], to
     assert not User.objects.exists() and not ResourcePool.objects.exists() and not Team.objects.exists()
 
 
-def test_on_a_terminal_it_asks_for_what_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_prompts_for_missing_values(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts: list[str] = []
 
     def answer(question: str) -> str:
@@ -184,7 +184,7 @@ def test_on_a_terminal_it_asks_for_what_was_not_given(monkeypatch: pytest.Monkey
     assert ResourcePool.objects.get().name == "first"
 
 
-def test_it_stands_in_the_audit_log() -> None:
+def test_evaluation_is_audited() -> None:
     bootstrap("--email", ADA)
     entries = AuditEntry.objects.filter(action="site.begun", actor="operator")
     assert entries.get().team == Team.objects.get() and entries.get().target == User.objects.get().public_id

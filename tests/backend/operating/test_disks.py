@@ -96,7 +96,7 @@ class TestAside:
         clock[0] += 7
         assert aside.newest(lambda: 3) == Heard(last=1, age_s=74, silent_s=14)
 
-    def test_what_hangs_holds_one_thread_however_many_ask(
+    def test_hanging_call_holds_one_thread(
         self, aside: Aside[int], clock: list[float], hung: threading.Thread, mount: DeadMount
     ) -> None:
         clock[0] += 7
@@ -104,17 +104,17 @@ class TestAside:
             aside.newest(mount.holds(lambda: 3))
         assert mount.num_held == 1
 
-    def test_what_comes_back_is_asked_anew(self, aside: Aside[int], hung: threading.Thread, mount: DeadMount) -> None:
+    def test_returned_disk_is_probed_again(self, aside: Aside[int], hung: threading.Thread, mount: DeadMount) -> None:
         mount.is_back.set()
         hung.join()
         assert aside.newest(lambda: 3) == Heard(last=3)
 
-    def test_what_never_answered_has_no_last_word(self, clock: list[float], mount: DeadMount) -> None:
+    def test_call_that_never_returned_has_no_last_result(self, clock: list[float], mount: DeadMount) -> None:
         silent: Aside[int] = Aside(deadline_s=0)
         heard = silent.newest(mount.holds(lambda: 1))
         assert heard.last is None and heard.silent_s is not None
 
-    def test_an_error_is_told_also_one_that_is_called_timeout(self, aside: Aside[int]) -> None:
+    def test_exception_is_passed_on_even_a_timeout(self, aside: Aside[int]) -> None:
         def gone() -> int:
             raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
@@ -127,7 +127,7 @@ class TestAside:
 class TestDeadMount:
     """Each of these would block for as long as the mount is dead, which is until the end of the test."""
 
-    def test_pages_open_and_say_so(
+    def test_pages_open_with_a_notice(
         self, client: Client, alice: Any, dies: Callable[[], None], mount: DeadMount, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(site_notices, "SILENT_AFTER_S", disks.PATIENCE_S / 2)
@@ -144,7 +144,7 @@ class TestDeadMount:
         assert len(texts) == 1 and texts[0].startswith("The disk of this site")
 
     @pytest.mark.long
-    def test_a_scrape_tells_its_last_word_and_when_that_was(self, dies: Callable[[], None], mount: DeadMount) -> None:
+    def test_scrape_has_last_state_and_its_time(self, dies: Callable[[], None], mount: DeadMount) -> None:
         def told(name: str) -> float:
             return scrape()[f"laminar_disk_{name}"][frozenset({("folder", "store")})]
 
@@ -156,7 +156,7 @@ class TestDeadMount:
         assert told("read_timestamp_seconds") <= before[1] + disks.PATIENCE_S
         assert mount.num_held == 1
 
-    def test_the_examination_says_since_when(self, dies: Callable[[], None], store_dir: Path) -> None:
+    def test_examination_reports_since_when(self, dies: Callable[[], None], store_dir: Path) -> None:
         def of_the_store() -> Finding:
             return next(each for each in look_at_disks(settings.ENVIRONMENT) if f"={store_dir}" in each.told)
 

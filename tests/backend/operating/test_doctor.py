@@ -60,14 +60,14 @@ def test_site_without_faults_or_with_warnings_succeeds(monkeypatch: pytest.Monke
     assert "  ok       it is well" in output and "  warning  1 GB left  [disk.low]" in output
 
 
-def test_what_is_wrong_is_told_with_what_to_do_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_are_printed_with_cures_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     output, failure = _said(monkeypatch, {"This": _ill, "That": _well})
     assert "  WRONG    nobody operates this site  [site.nobody]" in output
     assert "→ Run `python manage.py bootstrap`" in output
     assert failure == "1 of 3 are wrong"
 
 
-def test_json_says_the_same_and_fails_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_the_same_findings_and_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     output, failure = _said(monkeypatch, {"This": _ill}, "--json")
     document = json.loads(output)
     assert document["wrong"] == 1 and failure

@@ -69,7 +69,7 @@ def test_an_operator_reads_what_is_wrong_and_what_to_do(operator: Client, lookin
     assert "it is &lt;well&gt;" in text and "1 GB left" in text
 
 
-def test_others_are_told_nothing_and_make_nobody_look(bob: User, looking: Looking) -> None:
+def test_other_users_see_nothing_and_trigger_no_check(bob: User, looking: Looking) -> None:
     browser = Client()
     assert browser.get("/status/").status_code == 302
     browser.force_login(bob)
@@ -92,7 +92,7 @@ def test_repeated_check_within_seconds_reuses_the_result(operator: Client, looki
     assert looking.times == 2
 
 
-def test_the_nodes_are_looked_at_when_somebody_wants_it(operator: Client, looking: Looking) -> None:
+def test_nodes_are_checked_on_request(operator: Client, looking: Looking) -> None:
     assert b"nodes have not been checked" in operator.get("/status/").content
     assert operator.post("/status/").headers["Location"] == "/status/"
     assert b"nodes have not been checked" not in operator.get("/status/").content
@@ -116,7 +116,7 @@ def test_one_looks_at_a_time(looking: Looking, in_own_connection: Callable[..., 
     assert seen is not None and [finding.fault for finding in seen.parts[0].findings] == ["", "disk.low", "site.nobody"]
 
 
-def test_who_died_over_a_look_is_in_nobody_s_way_for_ever(looking: Looking) -> None:
+def test_interrupted_examination_is_given_up(looking: Looking) -> None:
     Examination.objects.create(name="site", began_at=database_now() - timedelta(minutes=1))
     assert not look_again(status.OF_THE_SITE)
     _age("site", timedelta(minutes=5))

@@ -48,7 +48,7 @@ def test_impostor_broker_gets_no_password_and_setting_is_named(
     assert advice(case) in problem and "LAMINAR_BROKER_URL" in problem and "localhost" not in problem
 
 
-def test_only_who_says_so_has_no_certificate_checked(company: Company, broker_port: int, settings: Any) -> None:
+def test_certificate_check_is_disabled_only_explicitly(company: Company, broker_port: int, settings: Any) -> None:
     parts = urlsplit(over_tls(company, broker_port, "none"))
     assert parts.query == "ssl_cert_reqs=required"
     settings.CELERY_BROKER_URL = parts._replace(query="ssl_cert_reqs=none").geturl()

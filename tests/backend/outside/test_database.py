@@ -116,7 +116,7 @@ def test_pooled_connection_leaves_nothing_on_the_server(behind_a_pooler: None) -
         assert db.fetchone() == (0, "0"), "a pooler refuses such parameters, or passes them to other clients"
 
 
-def test_what_listens_goes_past_the_pooler(behind_a_pooler: None) -> None:
+def test_listeners_bypass_the_pooler(behind_a_pooler: None) -> None:
     connections.settings["default"]["PORT"] = connections["default"].settings_dict["PORT"] = "1"  # nobody listens
     with psycopg.connect(**direct_parameters()) as db:
         assert db.execute("SHOW statement_timeout").fetchone() == ("20s",)

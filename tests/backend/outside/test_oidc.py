@@ -42,7 +42,7 @@ def way_back(company: Company, location: str) -> str:
 
 
 @pytest.mark.django_db
-def test_metadata_token_and_keys_are_asked_over_tls(
+def test_metadata_token_and_keys_are_fetched_over_tls(
     client: Client, company: Company, port: int, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = User.objects.create_user("ada@example.org")

@@ -119,7 +119,7 @@ def test_region_and_style_are_the_operators(
 @pytest.mark.parametrize(
     ("name", "value"), [("URL", "ftp://x"), ("ENDPOINT", "s3.example.org:443"), ("ADDRESSING", "subdomain")]
 )
-def test_what_is_no_address_is_refused_by_name(name: str, value: str) -> None:
+def test_malformed_database_address_names_its_setting(name: str, value: str) -> None:
     variables = {"LAMINAR_STORE_URL": "s3://laminar", f"LAMINAR_STORE_{name}": value}
     with pytest.raises(ValueError, match=f"^LAMINAR_STORE_{name}: .*got {value!r}"):
         StoreAddress.from_environment(variables)

@@ -44,7 +44,7 @@ def test_a_name_leads_to_a_file_of_the_folder_or_nowhere(tokens: Path, name: str
     assert "of-the-site" not in str(refused.value)
 
 
-def test_a_file_that_holds_no_token_is_said_to(tokens: Path) -> None:
+def test_file_without_token_is_reported(tokens: Path) -> None:
     for content in (" \n", "two\nlines", "\x00"):
         (tokens / "east").write_text(content)
         with pytest.raises(TokenMissing, match=r"'east' in LAMINAR_RAY_TOKENS_DIR is empty or not a token"):

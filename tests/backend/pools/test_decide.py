@@ -67,7 +67,7 @@ def test_a_job_starts_only_if_its_longest_run_can_be_paid() -> None:
         assert set(verdict.reasons.values()) <= {R.BUDGET}
 
 
-def test_who_cannot_pay_holds_up_nobody() -> None:
+def test_job_over_budget_blocks_no_other() -> None:
     teams = {"ants": replace(team(8), budget_left=3_600.0)}
     verdict = decide(pool(job("dear", 8, waited=timedelta(days=1)), job("cheap", 1), teams=teams))
     assert (verdict.admitted, verdict.reasons) == (("cheap",), {"dear": R.BUDGET})
@@ -99,7 +99,7 @@ def test_waiting_borrower_does_not_block_its_teams_own_quota() -> None:
     assert (verdict.admitted, verdict.reasons) == (("narrow",), {"wide": R.POOL_FULL})
 
 
-def test_what_can_never_start_holds_up_nobody() -> None:
+def test_impossible_job_blocks_no_other() -> None:
     verdict = decide(pool(job("huge", 99, waited=timedelta(days=9)), job("small", 1)))
     assert verdict.admitted == ("small",)
 

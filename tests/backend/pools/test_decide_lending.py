@@ -96,7 +96,7 @@ def test_two_teams_never_take_from_each_other_in_turn(
     assert len(world.paused) == taken
 
 
-def test_nobody_takes_what_another_team_holds_within_its_nominal() -> None:
+def test_devices_within_nominal_are_not_taken() -> None:
     within = [holder("theirs", 4, team="bees")]
     verdict = decide(pool(job("a", 5), job("a2", 5), teams=HALVES, holders=within))
     assert not verdict.preemptions and verdict.reasons == {"a": R.POOL_FULL, "a2": R.POOL_FULL}

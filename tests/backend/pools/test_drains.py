@@ -122,7 +122,7 @@ def states_of(jobs: Sequence[Job]) -> set[str]:
     return set(Job.objects.filter(pk__in=[each.pk for each in jobs]).values_list("state", flat=True))
 
 
-def test_the_line_is_served_from_what_is_left_and_says_so(
+def test_drained_pool_serves_its_rest_and_shows_it(
     seen: ResourcePool, operator: Operator, now: datetime, make_job: MakeJob, api: Api
 ) -> None:
     drain(operator, seen, "a", reason="", now=now)

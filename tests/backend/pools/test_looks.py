@@ -56,7 +56,7 @@ def ray() -> FakeRay:
     return FakeRay(nodes=[host("a", gpus=8)])
 
 
-def test_a_gap_is_stored_told_and_ended(
+def test_gap_is_stored_reported_and_ended(
     pool: ResourcePool, ray: FakeRay, now: datetime, api_of: Any, bob: User
 ) -> None:
     def shown() -> tuple[int, bool]:

@@ -51,7 +51,7 @@ def test_without_such_a_moment_jobs_start_throughout(operator: Operator, job: Jo
     assert schedule_pool(job.pool_id, now=now + 3 * HOUR) == 1
 
 
-def test_what_runs_goes_on_and_grows_no_more(
+def test_closed_pools_jobs_continue_without_growing(
     operator: Operator, make_job: MakeJob, pool: ResourcePool, now: datetime
 ) -> None:
     elastic = make_job(devices=5, placement={"min_replicas": 1})
@@ -64,9 +64,7 @@ def test_what_runs_goes_on_and_grows_no_more(
     assert elastic.state == JobState.STARTING
 
 
-def test_announcing_and_ending_are_told_to_the_line_and_the_log(
-    operator: Operator, pool: ResourcePool, now: datetime
-) -> None:
+def test_announcing_and_ending_reach_scheduler_and_log(operator: Operator, pool: ResourcePool, now: datetime) -> None:
     notice = announce(operator, terms(now), now=now)
     OutboxMessage.objects.all().delete()
     end_maintenance(operator, notice.pk, if_match=None, now=now)

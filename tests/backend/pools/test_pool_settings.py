@@ -84,7 +84,7 @@ def test_a_pool_does_not_shrink_below_what_is_promised_or_held(
     connection.check_constraints()
 
 
-def test_a_change_that_somebody_else_made_is_not_overwritten(operator: Api, pool: ResourcePool) -> None:
+def test_concurrent_change_is_not_overwritten(operator: Api, pool: ResourcePool) -> None:
     seen = operator.get(f"/pools/{pool.pk}/settings")["ETag"]
     assert change(operator, pool, {"capacity": 9}, **{"If-Match": seen}).status_code == 200
     assert change(operator, pool, {"capacity": 10}, **{"If-Match": seen}).status_code == 412

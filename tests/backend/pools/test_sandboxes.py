@@ -84,7 +84,7 @@ def test_preview_and_form_say_it_before_anything_is_submitted(
     assert f"would wait: {words.REASONS['no_sandbox']}" in page
 
 
-def test_who_lacks_a_sandbox_is_passed_by_everybody_else() -> None:
+def test_job_without_sandbox_is_overtaken() -> None:
     first, second = replace(waiting_job("a", 8), lacks_sandbox=True), waiting_job("b", 8)
     verdict = decide(pool_of(first, second))
     assert [each.job for each in verdict.admissions] == ["b"] and verdict.reasons == {"a": "no_sandbox"}

@@ -45,7 +45,7 @@ def test_running_and_launching_attempts_keep_their_token(settings: Any, attempt:
     assert attempt_of_token(given) == attempt  # by its digest
 
 
-def test_nobody_is_signed_out(settings: Any, client: Client, alice: User) -> None:
+def test_rotation_signs_no_user_out(settings: Any, client: Client, alice: User) -> None:
     client.force_login(alice)
     rotate(settings)
     assert client.get("/jobs/").status_code == 200

@@ -47,7 +47,7 @@ def test_cookies_are_host_only_secure_and_httponly(https_client: Browsers, ada: 
         assert cookie["secure"] and cookie["httponly"]
 
 
-def test_what_a_page_tells_once_is_in_no_cookie(browser: Client, team: Any) -> None:
+def test_messages_are_not_stored_in_cookies(browser: Client, team: Any) -> None:
     answer = browser.post("/members/rules?team=" + team.pk, {"requires_mfa": "yes"})
     assert answer.status_code == 302, "it leaves a message for the next page"
     assert set(browser.cookies) == {"sessionid"}
@@ -95,7 +95,7 @@ def test_inside_the_web_server_answers_over_http_itself(
         assert https_client().get(told).status_code == 301, "browsers are redirected"
 
 
-def test_nothing_that_is_somebodys_is_kept_by_a_browser(browser: Client, api: Any) -> None:
+def test_private_responses_are_not_cached(browser: Client, api: Any) -> None:
     for path in (*PAGES, *FOR_PROGRAMS, "/metrics"):
         answer = browser.get(path, headers={"Authorization": f"Bearer {api.key}"})
         assert "no-store" in answer["Cache-Control"], path
@@ -103,7 +103,7 @@ def test_nothing_that_is_somebodys_is_kept_by_a_browser(browser: Client, api: An
 
 
 @pytest.mark.long
-def test_every_answer_says_what_it_is_and_is_not_guessed_at(browser: Client) -> None:
+def test_every_response_has_its_type_and_nosniff(browser: Client) -> None:
     for path in EVERYTHING:
         answer = browser.get(path)
         assert answer["X-Content-Type-Options"] == "nosniff", path
@@ -166,14 +166,14 @@ def test_only_static_files_are_served_and_no_folder_is_listed() -> None:
 @pytest.mark.parametrize("where", ["https://elsewhere.example/", "//elsewhere.example/", "javascript:alert(1)",
                                    "/\\elsewhere.example", "https:elsewhere.example"])  # fmt: skip
 @pytest.mark.parametrize("door", ["/accounts/login/", "/accounts/logout/"])
-def test_nobody_is_led_to_another_host(ada: User, browser: Client, door: str, where: str) -> None:
+def test_no_redirect_leads_to_another_host(ada: User, browser: Client, door: str, where: str) -> None:
     client = browser if "logout" in door else Client()
     answer = client.post(door, {"login": ada.email, "password": PASSWORD, "next": where})
     assert answer.status_code == 302
     assert answer["Location"].startswith("/") and not answer["Location"].startswith(("//", "/\\"))
 
 
-def test_tracebacks_are_off_unless_somebody_turns_them_on(https_environment: dict[str, str]) -> None:
+def test_tracebacks_are_off_by_default(https_environment: dict[str, str]) -> None:
     without = {name: value for name, value in https_environment.items() if name != "LAMINAR_DEBUG"}
     assert read_environment(without).debug is False
 

@@ -80,7 +80,7 @@ def test_what_is_short_is_no_password(link: str, password: str) -> None:
     assert not User.objects.filter(email="ada@example.org").exists()
 
 
-def test_what_everybody_knows_is_no_password(link: str) -> None:
+def test_commonly_known_password_is_refused(link: str) -> None:
     known = sorted(password for password in CommonPasswordValidator().passwords if len(password) >= 10)
     assert len(known) > 1_000
     for password in known[:: len(known) // 20]:

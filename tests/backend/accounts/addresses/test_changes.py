@@ -79,7 +79,7 @@ def test_it_needs_the_password_again(alice: User, posts: None) -> None:
     assert not AddressChange.objects.exists()
 
 
-def test_the_link_is_no_use_to_anybody_else(ada: Client, alice: User, charlie: User, posts: None) -> None:
+def test_invitation_link_is_useless_to_others(ada: Client, alice: User, charlie: User, posts: None) -> None:
     asks(ada)
     link = path_in(letters_to(NEW)[0])
     charlie.set_password(PASSWORD)
@@ -114,7 +114,7 @@ def test_one_that_was_taken_meanwhile_is_refused(ada: Client, alice: User, posts
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_the_old_address_takes_it_back_and_everybody_is_out(
+def test_old_address_cancels_and_ends_all_sessions(
     ada: Client,
     alice: User,
     posts: None,
@@ -180,7 +180,7 @@ def test_what_is_stored_opens_nothing(alice: User) -> None:
     assert request.token not in stored + log_text
 
 
-def test_page_without_mail_says_that_operator_has_the_link(ada: Client, alice: User, capsys: Any) -> None:
+def test_address_page_without_mail_points_to_the_operator(ada: Client, alice: User, capsys: Any) -> None:
     assert "manage.py account move" in ada.get("/accounts/email/").content.decode()
     assert asks(ada).status_code == 409 and not AddressChange.objects.exists()
     call_command("account", "move", "Alice@example.org", NEW)
@@ -190,7 +190,7 @@ def test_page_without_mail_says_that_operator_has_the_link(ada: Client, alice: U
     assert AuditEntry.objects.get(action="address.change_asked").actor == "operator"
 
 
-def test_the_operator_moves_nobody_to_anothers_address(alice: User, charlie: User) -> None:
+def test_operator_cannot_move_to_a_taken_address(alice: User, charlie: User) -> None:
     with pytest.raises(CommandError, match="another account uses"):
         call_command("account", "move", alice.email, charlie.email)
     with pytest.raises(CommandError, match="no account has"):

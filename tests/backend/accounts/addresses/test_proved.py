@@ -51,7 +51,7 @@ def test_an_address_that_was_never_proved_takes_no_invitation(team: Team, alice:
     assert join(token, charlie, now=NOW).role == Role.OWNER, "the same once verified"
 
 
-def test_openid_finds_only_who_has_proved_the_address(client: Client, behave: Behave, charlie: User) -> None:  # noqa: F811
+def test_openid_matches_only_verified_addresses(client: Client, behave: Behave, charlie: User) -> None:  # noqa: F811
     claims_without_proof(charlie, ADA)
     assert come_back(client).status_code == 403 and not is_signed_in(client)
     charlie.refresh_from_db()
@@ -61,7 +61,7 @@ def test_openid_finds_only_who_has_proved_the_address(client: Client, behave: Be
     assert client.session["_auth_user_id"] == str(charlie.pk)
 
 
-def test_who_never_proved_an_address_does_not_come_in(client: Client, charlie: User) -> None:
+def test_unverified_address_cannot_sign_in(client: Client, charlie: User) -> None:
     charlie.set_password(PASSWORD)
     charlie.save()
     claims_without_proof(charlie, ADA)

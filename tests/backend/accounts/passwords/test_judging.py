@@ -69,7 +69,7 @@ def test_the_team_that_invites_is_a_word_around_the_invited(team: Team, alice: U
 
 @pytest.mark.parametrize("num", [0, 1, 2, 3, 50, 1_000])
 @pytest.mark.parametrize(("end", "last"), [("\r\n", True), ("\n", True), ("\n", False)])
-def test_bisecting_finds_what_is_there_and_nothing_else(tmp_path: Path, num: int, end: str, last: bool) -> None:
+def test_bisection_finds_exactly_the_known_passwords(tmp_path: Path, num: int, end: str, last: bool) -> None:
     rng = random.Random(num)
     passwords = [f"password-{rng.random()}" for _ in range(num)]
     path = file_of(tmp_path, passwords, end=end, last=last)

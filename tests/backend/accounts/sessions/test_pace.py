@@ -33,9 +33,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return pass_seconds
 
 
-def test_a_person_asks_so_often_in_however_many_browsers(
-    alice: User, bob: User, pass_time: Callable[[float], None]
-) -> None:
+def test_page_rate_is_per_user_across_browsers(alice: User, bob: User, pass_time: Callable[[float], None]) -> None:
     here, there, his = browser_of(alice), browser_of(alice), browser_of(bob)
     assert [each.get("/jobs/").status_code for each in (here, there, here, there, here)] == [200, 200, 200, 429, 429]
     refused = here.get("/jobs/")
@@ -45,7 +43,7 @@ def test_a_person_asks_so_often_in_however_many_browsers(
     assert [here.get("/jobs/").status_code for _ in range(2)] == [200, 429], "refusals are not counted"
 
 
-def test_keys_and_who_is_not_signed_in_have_rates_of_their_own(
+def test_keys_and_signed_out_visitors_have_other_limits(
     api: Api, alice: User, pass_time: Callable[[float], None]
 ) -> None:
     browser = browser_of(alice)

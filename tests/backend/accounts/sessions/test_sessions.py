@@ -68,7 +68,7 @@ def test_one_is_ended(alice: User, team: Team) -> None:
     assert AuditEntry.objects.get(team=team).action == "session.ended"
 
 
-def test_nobody_ends_or_sees_anothers(alice: User, bob: User, charlie: User) -> None:
+def test_sessions_of_others_are_hidden_and_protected(alice: User, bob: User, charlie: User) -> None:
     own = browser_of(alice, "Alices own machine/1")
     public_id = SignedIn.objects.get().public_id
     for stranger in (bob, charlie):
@@ -92,7 +92,7 @@ def test_an_operator_ends_all_of_a_person(alice: User, bob: User, team: Team) ->
     assert AuditEntry.objects.get(team=team).actor == "operator"
 
 
-def test_one_that_nobody_uses_ends(alice: User) -> None:
+def test_unused_session_ends(alice: User) -> None:
     client = browser_of(alice)
     ago(client, seen_at=idle_limit() - timedelta(minutes=5))
     assert is_in(client), "and the visit is recorded"
@@ -100,7 +100,7 @@ def test_one_that_nobody_uses_ends(alice: User) -> None:
     assert not is_in(client) and not Session.objects.exists()
 
 
-def test_one_that_is_used_ends_all_the_same_after_its_time(alice: User) -> None:
+def test_used_session_ends_after_its_limit(alice: User) -> None:
     client = browser_of(alice)
     ago(client, began_at=whole_limit() - timedelta(minutes=5))
     assert is_in(client)
@@ -108,7 +108,7 @@ def test_one_that_is_used_ends_all_the_same_after_its_time(alice: User) -> None:
     assert not is_in(client)
 
 
-def test_what_a_page_fetches_by_itself_keeps_nobody_signed_in(alice: User) -> None:
+def test_background_requests_do_not_prolong_a_session(alice: User) -> None:
     client = browser_of(alice)
     for dest, is_seen in (("empty", False), ("document", True)):
         ago(client, seen_at=timedelta(hours=1))
@@ -130,7 +130,7 @@ def test_a_new_password_gives_a_new_key_and_no_new_time(alice: User) -> None:
     assert row.pk == key_of(client) != before and row.began_at == began_at and is_in(client)
 
 
-def test_what_is_over_is_forgotten_and_what_is_not_stays(alice: User) -> None:
+def test_only_ended_sessions_are_deleted(alice: User) -> None:
     idle, old, live, expired = (browser_of(alice) for _ in range(4))
     ago(idle, seen_at=idle_limit() + timedelta(minutes=1))
     ago(old, began_at=whole_limit() + timedelta(minutes=1))

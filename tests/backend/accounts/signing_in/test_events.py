@@ -36,7 +36,7 @@ def told(team_id: str) -> list[str]:
     return [entry.action for entry in AuditEntry.objects.filter(team_id=team_id).order_by("seq")]
 
 
-def test_coming_and_going_is_told_to_each_of_their_teams(
+def test_sign_in_and_out_are_audited_in_each_team(
     client: Client, ada: User, team: Team, other_team: Team, bob: User
 ) -> None:
     Membership.objects.create(user=ada, team=other_team, role=Role.VIEWER)
@@ -49,7 +49,7 @@ def test_coming_and_going_is_told_to_each_of_their_teams(
     assert verify_chain(team.pk, {}, sees_anchors=False) is None
 
 
-def test_people_of_no_team_stand_in_the_chain_of_the_site(client: Client, team: Team) -> None:
+def test_users_without_team_are_in_the_sites_chain(client: Client, team: Team) -> None:
     User.objects.create_superuser("root@example.org", PASSWORD)
     tries(client, "root@example.org")
     assert told(chains.SITE) == ["user.signed_in"] and told(team.pk) == []
@@ -57,7 +57,7 @@ def test_people_of_no_team_stand_in_the_chain_of_the_site(client: Client, team: 
     assert not Membership.objects.filter(team_id=chains.SITE).exists()
 
 
-def test_a_wrong_password_is_told_and_what_was_typed_is_not(client: Client, ada: User, team: Team) -> None:
+def test_wrong_password_is_audited_without_the_typed_text(client: Client, ada: User, team: Team) -> None:
     tries(client, ada.email, "wrong-one-this-time")
     tries(client, "typed-my-password-here@example.org", "wrong-one-this-time")
     assert told(team.pk) == told(chains.SITE) == ["sign_in.failed"]
@@ -82,14 +82,14 @@ def test_a_flood_of_failures_ends_and_hides_no_success(
     assert "not_written" in AuditEntry.objects.get(team=team, seq=3).data, "the last entry notes that more follow"
 
 
-def test_being_stopped_is_told(client: Client, ada: User, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_being_stopped_is_reported(client: Client, ada: User, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 1, 300))
     tries(client, ada.email, "guess")
     tries(client, ada.email)
     assert told(team.pk) == ["sign_in.failed", "sign_in.refused"]
 
 
-def test_closed_and_unproved_accounts_are_told(client: Client, ada: User, bob: User, team: Team) -> None:
+def test_refused_sign_ins_are_audited(client: Client, ada: User, bob: User, team: Team) -> None:
     User.objects.filter(pk=ada.pk).update(is_active=False)
     tries(client, ada.email)
     bob.set_password(PASSWORD)
@@ -99,7 +99,7 @@ def test_closed_and_unproved_accounts_are_told(client: Client, ada: User, bob: U
     assert [entry.data["why"] for entry in entries] == ["the account is closed", "the address is not proved"]
 
 
-def test_what_openid_is_refused_for_is_told(
+def test_refused_openid_sign_in_is_audited(
     client: Client,
     behave: Callable[..., None],  # noqa: F811
     bob: User,
@@ -110,7 +110,7 @@ def test_what_openid_is_refused_for_is_told(
     assert told(team.pk) == ["sign_in.refused"]
 
 
-def test_second_factors_are_told_used_failed_and_removed(client: Client, ada: User, team: Team) -> None:
+def test_second_factor_events_are_audited(client: Client, ada: User, team: Team) -> None:
     secret = with_second_factor(ada)
     code = RecoveryCodes.activate(ada).get_unused_codes()[0]
     tries(client, ada.email)
@@ -129,7 +129,7 @@ def test_second_factors_are_told_used_failed_and_removed(client: Client, ada: Us
     assert AuditEntry.objects.get(team=team, action="user.signed_in").data["with"] == ["password", "recovery_codes"]
 
 
-def test_a_new_password_is_told_and_ends_open_links(client: Client, ada: User, team: Team) -> None:
+def test_new_password_is_audited_and_ends_open_links(client: Client, ada: User, team: Team) -> None:
     from backend.accounts.signing_in.resets import make_reset, open_reset
     from backend.clock import database_now
 
@@ -139,7 +139,7 @@ def test_a_new_password_is_told_and_ends_open_links(client: Client, ada: User, t
     assert told(team.pk)[-1] == "password.changed" and open_reset(token, now=database_now()) is None
 
 
-def test_without_the_log_nobody_gets_in(client: Client, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_audit_log_sign_in_fails(client: Client, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(**_: Any) -> None:
         raise RuntimeError("the log cannot be written")
 
@@ -149,7 +149,7 @@ def test_without_the_log_nobody_gets_in(client: Client, ada: User, monkeypatch: 
     assert client.get("/jobs/").status_code == 302
 
 
-def test_what_a_key_or_a_person_may_not_is_told_to_its_team(
+def test_denied_requests_are_audited_in_the_team(
     vera: User, team: Team, other_team: Team, api_of: Callable[[User], Api]
 ) -> None:
     api = api_of(vera)

@@ -25,18 +25,18 @@ def test_sign_in_page_of_empty_site_explains_bootstrap() -> None:
     assert all(command in page for command in COMMANDS)
 
 
-def test_a_program_alone_is_nobody() -> None:
+def test_service_account_alone_is_no_first_user() -> None:
     User.objects.create_user("robot@service.invalid", is_service=True)
     assert b"manage.py bootstrap" in Client().get("/accounts/login/").content
 
 
-def test_it_says_so_no_longer_once_somebody_is_there() -> None:
+def test_explanation_disappears_with_the_first_user() -> None:
     Client().get("/accounts/login/")
     User.objects.create_user("ada@example.org")
     assert b"manage.py bootstrap" not in Client().get("/accounts/login/").content
 
 
-def test_once_somebody_is_there_the_database_is_not_asked_again() -> None:
+def test_existing_user_saves_further_queries() -> None:
     first = FirstPerson()
     assert not first.is_there()
     User.objects.create_user("ada@example.org")

@@ -95,7 +95,7 @@ def test_reset_link_ends_by_expiry_newer_link_or_closed_account(ada: User) -> No
     assert second not in " ".join(str(value) for value in ResetLink.objects.values_list()[0])
 
 
-def test_the_second_factor_is_still_asked_for(client: Client, ada: User, posts: None) -> None:
+def test_second_factor_is_still_required(client: Client, ada: User, posts: None) -> None:
     secret = with_second_factor(ada)
     forgets(client, ada.email)
     sets(client, path_in(letters_to(ada.email)[0]))
@@ -117,7 +117,7 @@ def test_mailed_reset_claims_account_with_unverified_address(client: Client, ada
     assert is_proved(ada) and client.session["_auth_user_id"] == str(ada.pk)
 
 
-def test_who_comes_by_single_sign_on_gets_no_second_door(client: Client, alice: User, posts: None) -> None:
+def test_oidc_user_gets_no_reset_link(client: Client, alice: User, posts: None) -> None:
     SocialAccount.objects.create(user=alice, provider="sso", uid="subject-1")
     alice.set_unusable_password()
     alice.save()

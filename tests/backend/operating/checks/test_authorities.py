@@ -20,7 +20,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "ours")
 
 
-def test_authorities_that_last_are_well_and_each_is_told_of(authority: Authority, tmp_path: Path) -> None:
+def test_valid_authorities_are_good_and_each_listed(authority: Authority, tmp_path: Path) -> None:
     content = authority.file.read_bytes() + b"# the next one\n" + Authority(tmp_path, "next").file.read_bytes()
     findings = list(authorities.judge(content, BEFORE))
     assert faults(findings) == set()
@@ -32,7 +32,7 @@ def test_one_that_ends_soon_or_has_ended_is_found(authority: Authority, now: dat
     assert faults(authorities.judge(authority.file.read_bytes(), now)) == {fault}
 
 
-def test_one_that_has_ended_is_found_beside_one_that_lasts(authority: Authority, tmp_path: Path) -> None:
+def test_expired_authority_is_found_next_to_a_valid_one(authority: Authority, tmp_path: Path) -> None:
     last = Authority(tmp_path, "next").file.read_bytes()
     cut = authority.file.read_bytes().replace(b"M", b"A", 1)
     assert faults(authorities.judge(last + cut, BEFORE)) == {"authority.no_certificate"}

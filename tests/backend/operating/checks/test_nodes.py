@@ -63,7 +63,7 @@ def test_a_report_comes_through_a_log_with_other_lines() -> None:
 
 
 @pytest.mark.django_db
-def test_a_cluster_that_runs_no_job_of_ours_is_found(with_ray: Environment) -> None:
+def test_cluster_that_cannot_run_our_jobs_is_found(with_ray: Environment) -> None:
     assert faults(nodes.look_at_nodes(with_ray)) == {"nodes.no_answer"}
 
 
@@ -79,5 +79,5 @@ def test_nodes_of_a_pool_s_own_ray_are_looked_at_from_within_too(with_ray: Envir
 
 
 @pytest.mark.django_db
-def test_a_cluster_that_is_away_is_told_of_by_the_look_at_ray(broken: Broken, dashboard: Dashboard) -> None:
+def test_unreachable_cluster_is_left_to_the_check_of_ray(broken: Broken, dashboard: Dashboard) -> None:
     assert not list(nodes.look_at_nodes(broken(ray_url="http://127.0.0.1:9")))

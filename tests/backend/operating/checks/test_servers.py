@@ -170,7 +170,7 @@ def test_refusing_valkey_is_reported_without_the_password(broken: Broken, url: s
         ({"rdb_last_bgsave_status": "err"}, "broker.cannot_save"),
     ],
 )
-def test_what_valkey_tells_of_itself_is_judged(told: dict[str, Any], fault: str) -> None:
+def test_valkeys_info_is_judged(told: dict[str, Any], fault: str) -> None:
     assert faults(broker.judge({"redis_version": "7.2.4", **told}, snapshots="60 1")) == {fault}
 
 

@@ -50,7 +50,7 @@ def test_a_ray_without_devices_is_found(with_ray: Environment, dashboard: Dashbo
     assert faults(ray.look_at_ray(with_ray)) == {"ray.no_devices"}
 
 
-def test_a_ray_that_asks_for_no_token_is_found(with_ray: Environment, dashboard: Dashboard) -> None:
+def test_ray_without_token_is_found(with_ray: Environment, dashboard: Dashboard) -> None:
     dashboard.token = ""
     assert faults(ray.look_at_ray(with_ray)) == {"ray.open"}
 
@@ -136,7 +136,7 @@ class Careless:
         (Careless(gives=StoreUnavailable("503"), forgets=True), {"store.writes_not"}),
     ],
 )
-def test_a_store_that_does_not_do_what_it_is_asked_is_found(
+def test_faulty_store_is_found(
     careless: Careless, found: set[str], broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "store", lambda: careless)
@@ -256,7 +256,7 @@ def _heard_of(name: str, *, s_ago: float) -> None:
         db.execute(ago, [s_ago, name])
 
 
-def test_work_that_stands_still_is_found(broken: Broken) -> None:
+def test_stalled_work_is_found(broken: Broken) -> None:
     assert faults(work.look_at_work(broken())) == {"work.beat", "work.worker"}
     _heard_of(BEAT, s_ago=1)
     _heard_of(CANARY, s_ago=1)
@@ -265,7 +265,7 @@ def test_work_that_stands_still_is_found(broken: Broken) -> None:
     assert faults(work.look_at_work(broken())) == {"work.worker"}
 
 
-def test_acts_that_nobody_carries_out_are_found(broken: Broken) -> None:
+def test_undelivered_outbox_is_found(broken: Broken) -> None:
     _heard_of(BEAT, s_ago=1)
     _heard_of(CANARY, s_ago=1)
     now = database_now()
@@ -290,7 +290,7 @@ def test_a_backup_that_is_old_or_was_never_taken_is_found(broken: Broken) -> Non
 GOOD_SECRET = os.urandom(32).hex()
 
 
-def test_a_site_that_nobody_began_is_found(broken: Broken) -> None:
+def test_site_without_bootstrap_is_found(broken: Broken) -> None:
     names = faults(site.look_at_site(broken(secret_key=GOOD_SECRET, metrics_token="")))
     assert names == {"site.nobody", "site.no_pool"}
 
