@@ -39,7 +39,7 @@ def test_denied_admin_page_is_logged_in_one_line(operator: Client, log: StringIO
     assert "WARNING" in line and "/admin/accounts/team/add/" in line
 
 
-def test_queue_shows_the_reason(operator: Client, log: StringIO) -> None:
+def test_refusals_log_line_has_the_reason(operator: Client, log: StringIO) -> None:
     assert operator.post("/admin/accounts/team/").status_code == 403
     (line,) = lines(log)
     assert line.endswith(

@@ -184,7 +184,7 @@ def test_terminal_prompts_for_missing_values(monkeypatch: pytest.MonkeyPatch) ->
     assert ResourcePool.objects.get().name == "first"
 
 
-def test_evaluation_is_audited() -> None:
+def test_bootstrap_is_audited() -> None:
     bootstrap("--email", ADA)
     entries = AuditEntry.objects.filter(action="site.begun", actor="operator")
     assert entries.get().team == Team.objects.get() and entries.get().target == User.objects.get().public_id

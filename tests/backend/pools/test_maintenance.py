@@ -51,7 +51,7 @@ def test_without_such_a_moment_jobs_start_throughout(operator: Operator, job: Jo
     assert schedule_pool(job.pool_id, now=now + 3 * HOUR) == 1
 
 
-def test_closed_pools_jobs_continue_without_growing(
+def test_running_jobs_continue_without_growing_in_maintenance(
     operator: Operator, make_job: MakeJob, pool: ResourcePool, now: datetime
 ) -> None:
     elastic = make_job(devices=5, placement={"min_replicas": 1})

@@ -82,7 +82,9 @@ def test_a_flood_of_failures_ends_and_hides_no_success(
     assert "not_written" in AuditEntry.objects.get(team=team, seq=3).data, "the last entry notes that more follow"
 
 
-def test_being_stopped_is_reported(client: Client, ada: User, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limited_sign_in_is_audited(
+    client: Client, ada: User, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 1, 300))
     tries(client, ada.email, "guess")
     tries(client, ada.email)
