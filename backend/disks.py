@@ -1,7 +1,7 @@
 """Free space on a folder's disk, as this process sees it, for requests that must not wait for a disk.
 
 A system call on a mount whose server is gone blocks in the kernel without a deadline. A separate thread therefore makes
-the call (`aside`), and its `Heard` has the last result, the result's age, and for how long a call has been pending.
+the call (`background_call`). Its `CallResult` has the last result, its age, and how long a call has been pending.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backend.aside import Aside, Heard
+from backend.background_call import BackgroundCall, CallResult
 
 PATIENCE_S: Final = 1.0  # a local disk answers in microseconds, a remote file server in milliseconds
 
@@ -25,10 +25,10 @@ class Room:
 
 
 _guard = threading.Lock()
-_asides: defaultdict[Path, Aside[Room]] = defaultdict(lambda: Aside(deadline_s=PATIENCE_S))
+_asides: defaultdict[Path, BackgroundCall[Room]] = defaultdict(lambda: BackgroundCall(deadline_s=PATIENCE_S))
 
 
-def room_at(folder: Path) -> Heard[Room]:
+def room_at(folder: Path) -> CallResult[Room]:
     """Raises `OSError`: the folder is missing (`FileNotFoundError`), or its disk reports an error."""
     with _guard:
         aside = _asides[folder]

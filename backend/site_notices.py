@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, transaction
 from django.http import HttpRequest
 
-from backend.aside import Heard
+from backend.background_call import CallResult
 from backend.disks import Room, room_at
 from backend.pulses import LATE_AFTER_S, ages
 
@@ -65,7 +65,7 @@ def notices() -> Iterator[str]:
         yield f"No {_WORDS[part]} for {_format_span(age)}. Running jobs continue; others wait."
 
 
-def _read_store_disk() -> Heard[Room] | None:
+def _read_store_disk() -> CallResult[Room] | None:
     """None: the folder does not exist yet, or its disk reports an error, which operators see on the status page."""
     try:
         return room_at(settings.ENVIRONMENT.store_dir)
@@ -73,7 +73,7 @@ def _read_store_disk() -> Heard[Room] | None:
         return None
 
 
-def _of_the_disk(heard: Heard[Room] | None) -> Iterator[str]:
+def _of_the_disk(heard: CallResult[Room] | None) -> Iterator[str]:
     if heard and heard.silent_s is not None and heard.silent_s > SILENT_AFTER_S:
         yield (
             f"The disk of this site's files has not responded for {_format_span(heard.silent_s)}. Downloads, "

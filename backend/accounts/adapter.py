@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from backend.accounts.letters import has_mail
 from backend.accounts.models import User
 from backend.accounts.signing_in.events import refused
-from backend.accounts.teams import found_team
+from backend.accounts.teams import create_own_team
 from backend.api.counters import take
 from backend.api.request_context import stranger
 from backend.borders.proxies import client_ip
@@ -38,7 +38,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
         """A user who signs up without an invitation gets a team of their own."""
         saved: User = super().save_user(request, user, form, commit=commit)
         if commit:
-            found_team(saved, f"{saved.email.partition('@')[0][:60]}'s team")
+            create_own_team(saved, f"{saved.email.partition('@')[0][:60]}'s team")
         return saved
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:

@@ -94,7 +94,7 @@ def delete_project(acting: Acting, project_id: str, *, now: datetime) -> None:
 
 
 @transaction.atomic
-def found_team(user: User, name: str) -> Team:
+def create_own_team(user: User, name: str) -> Team:
     """A new user's team, with a first project."""
     team = Team.objects.create(name=name)
     Membership.objects.create(team=team, user=user, role=Role.OWNER)

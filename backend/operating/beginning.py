@@ -64,7 +64,7 @@ class Otherwise(Conflict):
     """It exists already with other values."""
 
 
-def wish_of_before() -> Wish | None:
+def previous_wish() -> Wish | None:
     """The names of the site's first bootstrap, for a repeated run."""
     operator = User.objects.filter(is_staff=True, is_active=True).order_by("pk").first()
     if operator is None:

@@ -13,7 +13,7 @@ from django.test import Client
 
 from backend import health, site_notices
 from backend.api.background_times import note_background
-from backend.aside import Heard
+from backend.background_call import CallResult
 from backend.celery import _note_tick, app
 from backend.disks import Room
 from backend.environment import Environment
@@ -116,7 +116,7 @@ class TestBanner:
         assert "periodic work" not in page
 
     def test_full_disk_is_shown(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        full = Heard(last=Room(free_bytes=3_000_000, num_bytes=10**9, may_write=True))
+        full = CallResult(last=Room(free_bytes=3_000_000, num_bytes=10**9, may_write=True))
         monkeypatch.setattr(site_notices, "room_at", lambda _: full)
         assert [*site_notices.notices()] == [
             "The disk of this site is full (3 MB left). Jobs wait until space is freed."

@@ -26,7 +26,7 @@ from backend.accounts.invitations import is_invited
 from backend.accounts.models import User
 from backend.accounts.oidc.asking import note_silence, trusting
 from backend.accounts.signing_in.events import refused
-from backend.accounts.teams import found_team
+from backend.accounts.teams import create_own_team
 
 _UNPROVED = "An account with your address exists but the address is not verified. Reset its password to claim it."
 
@@ -59,7 +59,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
         user: User = super().save_user(request, sociallogin, form)
         if not is_invited(user.email, now=datetime.now(UTC)):
-            found_team(user, f"{user.email.partition('@')[0][:60]}'s team")
+            create_own_team(user, f"{user.email.partition('@')[0][:60]}'s team")
         return user
 
     def list_apps(self, request: HttpRequest, provider: Any = None, client_id: Any = None) -> list[SocialApp]:

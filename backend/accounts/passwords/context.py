@@ -26,7 +26,7 @@ class ContextWordsValidator:
 
     def validate(self, password: str, user: Any = None) -> None:
         rest = password.casefold()
-        for word in sorted(words_around(user if isinstance(user, User) else None), key=len, reverse=True):
+        for word in sorted(context_words_of(user if isinstance(user, User) else None), key=len, reverse=True):
             rest = rest.replace(word, "")
         if len(rest) < min(self.min_length, len(password)):
             raise ValidationError(
@@ -39,7 +39,7 @@ class ContextWordsValidator:
         return "Your name, your address, and the names of your team and of this site do not count towards its length."
 
 
-def words_around(user: User | None) -> set[str]:
+def context_words_of(user: User | None) -> set[str]:
     texts = [_PRODUCT, urlsplit(settings.ENVIRONMENT.public_url).hostname or ""]
     if user is not None:
         texts += [user.email, user.first_name, user.last_name, *_team_names_of(user)]

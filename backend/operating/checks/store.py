@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from secrets import token_hex
 from typing import Final
 
-from backend.aside import Aside
+from backend.background_call import BackgroundCall
 from backend.environment import Environment
 from backend.operating.checks.findings import Fault, Finding, good
 from backend.store.chosen import store
@@ -31,7 +31,9 @@ SILENT = Fault(
     "the store hangs until then.",
 )
 PATIENCE_S: Final = 20.0  # a status page waits for it; a slow bucket answers by then
-_asides: Final[defaultdict[str, Aside[list[Finding]]]] = defaultdict(lambda: Aside(deadline_s=PATIENCE_S))
+_asides: Final[defaultdict[str, BackgroundCall[list[Finding]]]] = defaultdict(
+    lambda: BackgroundCall(deadline_s=PATIENCE_S)
+)
 
 
 def look_at_store(environment: Environment) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from django.utils.timezone import now
 
 from backend.api import request_times
 from backend.api.background_times import note_background
-from backend.aside import Heard
+from backend.background_call import CallResult
 from backend.disks import Room
 from backend.feeds import prometheus
 from backend.jobs.lifecycle import advance, locked_job
@@ -157,7 +157,7 @@ def of_a_store_that_refuses(pool: ResourcePool) -> History:
 
 
 def of_a_disk(free: float) -> Callable[[ResourcePool], History]:
-    return of_disks(Heard(last=Room(free_bytes=int(free * 10**13), num_bytes=10**13, may_write=True)))
+    return of_disks(CallResult(last=Room(free_bytes=int(free * 10**13), num_bytes=10**13, may_write=True)))
 
 
 def of_an_old_backup(pool: ResourcePool) -> History:
@@ -165,7 +165,7 @@ def of_an_old_backup(pool: ResourcePool) -> History:
     return is_so(pool)
 
 
-def of_disks(heard: Heard[Room]) -> Callable[[ResourcePool], History]:
+def of_disks(heard: CallResult[Room]) -> Callable[[ResourcePool], History]:
     def so(pool: ResourcePool) -> History:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(prometheus, "room_at", lambda _: heard)
@@ -203,7 +203,7 @@ TROUBLES: dict[str, tuple[Callable[..., History], set[str]]] = {
     "LaminarDevicesIdle": (of_idle_devices, set()),
     "LaminarStoreAway": (of_a_store_that_refuses, set()),
     "LaminarBackupOld": (of_an_old_backup, set()),
-    "LaminarDiskSilent": (of_disks(Heard(last=None, silent_s=200)), set()),
+    "LaminarDiskSilent": (of_disks(CallResult(last=None, silent_s=200)), set()),
     "LaminarDiskLow": (of_a_disk(0.07), set()),
     "LaminarDiskFull": (of_a_disk(0.01), {"LaminarDiskLow"}),
     "LaminarWebhooksLate": (of_late_webhooks, set()),

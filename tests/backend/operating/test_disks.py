@@ -14,7 +14,7 @@ from django.conf import settings
 from django.test import Client
 
 from backend import disks, site_notices
-from backend.aside import Aside, Heard
+from backend.background_call import BackgroundCall, CallResult
 from backend.disks import Room, room_at
 from backend.operating.checks import nodes
 from backend.operating.checks import store as store_check
@@ -46,7 +46,7 @@ class DeadMount:
 @pytest.fixture
 def store_dir(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that was not probed yet."""
-    monkeypatch.setattr(disks, "_asides", defaultdict(lambda: Aside(deadline_s=disks.PATIENCE_S)))
+    monkeypatch.setattr(disks, "_asides", defaultdict(lambda: BackgroundCall(deadline_s=disks.PATIENCE_S)))
     monkeypatch.setattr(site_notices, "_looks", site_notices._Looks())
     folder: Path = settings.ENVIRONMENT.store_dir
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,13 +73,13 @@ class TestAside:
         return [100.0]
 
     @pytest.fixture
-    def aside(self, clock: list[float]) -> Aside[int]:
-        aside: Aside[int] = Aside(deadline_s=5, clock=lambda: clock[0])
-        assert aside.newest(lambda: 1) == Heard(last=1)
+    def aside(self, clock: list[float]) -> BackgroundCall[int]:
+        aside: BackgroundCall[int] = BackgroundCall(deadline_s=5, clock=lambda: clock[0])
+        assert aside.newest(lambda: 1) == CallResult(last=1)
         return aside
 
     @pytest.fixture
-    def hung(self, aside: Aside[int], clock: list[float], mount: DeadMount) -> Iterator[threading.Thread]:
+    def hung(self, aside: BackgroundCall[int], clock: list[float], mount: DeadMount) -> Iterator[threading.Thread]:
         clock[0] += 60
         first = threading.Thread(target=lambda: aside.newest(mount.holds(lambda: 2)))
         first.start()
@@ -89,38 +89,40 @@ class TestAside:
         first.join()
 
     def test_silent_disk_is_reported_with_its_last_state_and_age(
-        self, aside: Aside[int], clock: list[float], hung: threading.Thread
+        self, aside: BackgroundCall[int], clock: list[float], hung: threading.Thread
     ) -> None:
         clock[0] += 7
-        assert aside.newest(lambda: 3) == Heard(last=1, age_s=67, silent_s=7)
+        assert aside.newest(lambda: 3) == CallResult(last=1, age_s=67, silent_s=7)
         clock[0] += 7
-        assert aside.newest(lambda: 3) == Heard(last=1, age_s=74, silent_s=14)
+        assert aside.newest(lambda: 3) == CallResult(last=1, age_s=74, silent_s=14)
 
     def test_hanging_call_holds_one_thread(
-        self, aside: Aside[int], clock: list[float], hung: threading.Thread, mount: DeadMount
+        self, aside: BackgroundCall[int], clock: list[float], hung: threading.Thread, mount: DeadMount
     ) -> None:
         clock[0] += 7
         for _ in range(50):
             aside.newest(mount.holds(lambda: 3))
         assert mount.num_held == 1
 
-    def test_returned_disk_is_probed_again(self, aside: Aside[int], hung: threading.Thread, mount: DeadMount) -> None:
+    def test_returned_disk_is_probed_again(
+        self, aside: BackgroundCall[int], hung: threading.Thread, mount: DeadMount
+    ) -> None:
         mount.is_back.set()
         hung.join()
-        assert aside.newest(lambda: 3) == Heard(last=3)
+        assert aside.newest(lambda: 3) == CallResult(last=3)
 
     def test_call_that_never_returned_has_no_last_result(self, clock: list[float], mount: DeadMount) -> None:
-        silent: Aside[int] = Aside(deadline_s=0)
+        silent: BackgroundCall[int] = BackgroundCall(deadline_s=0)
         heard = silent.newest(mount.holds(lambda: 1))
         assert heard.last is None and heard.silent_s is not None
 
-    def test_exception_is_passed_on_even_a_timeout(self, aside: Aside[int]) -> None:
+    def test_exception_is_passed_on_even_a_timeout(self, aside: BackgroundCall[int]) -> None:
         def gone() -> int:
             raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
         with pytest.raises(TimeoutError, match="Connection timed out"):
             aside.newest(gone)
-        assert aside.newest(lambda: 3) == Heard(last=3)
+        assert aside.newest(lambda: 3) == CallResult(last=3)
 
 
 @pytest.mark.django_db
@@ -139,8 +141,8 @@ class TestDeadMount:
 
     def test_briefly_silent_disk_shows_no_banner(self) -> None:
         last = Room(free_bytes=10**9, num_bytes=10**10, may_write=True)
-        assert [*site_notices._of_the_disk(Heard(last=last, age_s=3, silent_s=2))] == []
-        texts = [*site_notices._of_the_disk(Heard(last=last, age_s=190, silent_s=180))]
+        assert [*site_notices._of_the_disk(CallResult(last=last, age_s=3, silent_s=2))] == []
+        texts = [*site_notices._of_the_disk(CallResult(last=last, age_s=190, silent_s=180))]
         assert len(texts) == 1 and texts[0].startswith("The disk of this site")
 
     @pytest.mark.long
@@ -167,7 +169,7 @@ class TestDeadMount:
         assert re.search(r"has not responded since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.told)
 
     def test_the_look_at_the_store_ends(self, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: Aside(deadline_s=0)))
+        monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: BackgroundCall(deadline_s=0)))
         monkeypatch.setattr(FolderStore, "put", mount.holds(FolderStore.put))
         (finding,) = look_at_store(settings.ENVIRONMENT)
         assert finding.fault == "store.silent" and "has not responded for 0 s" in finding.told

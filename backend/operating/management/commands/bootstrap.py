@@ -22,7 +22,7 @@ from backend.accounts.invitations import EMAIL
 from backend.borders.types import OneLine
 from backend.clock import database_now
 from backend.errors import Refusal
-from backend.operating.beginning import Begun, Devices, Wish, awaits_a_password, begin, pool_called, wish_of_before
+from backend.operating.beginning import Begun, Devices, Wish, awaits_a_password, begin, pool_called, previous_wish
 from backend.operating.ray_cluster import dashboard_of, devices_of
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
@@ -59,7 +59,7 @@ class Command(BaseCommand):
 
 
 def _read_wish(options: dict[str, Any], *, capacity: int | None, quota: int | None) -> Wish:
-    before = wish_of_before()
+    before = previous_wish()
     given = {name: options[name] for name in _PROMPTS if options[name] is not None}
     if "email" not in given and before is None:
         if not sys.stdin.isatty():

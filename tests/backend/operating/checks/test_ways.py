@@ -11,7 +11,7 @@ from django.db import connection
 
 from backend.accounts.models import User
 from backend.api.background_times import note_background
-from backend.aside import Heard
+from backend.background_call import CallResult
 from backend.clock import database_now
 from backend.disks import Room
 from backend.environment import Environment
@@ -242,7 +242,7 @@ def test_a_disk_that_is_full_or_nearly_is_found(
     for free, fault in ((10**6, "disk.full"), (10**10, "disk.low"), (5 * 10**11, "")):
         room = Room(free_bytes=free, num_bytes=10**12, may_write=True)
         with monkeypatch.context() as here:
-            here.setattr(disks, "room_at", lambda folder, room=room: Heard(last=room))
+            here.setattr(disks, "room_at", lambda folder, room=room: CallResult(last=room))
             names = [finding.fault for finding in disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path))]
         assert names[:2] == [fault, fault]
     assert "disk.away" in faults(disks.look_at_disks(broken(store_dir=tmp_path / "none")))
