@@ -84,13 +84,13 @@ def projects(request: HttpRequest) -> Page[ProjectOut]:
     return Page(data=[represent_project(row) for row in projects_of(caller_of(request).team)])
 
 
-@router.post("/projects", auth=MAY_RULE, response={201: ProjectOut} | problems(409, *BODY), summary="New project")
+@router.post("/projects", auth=MAY_RULE, response={201: ProjectOut} | problems(409, *BODY), summary="Create a project")
 def post_project(request: HttpRequest, body: ProjectWish) -> Status[ProjectOut]:
     project = create_project(Acting.of(caller_of(request)), body.name, now=database_now())
     return Status(201, represent_project(project))
 
 
-@router.get("/projects/{project_id}", auth=MAY_READ, response={200: ProjectOut} | problems(404), summary="One project")
+@router.get("/projects/{project_id}", auth=MAY_READ, response={200: ProjectOut} | problems(404), summary="Get project")
 def show_project(request: HttpRequest, project_id: PathId) -> ProjectOut:
     return represent_project(the_project(caller_of(request).team, project_id))
 

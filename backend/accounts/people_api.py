@@ -45,7 +45,7 @@ def members(request: HttpRequest) -> Page[MemberOut]:
     return Page(data=[represent_member(row) for row in members_of(caller_of(request).team)])
 
 
-@router.get("/members/{user_id}", auth=MAY_LOOK, response={200: MemberOut} | problems(404), summary="One member")
+@router.get("/members/{user_id}", auth=MAY_LOOK, response={200: MemberOut} | problems(404), summary="Get a member")
 def show_member(request: HttpRequest, user_id: PathId) -> MemberOut:
     return represent_member(membership_of(caller_of(request).team, user_id))
 

@@ -77,7 +77,7 @@ def service_accounts(
     "/service-accounts",
     auth=MAY_RULE,
     response={201: ServiceAccountOut} | problems(409, *BODY),
-    summary="New service account",
+    summary="Create a service account",
 )
 def post_service_account(request: HttpRequest, body: ServiceAccountWish) -> Status[ServiceAccountOut]:
     """An identity for a program: it cannot sign in, and its keys stay valid when its creator leaves."""
@@ -127,7 +127,7 @@ def api_keys(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT
     )
 
 
-@router.post("/api-keys", auth=MAY_RULE, response={201: ApiKeyMade} | problems(404, 409, *BODY), summary="New API key")
+@router.post("/api-keys", auth=MAY_RULE, response={201: ApiKeyMade} | problems(404, 409, *BODY), summary="Create a key")
 def post_api_key(request: HttpRequest, response: HttpResponse, body: ApiKeyWish) -> Status[ApiKeyMade]:
     """The key gets no scope that the calling key lacks, and is revoked with it. Only this response has the secret."""
     caller, now = caller_of(request), database_now()

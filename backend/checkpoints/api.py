@@ -52,9 +52,7 @@ YEARS = range(2000, 2200)
 """Python and Postgres handle moments beyond these years differently."""
 _PRESIGNED_S = int(LASTS.total_seconds())
 
-ModelName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Model name, as in model.source.")
-]
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="As in model.source.")]
 
 
 class ChangeCheckpoint(Strict):
@@ -83,9 +81,7 @@ class ChangeRetention(Strict):
     keep_last: int = Field(5, ge=1, le=1_000)
     keep_best: int = Field(1, ge=0, le=1_000)
     metric: MetricName = Field("reward/mean", description="Metric for keep_best; the highest value is the best.")
-    ttl_s: int | None = Field(
-        None, ge=60, le=LARGEST_TTL_S, description="Age at which checkpoints beyond keep_last are deleted."
-    )
+    ttl_s: int | None = Field(None, ge=60, le=LARGEST_TTL_S, description="Age limit of those beyond keep_last.")
 
 
 @router.get(

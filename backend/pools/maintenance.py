@@ -40,7 +40,7 @@ def announce(operator: Operator, terms: MaintenanceTerms, *, now: datetime) -> M
     _refuse_nonsense(terms, now)
     with transaction.atomic():
         notice = Maintenance.objects.create(**asdict(terms), created_at=now)
-        _note_change(operator, notice, "maintenance.announced", now=now, data=_describe(terms))
+        _note(operator, notice, "maintenance.announced", now=now, data=_describe(terms))
     return notice
 
 
@@ -59,7 +59,7 @@ def change_maintenance(
         notice.version += 1
         notice.save()
         data = {"before": _describe(before), "after": _describe(terms)}
-        _note_change(operator, notice, "maintenance.changed", now=now, data=data)
+        _note(operator, notice, "maintenance.changed", now=now, data=data)
     return notice
 
 
@@ -69,7 +69,7 @@ def end_maintenance(operator: Operator, notice_id: str, *, if_match: str | None,
         notice = _lock(notice_id, if_match, now)
         notice.ended_at, notice.version = now, notice.version + 1
         notice.save()
-        _note_change(operator, notice, "maintenance.ended", now=now, data={})
+        _note(operator, notice, "maintenance.ended", now=now, data={})
     return notice
 
 
@@ -104,9 +104,7 @@ def _refuse_nonsense(terms: MaintenanceTerms, now: datetime) -> None:
         errors.append(FieldError(pointer=f"/{field}", code=field, message=message))
 
     if not 1 <= len(terms.text) <= LONGEST_TEXT or not terms.text.isprintable():
-        add_error(
-            "text", f"Describe the maintenance in one line of 1 to {LONGEST_TEXT} characters; got {len(terms.text)}."
-        )
+        add_error("text", f"Describe it in one line of 1 to {LONGEST_TEXT} characters; got {len(terms.text)}.")
     if terms.ends_at <= max(terms.begins_at, now):
         add_error("ends_at", f"Must be in the future and after the beginning; got {terms.ends_at:%Y-%m-%d %H:%M} UTC.")
     elif terms.ends_at - min(terms.begins_at, terms.stops_from or terms.begins_at) > LONGEST:
@@ -117,9 +115,7 @@ def _refuse_nonsense(terms: MaintenanceTerms, now: datetime) -> None:
         raise Invalid(errors=errors)
 
 
-def _note_change(
-    operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]
-) -> None:
+def _note(operator: Operator, notice: Maintenance, action: str, *, now: datetime, data: Mapping[str, object]) -> None:
     for pool_id in _pool_ids():
         pool_changed()(pool_id, now)
     operator.record(action, notice.pk, now=now, data=data)

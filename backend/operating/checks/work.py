@@ -52,9 +52,7 @@ def look_at_work(environment: Environment) -> Iterator[Finding]:
             yield good(f"{part} sent a heartbeat {age:.0f} s ago")
     late = OutboxMessage.objects.filter(created_at__lt=database_now() - _OVERDUE).count()
     yield (
-        BEHIND.found(f"{late} outbox messages have waited for more than two minutes")
-        if late
-        else good("the outbox has no backlog")
+        BEHIND.found(f"{late} outbox messages are over two minutes old") if late else good("the outbox has no backlog")
     )
     yield from _check_backups()
 

@@ -62,7 +62,7 @@ def drain(operator: Operator, pool: ResourcePool, name: str, *, reason: str, now
             },
         )
         if is_new:
-            _note_change(operator, neighbours, "host.drained", row, now=now)
+            _note(operator, neighbours, "host.drained", row, now=now)
     return row
 
 
@@ -73,7 +73,7 @@ def give_back(operator: Operator, pool: ResourcePool, name: str, *, now: datetim
         if row is None:
             return False
         DrainedHost.objects.filter(pk=row.pk).delete()
-        _note_change(operator, _pools_on_same_ray(pool), "host.given_back", row, now=now)
+        _note(operator, _pools_on_same_ray(pool), "host.given_back", row, now=now)
     return True
 
 
@@ -110,9 +110,7 @@ def _pools_on_same_ray(pool: ResourcePool) -> list[ResourcePool]:
     return [each for each in ResourcePool.objects.order_by("pk") if address_of(each).url == pool.ray_url]
 
 
-def _note_change(
-    operator: Operator, pools: Sequence[ResourcePool], action: str, row: DrainedHost, *, now: datetime
-) -> None:
+def _note(operator: Operator, pools: Sequence[ResourcePool], action: str, row: DrainedHost, *, now: datetime) -> None:
     for pool in pools:
         pool_changed()(pool.pk, now)
     operator.record(action, row.name, now=now, data={"ray_url": row.ray_url, "reason": row.reason})

@@ -38,9 +38,7 @@ class Command(BaseCommand):
             try:
                 asset_name = TypeAdapter(AssetName).validate_python(name or each.rpartition("/")[2])
             except ValidationError as error:
-                raise CommandError(
-                    f"name must consist of letters, digits, dot, dash, underscore; got {name or each!r}"
-                ) from error
+                raise CommandError(f"use letters, digits, dot, dash, underscore; got {name or each!r}") from error
             try:
                 asset, is_new = register_asset(
                     team=owner,
