@@ -36,7 +36,7 @@ from engine.spec.presets import filled
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Trains and simulates here.")
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Run, simulate and check jobs.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run one job")
     run.add_argument("spec", type=Path, help="a JobSpec as JSON")
