@@ -41,11 +41,11 @@ def calls(body: Mapping[str, Any]) -> list[Call]:
 
 
 def _python(body: Mapping[str, Any]) -> str:
-    said = [
+    arguments = [
         _literal(body["spec"], 8),
         *(f"{name}={_literal(value, 8)}" for name, value in body.items() if name != "spec"),
     ]
-    return _PYTHON.format(arguments="\n".join(f"        {each}," for each in said))
+    return _PYTHON.format(arguments="\n".join(f"        {each}," for each in arguments))
 
 
 def _literal(value: object, indent: int) -> str:
@@ -72,5 +72,5 @@ def _literal_text(text: str) -> str:
 def _command(body: Mapping[str, Any]) -> str:
     """Every line of the document begins with a brace or a blank, so none ends the here-document."""
     flags = {"project": "--project", "pool": "--pool", "start_from": "--from"}
-    said = " ".join(f"{flag} {shlex.quote(body[name])}" for name, flag in flags.items() if name in body)
-    return f"laminar submit - {said} <<'SPEC'\n{json.dumps(body['spec'], ensure_ascii=False, indent=2)}\nSPEC\n"
+    options = " ".join(f"{flag} {shlex.quote(body[name])}" for name, flag in flags.items() if name in body)
+    return f"laminar submit - {options} <<'SPEC'\n{json.dumps(body['spec'], ensure_ascii=False, indent=2)}\nSPEC\n"

@@ -155,7 +155,9 @@ def _checked(team: Team) -> Check:
         return Check(is_good=False, message=f"The anchor file was modified: {error}.")
     if finding is not None:
         return Check(is_good=False, message=f"Entry {finding.seq} was modified: {finding.message}.")
-    told = f"All {num:,} entries are unmodified, and none is missing between them."
+    summary = f"All {num:,} entries are unmodified, and none is missing between them."
     if num_anchored is None:
-        return Check(is_good=True, message=f"{told} The signed anchors are stored elsewhere and were not checked.")
-    return Check(is_good=True, message=f"{told} Signed anchors outside the database confirm {num_anchored:,} of them.")
+        return Check(is_good=True, message=f"{summary} The signed anchors are stored elsewhere and were not checked.")
+    return Check(
+        is_good=True, message=f"{summary} Signed anchors outside the database confirm {num_anchored:,} of them."
+    )

@@ -33,11 +33,11 @@ class CheckpointRow:
 
 def rows_of(job: Job, acting: Acting) -> list[CheckpointRow]:
     """Newest first."""
-    found = list(checkpoints_of(job).prefetch_related("promotions__model")[:NUM_SHOWN])
+    checkpoints = list(checkpoints_of(job).prefetch_related("promotions__model")[:NUM_SHOWN])
     may_evaluate = "jobs:write" in acting.scopes
-    own = _measured_by_the_run(job, found)
+    own = _measured_by_the_run(job, checkpoints)
     going_on: dict[str, list[Job]] = defaultdict(list)
-    of_these = Job.objects.filter(team=job.team_id, start_from__in=[each.pk for each in found], steps=0)
+    of_these = Job.objects.filter(team=job.team_id, start_from__in=[each.pk for each in checkpoints], steps=0)
     for evaluation in of_these.exclude(state__in=TERMINAL_STATES).order_by("-created_at", "-id"):
         going_on[evaluation.start_from].append(evaluation)
     return [
@@ -50,7 +50,7 @@ def rows_of(job: Job, acting: Acting) -> list[CheckpointRow]:
             acts=acts_of(each, acting),
             can_download=each.state == CheckpointState.COMPLETE,
         )
-        for each in found
+        for each in checkpoints
     ]
 
 

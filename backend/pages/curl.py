@@ -25,8 +25,8 @@ def get(path: str, **query: str | Sequence[str]) -> str:
 
 def call(method: str, path: str) -> str:
     """For a route as documented, with its placeholders: `path` starts at the site's root."""
-    asked = "" if method == "GET" else f"-X {method} "
-    return f"curl -s {asked}{shlex.quote(settings.ENVIRONMENT.public_url + path)} \\\n  -H {_KEY}"
+    option = "" if method == "GET" else f"-X {method} "
+    return f"curl -s {option}{shlex.quote(settings.ENVIRONMENT.public_url + path)} \\\n  -H {_KEY}"
 
 
 def post(path: str, body: dict[str, Any] | None = None, *, idempotent: bool = False) -> str:

@@ -59,5 +59,5 @@ def offered_params(environment: str, typed: str, data: Sequence[str]) -> Offered
 
 
 def _values(row: Param, data: Sequence[str]) -> list[str]:
-    found = data if row.kind == "file" else row.choices if row.kind == "choice" else ()
-    return [setting_text(each) for each in found if each]
+    values = data if row.kind == "file" else row.choices if row.kind == "choice" else ()
+    return [setting_text(each) for each in values if each]

@@ -150,9 +150,9 @@ class JobForm:
 
     def _note(self, pointer: str, message: str) -> None:
         path = self._path_of(pointer, message)
-        said = self.errors.setdefault(path, [])
-        if message not in said:
-            said.append(message)
+        errors = self.errors.setdefault(path, [])
+        if message not in errors:
+            errors.append(message)
 
     def _path_of(self, pointer: str, message: str) -> str:
         steps = pointer.strip("/").split("/")

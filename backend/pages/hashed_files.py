@@ -68,8 +68,8 @@ def _made(plain: str) -> HashedFile:
 
 
 def plain_name(hashed: str) -> str | None:
-    found = _HASHED.fullmatch(hashed)
-    return found["stem"] + found["ending"] if found else None
+    match = _HASHED.fullmatch(hashed)
+    return match["stem"] + match["ending"] if match else None
 
 
 def _with_hashed_names(plain: str, content: bytes, ending: str) -> bytes:
@@ -94,5 +94,5 @@ class HashedStorage(StaticFilesStorage):
     """The storage behind the `static` template tag."""
 
     def url(self, name: str | None) -> str:
-        found = hashed_file(name or "")
-        return super().url(found.name if found is not None else name)
+        file = hashed_file(name or "")
+        return super().url(file.name if file is not None else name)

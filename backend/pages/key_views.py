@@ -136,10 +136,10 @@ def _show(
     status: int = 200,
 ) -> HttpResponse:
     now = database_now()
-    found = keys_visible_to(acting.user, acting.team, rules=acting.rules)[:NUM_SHOWN]
+    keys = keys_visible_to(acting.user, acting.team, rules=acting.rules)[:NUM_SHOWN]
     chosen = request.POST.getlist("scopes") if wrong else DEFAULT_SCOPES
     context = frame_of(acting) | {
-        "keys": [(represent_key(key, now=now), acting.rules or key.owner_id == acting.user.pk) for key in found],
+        "keys": [(represent_key(key, now=now), acting.rules or key.owner_id == acting.user.pk) for key in keys],
         "scopes": [
             ScopeChoice(name=name, about=about, chosen=name in chosen)
             for name, about in SCOPES.items()

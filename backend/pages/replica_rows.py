@@ -117,14 +117,14 @@ Columns = Mapping[int, Mapping[str, float]]
 
 def _seconds_of(timeline: ReplicaTimeline, since: datetime, until: datetime) -> Mapping[int, Columns]:
     column_s = (until - since).total_seconds() / COLUMNS
-    found: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    seconds: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     for replica, doing, start, end, share in _stretches(timeline):
         first, last = ((moment - since).total_seconds() / column_s for moment in (start, end))
         for column in range(max(0, int(first)), min(COLUMNS - 1, int(last)) + 1):
             part = min(last, column + 1) - max(first, column)
             if part > 0:
-                found[replica][column][doing] += part * column_s * share
-    return found
+                seconds[replica][column][doing] += part * column_s * share
+    return seconds
 
 
 def _stretches(timeline: ReplicaTimeline) -> Iterator[tuple[int, str, datetime, datetime, float]]:

@@ -222,8 +222,8 @@ def _kind_of(annotation: Any) -> tuple[Kind | None, bool, tuple[str, ...]]:  # t
 
 def _bounds(info: FieldInfo) -> dict[str, float]:
     names = ("ge", "gt", "le", "lt", "min_length", "max_length")
-    found = {name: getattr(rule, name, None) for rule in info.metadata for name in names if hasattr(rule, name)}
-    return {name: bound for name, bound in found.items() if bound is not None}
+    bounds = {name: getattr(rule, name, None) for rule in info.metadata for name in names if hasattr(rule, name)}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def plain_bound(bound: float) -> str:

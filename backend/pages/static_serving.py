@@ -27,8 +27,8 @@ def serve_hashed(get_response: Answers) -> Answers:
         return awaited
 
     def direct(request: HttpRequest) -> HttpResponseBase:
-        found = _answer(request) if _is_asked(request) else None
-        return found if found is not None else cast(HttpResponseBase, get_response(request))
+        response = _answer(request) if _is_asked(request) else None
+        return response if response is not None else cast(HttpResponseBase, get_response(request))
 
     return direct
 
@@ -40,12 +40,12 @@ def _is_asked(request: HttpRequest) -> bool:
 def _answer(request: HttpRequest) -> HttpResponse | None:
     name = request.path_info.removeprefix(settings.STATIC_URL)
     plain = plain_name(name)
-    found = hashed_file(plain) if plain is not None else None
-    if found is None:
+    file = hashed_file(plain) if plain is not None else None
+    if file is None:
         return None
-    is_small = bool(found.compressed) and takes_gzip(request)
-    answer = HttpResponse(found.compressed if is_small else found.content, content_type=found.kind)
-    answer["Cache-Control"] = _A_YEAR if name == found.name else "no-store"
+    is_small = bool(file.compressed) and takes_gzip(request)
+    answer = HttpResponse(file.compressed if is_small else file.content, content_type=file.kind)
+    answer["Cache-Control"] = _A_YEAR if name == file.name else "no-store"
     answer["Vary"] = "Accept-Encoding"
     if is_small:
         answer["Content-Encoding"] = "gzip"

@@ -218,9 +218,11 @@ def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) ->
 
 def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     reason = outlook(spec, team_id=target.project.team_id, pool=target.pool, now=now)
-    asked = f"With {spec.num_devices} devices, this job"
+    subject = f"With {spec.num_devices} devices, this job"
     return (
-        f"{asked} would start now." if reason is None else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
+        f"{subject} would start now."
+        if reason is None
+        else f"{subject} would wait: {words.plain(reason, words.REASONS)}."
     )
 
 

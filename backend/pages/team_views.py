@@ -52,8 +52,8 @@ def members(request: HttpRequest) -> HttpResponse:
     except Refusal as refusal:
         return _show(request, acting, wrong=refusal.detail, status=refusal.status)
     mailed = mail(invitation, token)
-    made = {"email": invitation.email} | ({"mailed": "yes"} if mailed else {"link": link_of(token)})
-    return shown_at(request, address_of("members", acting.team), invitation.pk, made)
+    secrets = {"email": invitation.email} | ({"mailed": "yes"} if mailed else {"link": link_of(token)})
+    return shown_at(request, address_of("members", acting.team), invitation.pk, secrets)
 
 
 @require_POST

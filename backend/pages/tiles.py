@@ -101,10 +101,10 @@ def _left(job: Job, step_s: Ends | None, *, now: datetime) -> str:
 def _reward_words(untrusted: float | None, segments: float | None) -> str:
     """For the newest step. `untrusted`: the share of trajectories not used for training because their reward is not
     trusted; `segments`: the mean number per trajectory."""
-    said = ["of the training batch"]
-    said += [f"{share(untrusted)} not trusted, not trained on"] if untrusted else []
-    said += [f"{segments:.3g} segments per trajectory"] if segments and segments > 1 else []
-    return "; ".join(said)
+    texts = ["of the training batch"]
+    texts += [f"{share(untrusted)} not trusted, not trained on"] if untrusted else []
+    texts += [f"{segments:.3g} segments per trajectory"] if segments and segments > 1 else []
+    return "; ".join(texts)
 
 
 def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
@@ -120,11 +120,11 @@ def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
 def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
     """The errors of the newest result."""
     error, passed = _newest(ends.get(HELD_OUT_ERROR)), _newest(ends.get(PASSED))
-    told = [] if error is None else [f"± {error:.3f} (standard error)"]
+    texts = [] if error is None else [f"± {error:.3f} (standard error)"]
     if passed is not None:
         samples = job.spec["evaluation"].get("samples", 1)
-        told.append(f"pass@{samples} {reward(passed)} ± {_newest(ends.get(PASSED_ERROR)) or 0.0:.3f}")
-    return ", ".join(told)
+        texts.append(f"pass@{samples} {reward(passed)} ± {_newest(ends.get(PASSED_ERROR)) or 0.0:.3f}")
+    return ", ".join(texts)
 
 
 def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:

@@ -37,8 +37,8 @@ def tell_done(request: HttpRequest, done: Done | str) -> None:
     if isinstance(done, str) or done.undo is None:
         messages.success(request, done if isinstance(done, str) else done.said)
         return
-    told = json.dumps([done.undo.address, dict(done.undo.fields)])
-    messages.success(request, done.said, extra_tags=_MARK + told)
+    undo = json.dumps([done.undo.address, dict(done.undo.fields)])
+    messages.success(request, done.said, extra_tags=_MARK + undo)
 
 
 def undo_of(message: Message) -> WayBack | None:

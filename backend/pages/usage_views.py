@@ -65,9 +65,9 @@ class Hours:
 
     @classmethod
     def of(cls, kinds: Kinds) -> "Hours":
-        told = {each.name: getattr(kinds, each.name) for each in fields(cls) if each.name != "billed"}
+        seconds = {each.name: getattr(kinds, each.name) for each in fields(cls) if each.name != "billed"}
         billed = kinds.held - kinds.credited
-        return cls(**{name: value / _MICROSECONDS_AN_HOUR for name, value in (told | {"billed": billed}).items()})
+        return cls(**{name: value / _MICROSECONDS_AN_HOUR for name, value in (seconds | {"billed": billed}).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +147,8 @@ def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
         first, last = days_asked_for(asked[0], asked[1], today=today)
     except Invalid as refusal:  # a ValueError as well, so it comes first
         place = {"/query/from": "The first day", "/query/to": "The last day"}
-        told = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]
-        return " ".join(told), today.replace(day=1), today
+        errors = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]
+        return " ".join(errors), today.replace(day=1), today
     except ValueError:
         return "Enter dates such as 2026-01-31.", today.replace(day=1), today
     return "", first, last
@@ -192,13 +192,13 @@ def _prices(team: Team, now: datetime) -> list[tuple[str, str]]:
 
 
 def parts_of(total: Kinds) -> list[Part]:
-    found, x = [], 0.0
+    parts, x = [], 0.0
     for kind, about in KINDS.items():
         size = getattr(total, kind)
         width = 100 * size / total.held if total.held else 0.0
-        found.append(Part(kind=kind, about=about, hours=size / _MICROSECONDS_AN_HOUR, x=x, width=width))
+        parts.append(Part(kind=kind, about=about, hours=size / _MICROSECONDS_AN_HOUR, x=x, width=width))
         x += width
-    return found
+    return parts
 
 
 def _chart(groups: Sequence[UsageGroup], first: date, last: date) -> dict[str, Any]:

@@ -101,12 +101,12 @@ def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
                     acting.team, webhook_id, url=None, events=None, description=None, enabled=act == "enable",
                     if_match=None, actor=acting.name, now=now,
                 )  # fmt: skip
-                said = (
+                message = (
                     "Webhook enabled."
                     if act == "enable"
                     else "Webhook disabled. No messages are sent until you enable it."
                 )
-                return Done(said, _back_from(acting, before, is_on=act == "enable"))
+                return Done(message, _back_from(acting, before, is_on=act == "enable"))
             case "delete":
                 services.delete_endpoint(acting.team, webhook_id, if_match=None, actor=acting.name, now=now)
                 return "Webhook and deliveries deleted."

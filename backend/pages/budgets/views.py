@@ -100,12 +100,12 @@ def set_one(request: HttpRequest) -> HttpResponse:
             )
         except Invalid as refusal:
             raise Invalid(" ".join(refusal.sentences)) from None
-        said = "Budget removed." if amount is None else "Budget saved. It applies from the next job start."
+        message = "Budget removed." if amount is None else "Budget saved. It applies from the next job start."
         fields = {"whose": f"{kind}:{name}", "version": etag_of(limit.version if limit else 0)}
         fields |= {"unit": before.unit if before else unit, "amount": as_typed(before)}
         is_as_before = (limit and limit.unit, as_typed(limit)) == (before and before.unit, as_typed(before))
         way = WayBack(address=address_of("set_limit", acting.team), fields=fields)
-        return Done(said, None if is_as_before else way)
+        return Done(message, None if is_as_before else way)
 
     done_and_told(request, act)
     return redirect(address_of("usage", acting.team))

@@ -75,9 +75,9 @@ def _before(
             return Result(label=label, mean=other.reward_mean, error=other.reward_error)
     if first is None or not _asks_the_same(first[0], this.job):
         return None
-    said = first[1]
-    error = float(said.get("reward_error", 0.0))
-    return Result(label="before training", mean=float(said["reward_mean"]), error=error)
+    scores = first[1]
+    error = float(scores.get("reward_error", 0.0))
+    return Result(label="before training", mean=float(scores["reward_mean"]), error=error)
 
 
 def _asks_the_same(one: Job, other: Job) -> bool:

@@ -31,8 +31,8 @@ def evaluations(request: HttpRequest) -> HttpResponse:
     trained = Job.objects.filter(team=acting.team, pk=job_id).first() if job_id.isidentifier() else None
     if trained is not None:
         of_team = of_team.filter(checkpoint__job=trained)
-    found = of_team.select_related("job__created_by", "checkpoint__job").order_by("-at", "-job")
-    page = Paginator(found, A_PAGE).get_page(request.GET.get("page"))
+    results = of_team.select_related("job__created_by", "checkpoint__job").order_by("-at", "-job")
+    page = Paginator(results, A_PAGE).get_page(request.GET.get("page"))
     context: dict[str, Any] = frame_of(acting) | {
         "page": page,
         "rows": compared(list(page.object_list)),

@@ -106,15 +106,15 @@ def _alarms(jobs: Sequence[Job]) -> Iterator[Need]:
     since = dict(raised.values_list("job_id").annotate(at=Max("at")).order_by())
     for job in jobs:
         if job.pk in judged:
-            found = judged[job.pk]
+            judged_job = judged[job.pk]
             yield Need(
                 kind="alarm",
-                word=found.first.word,
+                word=judged_job.first.word,
                 title=job.name,
                 address=reverse("job", args=[job.pk]),
-                said=found.first.sentence,
-                remedy=found.first.remedy,
-                since=since.get(job.pk, found.at),
+                said=judged_job.first.sentence,
+                remedy=judged_job.first.remedy,
+                since=since.get(job.pk, judged_job.at),
                 job=job.pk,
             )
 
@@ -155,11 +155,11 @@ def _rests(jobs: Sequence[Job], teams: set[str]) -> Iterator[Need]:
 
 def _of_others(nums: dict[str, int]) -> Iterator[Others]:
     jobs = reverse("jobs")
-    told = {
+    texts = {
         "alarm": (f"{jobs}?state=active&verdict=alarm", "with an alarm"),
         "failed": (f"{jobs}?state=failed", "failed in the last three days and not retried"),
         "paused": (f"{jobs}?state=paused", "paused"),
     }
-    for kind, (address, said) in told.items():
+    for kind, (address, said) in texts.items():
         if nums[kind]:
             yield Others(address=address, said=f"{nums[kind]:,} {said}")

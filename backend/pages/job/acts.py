@@ -63,12 +63,12 @@ def story_of(job: Job) -> Story | None:
     else:
         title, goal = _ASKED[JobState(asked.to_state)]
     since = list(job.events.filter(seq__gt=asked.seq, type__in=_TOLD).order_by("seq")[: _MOST_LINES + 1])
-    told, is_over = _until(goal, since, already=asked.to_state == goal)
-    if is_over and _is_overtaken(job, told[-1] if told else asked, goal):
+    events, is_over = _until(goal, since, already=asked.to_state == goal)
+    if is_over and _is_overtaken(job, events[-1] if events else asked, goal):
         return None
-    sentences = event_sentences_of([asked, *told], job)
-    waits = _waits(job, _heard(job, asked)) if not is_over else _waits_for_cluster(job, told)
-    lines = [(sentence, _words(event)) for event, sentence in zip(told, sentences[1:], strict=True)]
+    sentences = event_sentences_of([asked, *events], job)
+    waits = _waits(job, _heard(job, asked)) if not is_over else _waits_for_cluster(job, events)
+    lines = [(sentence, _words(event)) for event, sentence in zip(events, sentences[1:], strict=True)]
     return Story(title=title, asked=sentences[0], lines=lines[:_MOST_LINES], waits=waits)
 
 
@@ -82,12 +82,12 @@ def _until(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple
     """Up to the event that reached the goal, or that ended the job."""
     if already:
         return [event for event in since if event.type != "state_changed"], True
-    told: list[JobEvent] = []
+    events: list[JobEvent] = []
     for event in since:
-        told.append(event)
+        events.append(event)
         if event.to_state == goal or event.to_state in TERMINAL_STATES:
-            return told, True
-    return told, False
+            return events, True
+    return events, False
 
 
 def _is_overtaken(job: Job, last: JobEvent, goal: JobState) -> bool:

@@ -71,6 +71,6 @@ def _changes_of(sent: QueryDict, job: Job) -> dict[str, Any]:
         read = ChangeJob.model_validate(typed).model_dump(exclude_unset=True)
     except ValidationError as failure:
         wrong = dict.fromkeys(str(error["loc"][0]) for error in failure.errors())
-        told = [f"{_WANTED[name]}; got “{sent.get(name, '').strip()[:40]}”." for name in wrong]
-        raise Invalid(" ".join(told)) from None
+        errors = [f"{_WANTED[name]}; got “{sent.get(name, '').strip()[:40]}”." for name in wrong]
+        raise Invalid(" ".join(errors)) from None
     return {field: value for field, value in read.items() if value != getattr(job, field)}

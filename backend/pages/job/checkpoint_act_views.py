@@ -46,24 +46,24 @@ _WANTED: Final = {
 @login_required
 def act(request: HttpRequest, checkpoint_id: str, verb: str) -> HttpResponse:
     checkpoint, acting = checkpoint_acted_on(request, checkpoint_id)
-    wanted = _BY_VERB[verb]
+    action = _BY_VERB[verb]
     if not may_change(acting):
         raise PermissionDenied(_NOT_THEIRS)
     if request.method != "POST":
-        fits = wanted.fits(checkpoint)
+        fits = action.fits(checkpoint)
         context = {
             "checkpoint": checkpoint,
             "job": checkpoint.job,
-            "act": wanted,
+            "act": action,
             "fits": fits,
-            "costs": wanted.costs(checkpoint) if fits else [],
-            "models": models_of(acting.team)[:100] if wanted.names_model else [],
+            "costs": action.costs(checkpoint) if fits else [],
+            "models": models_of(acting.team)[:100] if action.names_model else [],
         }
         return render(request, "pages/job/checkpoint_act.html", context)
     try:
-        said = wanted.do(checkpoint, request.POST, acting.name, database_now())
-        back = reverse(f"{wanted.undone_by}_checkpoint", args=[checkpoint.pk]) if wanted.undone_by else ""
-        tell_done(request, Done(said, WayBack(address=back) if back else None))
+        message = action.do(checkpoint, request.POST, acting.name, database_now())
+        back = reverse(f"{action.undone_by}_checkpoint", args=[checkpoint.pk]) if action.undone_by else ""
+        tell_done(request, Done(message, WayBack(address=back) if back else None))
     except Refusal as refusal:
         messages.error(request, told_of(refusal))
     return redirect(f"{reverse('job_checkpoints', args=[checkpoint.job_id])}#{checkpoint.pk}")
@@ -99,8 +99,8 @@ def retention(request: HttpRequest, job_id: str) -> HttpResponse:
     try:
         wanted, before = _rule_of(request.POST), retention_of(job)
         set_retention(job, actor=acting.name, now=database_now(), **wanted)
-        said = "Rule saved. Other checkpoints are deleted within minutes and cannot be restored."
-        tell_done(request, Done(said, _back_to(job, before, wanted)))
+        message = "Rule saved. Other checkpoints are deleted within minutes and cannot be restored."
+        tell_done(request, Done(message, _back_to(job, before, wanted)))
     except Refusal as refusal:
         messages.error(request, told_of(refusal))
     return redirect("job_checkpoints", job_id=job.pk)
@@ -140,5 +140,5 @@ def _rule_of(sent: QueryDict) -> dict[str, Any]:
         return ChangeRetention.model_validate(read).model_dump()
     except ValidationError as failure:
         wrong = ["days" if error["loc"][0] == "ttl_s" else str(error["loc"][0]) for error in failure.errors()]
-        told = [f"{_WANTED[name]}; got “{typed[name][:40]}”." for name in dict.fromkeys(wrong)]
-        raise Invalid(" ".join(told)) from None
+        errors = [f"{_WANTED[name]}; got “{typed[name][:40]}”." for name in dict.fromkeys(wrong)]
+        raise Invalid(" ".join(errors)) from None

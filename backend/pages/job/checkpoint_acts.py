@@ -96,8 +96,8 @@ def _promote(checkpoint: Checkpoint, sent: QueryDict, actor: str, now: datetime)
     if len(note) > LONGEST_NOTE or not note.replace("\r", "").replace("\n", "").isprintable():
         raise Invalid(f"The notes must have at most {number(LONGEST_NOTE)} printable characters.")
     version, is_new = promote(checkpoint.pk, name=name, note=note, actor=actor, now=now)
-    said = "It is now" if is_new else "It is already"
-    return f"{said} version {number(version.number)} of {name}."
+    verb = "It is now" if is_new else "It is already"
+    return f"{verb} version {number(version.number)} of {name}."
 
 
 PIN: Final = CheckpointAct(

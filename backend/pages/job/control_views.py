@@ -30,25 +30,25 @@ _BY_VERB = {each.verb: each for each in CONTROLS}
 @login_required
 def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
     job, acting = job_acted_on(request, job_id)
-    wanted = _BY_VERB[verb]
-    if not wanted.may(acting):
+    action = _BY_VERB[verb]
+    if not action.may(acting):
         raise PermissionDenied(f"You do not have permission to {verb} this job.")
     if request.method != "POST":
         context = {
             "job": job,
-            "control": wanted,
-            "costs": wanted.costs(job) if wanted.fits(job) else [],
-            "fits": wanted.fits(job),
+            "control": action,
+            "costs": action.costs(job) if action.fits(job) else [],
+            "fits": action.fits(job),
             "curl": curl.post(f"/jobs/{job.pk}/{verb}"),
             "back": tab_asked_from(request, job)[0],
             "tab_slug": request.GET.get("tab", ""),
         }
         return render(request, "pages/job/control.html", context)
-    if not wanted.fits(job):
+    if not action.fits(job):
         messages.warning(request, f"You cannot {verb} this job because it is {job.state}.")
         return redirect(*tab_asked_from(request, job))
     try:
-        messages.success(request, wanted.do(job.pk, acting.name, database_now()))
+        messages.success(request, action.do(job.pk, acting.name, database_now()))
     except Refusal as refusal:
         messages.error(request, told_of(refusal))
     return redirect(*tab_asked_from(request, job))

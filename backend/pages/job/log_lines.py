@@ -84,18 +84,18 @@ def log_of(job: Job, sent: QueryDict) -> ShownLog:
     follow_from = newest
     back_from: int | None = None
     if after is not None:
-        found = lines_after(job, after, asked.wanted, limit=LINES_A_TIME)
-        follow_from = found.cursor if found.more else max(newest, found.cursor)
+        log = lines_after(job, after, asked.wanted, limit=LINES_A_TIME)
+        follow_from = log.cursor if log.more else max(newest, log.cursor)
     else:
-        found = last_lines(job, asked.wanted, tail=LINES_A_TIME, before=before)
-        back_from = found.cursor if found.more else None
+        log = last_lines(job, asked.wanted, tail=LINES_A_TIME, before=before)
+        back_from = log.cursor if log.more else None
     return ShownLog(
         asked=asked,
-        lines=[ShownLine(line=each, pieces=_pieces(each.message, asked.text)) for each in found.lines],
+        lines=[ShownLine(line=each, pieces=_pieces(each.message, asked.text)) for each in log.lines],
         follow_from=follow_from,
         back_from=back_from,
-        more=after is not None and found.more,
-        num_dropped=found.num_dropped,
+        more=after is not None and log.more,
+        num_dropped=log.num_dropped,
     )
 
 

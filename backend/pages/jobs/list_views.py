@@ -95,11 +95,11 @@ def _filters(asked: Asked, nums: dict[str, int]) -> list[tuple[str, str, int, st
 def _as_rest_asks(asked: Asked) -> dict[str, str]:
     """The filters that REST supports too."""
     state = asked.state if asked.state in JobState.values else ""
-    said = {
+    query = {
         "state": state,
         "q": asked.q,
         "project": asked.project,
         "tag": asked.tag,
         "created_by": asked.owner,
     }
-    return {name: text for name, text in said.items() if text}
+    return {name: text for name, text in query.items() if text}

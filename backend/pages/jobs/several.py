@@ -97,12 +97,12 @@ SEVERAL: Final = (
 
 
 def chosen_of(act: SeveralAct, jobs: Sequence[Job], acting: Callable[[Job], Acting | None]) -> list[Chosen]:
-    found = []
+    chosen = []
     for job in jobs:
         who = acting(job)
         hindrance = hindrance_of(act, job, who)
-        found.append(Chosen(job=job, costs=() if hindrance else act.costs(job), hindrance=hindrance))
-    return found
+        chosen.append(Chosen(job=job, costs=() if hindrance else act.costs(job), hindrance=hindrance))
+    return chosen
 
 
 def hindrance_of(act: SeveralAct, job: Job, who: Acting | None) -> str:

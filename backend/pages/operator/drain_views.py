@@ -27,8 +27,8 @@ def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpR
         match text_of(request, "act"):
             case "drain":
                 drain(operator, pool, name, reason=text_of(request, "reason"), now=now)
-                said = f"{name} is draining: no new work is placed on it. Running jobs finish or make way."
-                return Done(said, host_back(pool, name))
+                message = f"{name} is draining: no new work is placed on it. Running jobs finish or make way."
+                return Done(message, host_back(pool, name))
             case "give_back":
                 give_back(operator, pool, name, now=now)
                 return f"{name} is back in the pool. Jobs may be placed on it again."

@@ -35,9 +35,9 @@ def notices(request: HttpRequest, operator: Operator) -> HttpResponse:
 @for_operators
 def new(request: HttpRequest, operator: Operator) -> HttpResponse:
     def act() -> str:
-        made = announce(operator, _terms(request), now=database_now())
+        notice = announce(operator, _terms(request), now=database_now())
         looks.forget()
-        return f"Maintenance announced to all users until {made.ends_at:%Y-%m-%d %H:%M} UTC."
+        return f"Maintenance announced to all users until {notice.ends_at:%Y-%m-%d %H:%M} UTC."
 
     return told_and_back(request, act, "operator_maintenance")
 

@@ -57,8 +57,8 @@ def reset(request: HttpRequest, operator: Operator, user_id: str) -> HttpRespons
         if refusal.status == 404:
             raise Http404(refusal.detail) from None
         return _show(request, operator, wrong=refusal.detail, status=refusal.status)
-    made = {"email": person.email, "link": link}
-    return shown_at(request, reverse("operator_people"), user_id, made)
+    secrets = {"email": person.email, "link": link}
+    return shown_at(request, reverse("operator_people"), user_id, secrets)
 
 
 def _show(

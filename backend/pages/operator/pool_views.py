@@ -124,11 +124,11 @@ def change(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespon
 @require_POST
 @for_operators
 def quota(request: HttpRequest, operator: Operator, pool_id: str) -> HttpResponse:
-    found = pool_or_404(pool_id)
+    pool = pool_or_404(pool_id)
 
     def act() -> Done:
         team = the_team(text_of(request, "team"))
-        before = TeamQuota.objects.filter(pool=found, team=team).first()
+        before = TeamQuota.objects.filter(pool=pool, team=team).first()
         terms = QuotaTerms(
             nominal=count_of(request, "nominal", "Quota"),
             borrow_limit=optional_count_of(request, "borrow_limit", "May borrow"),
@@ -137,9 +137,9 @@ def quota(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespons
         )
         if max(terms.nominal, terms.borrow_limit or 0, terms.lend_limit or 0) > MOST_DEVICES:
             raise Invalid(f"A quota and its limits are at most {MOST_DEVICES:,} devices.")
-        quota = set_quota(found, team, terms, if_match=version_of(request), actor=operator.name, now=database_now())
+        quota = set_quota(pool, team, terms, if_match=version_of(request), actor=operator.name, now=database_now())
         undo = quota_back(quota, before) if before else None
-        return Done(f"The quota of {team.name} in {found.name} is {terms.nominal:,}.", undo)
+        return Done(f"The quota of {team.name} in {pool.name} is {terms.nominal:,}.", undo)
 
     return told_and_back(request, act, "operator_pool", pool_id)
 

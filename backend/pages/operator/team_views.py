@@ -105,8 +105,8 @@ def _shown_once(request: HttpRequest, make: Callable[[], tuple[Invitation, str]]
             raise Http404(refusal.detail) from None
         return _show(request, wrong=" ".join(refusal.sentences), status=refusal.status)
     mailed = mail(invitation, token)
-    made = {"invitation": invitation, "link": "" if mailed else link_of(token), "mailed": mailed}
-    return _show(request, made=made)
+    shown = {"invitation": invitation, "link": "" if mailed else link_of(token), "mailed": mailed}
+    return _show(request, made=shown)
 
 
 def _show(

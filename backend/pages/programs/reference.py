@@ -111,11 +111,11 @@ def _parameter(given: Mapping[str, Any]) -> Field:
 
 
 def _content(given: Mapping[str, Any]) -> tuple[Part, ...]:
-    found: list[Part] = []
+    parts: list[Part] = []
     for kind, each in given.get("content", {}).items():
-        found += [Part(", or "), Part(f"as {kind}: ")] if found else []
-        found += parts_of(each["schema"]) if each.get("schema") else [Part(kind)]
-    return tuple(found)
+        parts += [Part(", or "), Part(f"as {kind}: ")] if parts else []
+        parts += parts_of(each["schema"]) if each.get("schema") else [Part(kind)]
+    return tuple(parts)
 
 
 def _curl(method: str, path: str, body: Mapping[str, Any]) -> str:

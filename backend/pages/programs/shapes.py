@@ -112,17 +112,17 @@ def _plain(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schemas: list[Mapping[str, Any]], between: str) -> list[Part]:
-    found: list[Part] = []
+    parts: list[Part] = []
     for schema in schemas:
-        found += [Part(between)] if found else []
-        found += parts_of(schema)
-    return found
+        parts += [Part(between)] if parts else []
+        parts += parts_of(schema)
+    return parts
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     """The bounds of the one alternative that has some; null has none."""
     kinds = [schema, *schema.get("anyOf", ())]
-    said = [_BOUNDS[key].format(each[key]) for each in kinds for key in _BOUNDS if key in each]
+    bounds = [_BOUNDS[key].format(each[key]) for each in kinds for key in _BOUNDS if key in each]
     if schema.get("default") not in (None, "", [], {}):
-        said.append(f"default {schema['default']}" if not isinstance(schema["default"], dict) else "")
-    return ", ".join(each for each in said if each)
+        bounds.append(f"default {schema['default']}" if not isinstance(schema["default"], dict) else "")
+    return ", ".join(each for each in bounds if each)

@@ -24,8 +24,8 @@ _MODE: Final = 0o100644
 
 @cache
 def project() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = tomllib.loads((CLIENT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return found
+    table: Mapping[str, Any] = tomllib.loads((CLIENT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
 
 
 def wheel_name() -> str:
@@ -38,13 +38,13 @@ def wheel() -> bytes:
     record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files.items())
     record_name = f"{_stem()}.dist-info/RECORD"
     files[record_name] = f"{record}{record_name},,\n".encode()
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, date_time=_AT)
             entry.create_system, entry.external_attr = 3, _MODE << 16  # Unix, on every platform
             archive.writestr(entry, content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _stem() -> str:
@@ -59,25 +59,25 @@ def _modules() -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata() -> Iterator[tuple[str, bytes]]:
-    told, folder = project(), f"{_stem()}.dist-info"
+    metadata, folder = project(), f"{_stem()}.dist-info"
     lines = [
         "Metadata-Version: 2.4",
-        f"Name: {told['name']}",
-        f"Version: {told['version']}",
-        f"Summary: {told['description']}",
-        f"License-Expression: {told['license']}",
+        f"Name: {metadata['name']}",
+        f"Version: {metadata['version']}",
+        f"Summary: {metadata['description']}",
+        f"License-Expression: {metadata['license']}",
         "License-File: LICENSE",
-        f"Requires-Python: {told['requires-python']}",
-        *(f"Requires-Dist: {each}" for each in told["dependencies"]),
+        f"Requires-Python: {metadata['requires-python']}",
+        *(f"Requires-Dist: {each}" for each in metadata["dependencies"]),
     ]
-    for extra, requirements in told["optional-dependencies"].items():
+    for extra, requirements in metadata["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
         lines += [f'Requires-Dist: {each}; extra == "{extra}"' for each in requirements]
-    readme = (CLIENT / told["readme"]).read_text(encoding="utf-8")
+    readme = (CLIENT / metadata["readme"]).read_text(encoding="utf-8")
     text = "\n".join([*lines, "Description-Content-Type: text/markdown", "", readme])
     yield f"{folder}/METADATA", text.encode()
     yield f"{folder}/WHEEL", b"Wheel-Version: 1.0\nGenerator: laminar\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    commands = "".join(f"{name} = {function}\n" for name, function in told["scripts"].items())
+    commands = "".join(f"{name} = {function}\n" for name, function in metadata["scripts"].items())
     yield f"{folder}/entry_points.txt", f"[console_scripts]\n{commands}".encode()
     yield f"{folder}/licenses/LICENSE", _LICENSE.read_bytes()
 

@@ -38,9 +38,9 @@ class Whereabouts:
 
 
 def whereabouts_of_job(job: Job) -> Whereabouts | None:
-    told = ledger_of(job)
-    if told is not None:
-        return whereabouts_of(told.counts, step=None if told.is_final else told.step)
+    ledger = ledger_of(job)
+    if ledger is not None:
+        return whereabouts_of(ledger.counts, step=None if ledger.is_final else ledger.step)
     # Jobs of earlier releases have their last counts among the events.
     last_word = job.events.filter(type="run_finished").order_by("-seq").values_list("data", flat=True).first()
     return whereabouts_of((last_word or {}).get("ledger") or {}, step=None)

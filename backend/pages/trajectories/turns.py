@@ -97,8 +97,8 @@ def _rest_of(turn: Turn, own: Sequence[Token], *, is_cut: bool) -> tuple[str, bo
         return turn.text, False
     if not is_cut:
         return "", False
-    said = "".join(each.text for each in own)
-    return (turn.text[len(said) :], False) if turn.text.startswith(said) else (turn.text, True)
+    written = "".join(each.text for each in own)
+    return (turn.text[len(written) :], False) if turn.text.startswith(written) else (turn.text, True)
 
 
 def _heading(turn: Turn) -> str:

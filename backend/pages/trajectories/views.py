@@ -102,8 +102,8 @@ def _content(job: Job, it: TrajectoryOut, whole: TrajectorySample, sought: Sough
 
 
 def _neighbours(job: Job, it: TrajectoryOut) -> Neighbours:
-    found = [TrajectoryOut.of(row) for row in samples_of_group(job, it.step, it.prompt_ordinal)]
-    of_attempt = [each for each in found if each.attempt == it.attempt] or [it]
+    samples = [TrajectoryOut.of(row) for row in samples_of_group(job, it.step, it.prompt_ordinal)]
+    of_attempt = [each for each in samples if each.attempt == it.attempt] or [it]
     at = next(at for at, each in enumerate(of_attempt) if each.trajectory_id == it.trajectory_id)
     return Neighbours(samples=shown_samples(of_attempt), at=at)
 
