@@ -68,25 +68,25 @@ def audit(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     if "audit:read" not in acting.scopes:
         raise PermissionDenied("Only team admins and owners can view the audit log.")
-    asked = _asked(request)
-    entries, wrong = _found(acting.team, asked)
+    asked = _read_filter(request)
+    entries, wrong = _find_entries(acting.team, asked)
     rows = list(entries[: ENTRIES_A_PAGE + 1])
     page = rows[:ENTRIES_A_PAGE]
     filters = {name: value for name in ("actor", "action", "target") if (value := getattr(asked, name))}
     context: dict[str, Any] = frame_of(acting) | {
-        "entries": _named(page),
+        "entries": _name_actors(page),
         "older": page[-1].seq if len(rows) > ENTRIES_A_PAGE else None,
         "asked": asked,
         "wrong": wrong,
         "actions": list(entries_of(acting.team.pk).order_by("action").values_list("action", flat=True).distinct()),
-        "check": _checked(acting.team) if "check" in request.GET else None,
+        "check": _verify_chain(acting.team) if "check" in request.GET else None,
         "curl": curl.get("/audit-log", **filters),
         "now": database_now(),
     }
     return render(request, "pages/team/audit.html", context, status=422 if wrong else 200)
 
 
-def _asked(request: HttpRequest) -> Asked:
+def _read_filter(request: HttpRequest) -> Asked:
     def text(name: str) -> str:
         return "".join(each for each in request.GET.get(name, "") if each.isprintable()).strip()[:_LONGEST_FILTER]
 
@@ -99,7 +99,7 @@ def _asked(request: HttpRequest) -> Asked:
     )
 
 
-def _found(team: Team, asked: Asked) -> tuple[QuerySet[AuditEntry], str]:
+def _find_entries(team: Team, asked: Asked) -> tuple[QuerySet[AuditEntry], str]:
     entries, wrong = entries_of(team.pk), ""
     if asked.actor:
         entries = entries.filter(actor__in=_actors_called(team, asked.actor))
@@ -125,7 +125,7 @@ def _actors_called(team: Team, text: str) -> list[str]:
     return [text, *(f"user:{pk}" for pk in people), *(f"key:{pk}" for pk in keys)]
 
 
-def _named(entries: Sequence[AuditEntry]) -> list[Shown]:
+def _name_actors(entries: Sequence[AuditEntry]) -> list[Shown]:
     actors = {entry.actor for entry in entries}
     people = User.objects.filter(pk__in=_numbers(_ids(actors, "user:"))).values_list("pk", "email")
     keys = ApiKey.objects.filter(pk__in=_ids(actors, "key:")).values_list("pk", "name")
@@ -141,7 +141,7 @@ def _numbers(ids: Iterable[str]) -> list[int]:
     return [number for each in ids if (number := read_count(each)) is not None]
 
 
-def _checked(team: Team) -> Check:
+def _verify_chain(team: Team) -> Check:
     num = entries_of(team.pk).count()
     if num > MOST_CHECKED:
         return Check(

@@ -67,7 +67,7 @@ class JobForm:
     def typed(cls, posted: Mapping[str, str]) -> "JobForm":
         """Disabled fields, which a browser does not send, have their defaults."""
         form = cls(texts={each.path: posted.get(each.path, each.text_of(each.default)) for each in spec_fields()})
-        form._judge()
+        form._validate()
         return form
 
     @property
@@ -110,45 +110,45 @@ class JobForm:
         """The same for a preview: keeps the spec."""
         errors = list(errors)
         for error in errors:
-            self._note(error.pointer, _sentence(error.message))
+            self._add_error(error.pointer, _sentence(error.message))
         if not errors and otherwise:
-            self._note("", otherwise)
+            self._add_error("", otherwise)
 
-    def _judge(self) -> None:
+    def _validate(self) -> None:
         document: dict[str, Any] = {}
         for each in spec_fields():
             if self.texts[each.path].strip() or not each.is_preset:
                 try:
                     put_at(document, each.path, each.value_of(self.texts[each.path]))
                 except TwoReadings as doubt:
-                    self._note(each.pointer, str(doubt))
+                    self._add_error(each.pointer, str(doubt))
         try:
             spec = JobSpec.model_validate(document)
         except ValidationError as failure:
-            for pointer, message in _told(failure, document):
-                self._note(pointer, message)
-            self._judge_the_whole(document)
+            for pointer, message in _describe_errors(failure, document):
+                self._add_error(pointer, message)
+            self._validate_whole(document)
         else:
             self.spec = None if self.errors else spec
             self._combination = spec
 
-    def _judge_the_whole(self, document: dict[str, Any]) -> None:
+    def _validate_whole(self, document: dict[str, Any]) -> None:
         """pydantic validates combinations of fields only once each field is valid, so invalid fields get a stand-in.
         Settings without effect are reported once all fields are valid: a corrected field may give them an effect."""
         for path in list(self.errors):
             found = field_at(path)
             if found is not None:
                 put_at(document, path, "a name" if path == "name" else found.default)
-        self._combination = _as_far_as_read(document)
+        self._combination = _parse_leniently(document)
         try:
             JobSpec.model_validate(document)
         except ValidationError as failure:
             wrong = set(self.errors)
-            for pointer, message in _told(failure, document, without="no_effect"):
+            for pointer, message in _describe_errors(failure, document, without="no_effect"):
                 if not wrong & set(_NAMES.findall(message)):  # the stand-in may cause the error
-                    self._note(pointer, message)
+                    self._add_error(pointer, message)
 
-    def _note(self, pointer: str, message: str) -> None:
+    def _add_error(self, pointer: str, message: str) -> None:
         path = self._path_of(pointer, message)
         errors = self.errors.setdefault(path, [])
         if message not in errors:
@@ -169,7 +169,7 @@ class JobForm:
         return BoundField(field=found, text=text, errors=errors, is_idle=is_idle)
 
 
-def _as_far_as_read(document: object) -> JobSpec | None:
+def _parse_leniently(document: object) -> JobSpec | None:
     """Without validation of combinations."""
     try:
         return JobSpec.accepted(document)
@@ -177,7 +177,7 @@ def _as_far_as_read(document: object) -> JobSpec | None:
         return None
 
 
-def _told(failure: ValidationError, document: object, without: str = "") -> list[tuple[str, str]]:
+def _describe_errors(failure: ValidationError, document: object, without: str = "") -> list[tuple[str, str]]:
     """(pointer, sentence) for every invalid place, except errors of the type `without`. If several readings of a place
     failed, the plainest error is used."""
     pointers: Sequence[FieldError] = field_errors(failure, document)
@@ -187,10 +187,10 @@ def _told(failure: ValidationError, document: object, without: str = "") -> list
     if len(raw) != len(pointers):  # a union has several errors at one place
         return [(error.pointer, _sentence(error.message)) for error in pointers]
     places = zip(pointers, raw.values(), strict=True)
-    return [(place.pointer, _plainly(error)) for place, error in places if error["type"] != without]
+    return [(place.pointer, _describe_error(error)) for place, error in places if error["type"] != without]
 
 
-def _plainly(error: Mapping[str, Any]) -> str:
+def _describe_error(error: Mapping[str, Any]) -> str:
     context, got = error.get("ctx") or {}, error.get("input")
     if got in ("", None):
         return "Must not be empty."

@@ -42,10 +42,10 @@ class HashedFile:
 
 def hashed_file(plain: str) -> HashedFile | None:
     """By its path below a folder of static files; None: no such file."""
-    return _made(plain) if _is_there(plain) else None
+    return _hash_file(plain) if _exists(plain) else None
 
 
-def _is_there(plain: str) -> bool:
+def _exists(plain: str) -> bool:
     try:
         path = finders.find(plain)
     except SuspiciousFileOperation:  # the path leads out of the folder
@@ -54,7 +54,7 @@ def _is_there(plain: str) -> bool:
 
 
 @cache  # called for existing files only, so requests cannot fill the memory
-def _made(plain: str) -> HashedFile:
+def _hash_file(plain: str) -> HashedFile:
     path = str(finders.find(plain))
     stem, ending = plain[: -len(Path(plain).suffix) or None], Path(plain).suffix
     content = _with_hashed_names(plain, Path(path).read_bytes(), ending)

@@ -52,10 +52,10 @@ class ScopeChoice:
 def keys(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     if request.method != "POST":
-        return _show(request, acting, made=_made(request, acting))
+        return _show(request, acting, made=_take_new_key(request, acting))
     now = database_now()
     try:
-        wish = _wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
+        wish = _parse_wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
         key, text = make_key(acting, wish, account_id=request.POST.get("owner") or None, now=now)
     except Refusal as refusal:
         return _show(request, acting, wrong=refusal.sentences, status=refusal.status)
@@ -75,14 +75,14 @@ def revoke(request: HttpRequest, key_id: str) -> HttpResponse:
     return redirect(address_of("keys", acting.team))
 
 
-def _made(request: HttpRequest, acting: Acting) -> dict[str, Any] | None:
+def _take_new_key(request: HttpRequest, acting: Acting) -> dict[str, Any] | None:
     """The key that was just created, with its secret."""
     taken = taken_out(request)
     key = keys_visible_to(acting.user, acting.team, rules=acting.rules).filter(pk=taken.get("made", "")).first()
     return {"key": key, "text": taken["text"]} if key is not None else None
 
 
-def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: datetime) -> KeyWish:
+def _parse_wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: datetime) -> KeyWish:
     """Raises `Invalid` with all errors."""
     errors: list[FieldError] = []
 

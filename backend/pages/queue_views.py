@@ -87,13 +87,13 @@ def queue(request: HttpRequest) -> HttpResponse:
     pools = list(pools_of(acting.team))
     context: dict[str, Any] = frame_of(acting) | {"pools": pools, "now": now, "curl": curl.get("/quota")}
     if pools:
-        pool = _chosen(pools, request.GET.get("pool", ""))
+        pool = _choose_pool(pools, request.GET.get("pool", ""))
         context |= _of_pool(request, acting.team, pool, now) | question_shown(acting, pool, now=now)
     is_part = "part" in request.GET and pools
     return render(request, "pages/team/_queue.html" if is_part else "pages/team/queue.html", context)
 
 
-def _chosen(pools: list[ResourcePool], wanted: str) -> ResourcePool:
+def _choose_pool(pools: list[ResourcePool], wanted: str) -> ResourcePool:
     found = next((pool for pool in pools if pool.pk == wanted), None)
     if found is None and wanted:
         raise Http404("This pool does not exist, or your team has no quota in it.")
@@ -105,7 +105,7 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
     limit = MOST_SHOWN if wants_all else SHOWN_AT_FIRST
     seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=now)
     quota, look = quotas_of(team).get(pool=pool), look_of(pool)
-    asked = _asked_about(team, seen, request.GET.get("job", ""))
+    asked = _find_asked_job(team, seen, request.GET.get("job", ""))
     return {
         "pool": pool,
         "quota": quota,
@@ -128,7 +128,7 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
     }
 
 
-def _asked_about(team: Team, seen: QueueSeen, wanted: str) -> Job | None:
+def _find_asked_job(team: Team, seen: QueueSeen, wanted: str) -> Job | None:
     if wanted:
         return Job.objects.filter(team=team, state=JobState.QUEUED, pk=wanted[:32]).select_related("pool").first()
     if seen.num_waiting > EXPLAINED_UNASKED:

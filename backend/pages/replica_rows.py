@@ -102,7 +102,7 @@ def replica_rows_of(job: Job, *, now: datetime) -> ReplicaRows | None:
         ReplicaRow(
             replica=replica,
             pieces=_pieces(seconds.get(replica, {})),
-            did=_did(seconds.get(replica, {})),
+            did=_describe_activity(seconds.get(replica, {})),
             held=None if job.is_terminal else by_replica.get(replica),
         )
         for replica in known[::stride]
@@ -151,7 +151,7 @@ def _pieces(columns: Columns) -> list[Piece]:
     return pieces
 
 
-def _did(columns: Columns) -> str:
+def _describe_activity(columns: Columns) -> str:
     totals = {doing: sum(column.get(doing, 0.0) for column in columns.values()) for doing in DOINGS}
     whole = sum(totals.values())
     if not whole:

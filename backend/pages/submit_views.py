@@ -73,15 +73,15 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if target is None:
         form.errors.setdefault("", []).append("Choose one of your projects and pools.")
     if "part" in request.POST:
-        _remark(request, form, target)
+        _add_preview_errors(request, form, target)
         return _show(request, form, targets, target=target, template="pages/new_job/_judged.html", status=200)
     if target is None or form.spec is None or "look" in request.POST:
-        _remark(request, form, target)
+        _add_preview_errors(request, form, target)
         return _show(request, form, targets, target=target)
     return _submit(request, form, form.spec, targets, target)
 
 
-def _remark(request: HttpRequest, form: JobForm, target: SubmitTarget | None) -> None:
+def _add_preview_errors(request: HttpRequest, form: JobForm, target: SubmitTarget | None) -> None:
     """Adds the errors that a submission would get now."""
     if form.spec is None or target is None:
         return
@@ -160,7 +160,7 @@ def _show(
     """`arithmetic`: the memory calculation by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
-    spec = _as_submitted(form.spec, target)
+    spec = _resolve_spec(form.spec, target)
     fit = fit_of(spec, target.pool, target.project.team) if spec and target else None
     names = names_to_choose(targets)
     context = {
@@ -175,13 +175,13 @@ def _show(
         "chosen": request.POST.get("chosen", "") if chosen is None else chosen,
         "token": secrets.token_urlsafe(24),
         "calls": calls(_body(form.spec, target, starting_point)) if form.spec and target else [],
-        "outlook": _outlook(spec, target, now=database_now()) if spec and target else "",
-        "cost": _cost(spec, target, now=database_now()) if spec and target else "",
+        "outlook": _describe_outlook(spec, target, now=database_now()) if spec and target else "",
+        "cost": _describe_cost(spec, target, now=database_now()) if spec and target else "",
         "doubts": doubts_of(form.spec, target.project.team, target.project.pk, now=database_now())
         if form.spec and target
         else [],
         "hints": [each.message for each in hints_of(spec)] if spec else [],
-        "presets": _told(in_force(spec, target.project.team, target.pool)) if spec and target else [],
+        "presets": _describe_presets(in_force(spec, target.project.team, target.pool)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
@@ -189,7 +189,7 @@ def _show(
     return render(request, template, context, status=status or (422 if form.summary else 200))
 
 
-def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
+def _resolve_spec(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
     """The spec as a submission would resolve it; unknown names are reported only on submission."""
     if spec is None or target is None:
         return spec
@@ -200,7 +200,7 @@ def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec 
     return filled(spec, target.project.team, target.pool)
 
 
-def _told(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:
+def _describe_presets(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:
     """For each preset its field, its value in the form's syntax, and the reason."""
     fields = ((field_at(each.path), each) for each in presets)
     return [(found, found.text_of(each.value) or "empty", each.reason) for found, each in fields if found is not None]
@@ -216,7 +216,7 @@ def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) ->
     return {"project": target.project.pk, "pool": target.pool.name} | start | {"spec": slim}
 
 
-def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
+def _describe_outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     reason = outlook(spec, team_id=target.project.team_id, pool=target.pool, now=now)
     subject = f"With {spec.num_devices} devices, this job"
     return (
@@ -226,7 +226,7 @@ def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     )
 
 
-def _cost(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
+def _describe_cost(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
     """Empty: the pool is free."""
     cost = cost_of(spec, target.pool, now=now)
     if cost is None:

@@ -51,7 +51,7 @@ class Story:
 
 def story_of(job: Job) -> Story | None:
     """None: there was no request, or later events have superseded it."""
-    asked = _newest_wish(job)
+    asked = _find_newest_request(job)
     if asked is None:
         return None
     if asked.type == "pause_requested":
@@ -63,22 +63,22 @@ def story_of(job: Job) -> Story | None:
     else:
         title, goal = _ASKED[JobState(asked.to_state)]
     since = list(job.events.filter(seq__gt=asked.seq, type__in=_TOLD).order_by("seq")[: _MOST_LINES + 1])
-    events, is_over = _until(goal, since, already=asked.to_state == goal)
+    events, is_over = _cut_at_goal(goal, since, already=asked.to_state == goal)
     if is_over and _is_overtaken(job, events[-1] if events else asked, goal):
         return None
     sentences = event_sentences_of([asked, *events], job)
-    waits = _waits(job, _heard(job, asked)) if not is_over else _waits_for_cluster(job, events)
-    lines = [(sentence, _words(event)) for event, sentence in zip(events, sentences[1:], strict=True)]
+    waits = _describe_wait(job, _is_acknowledged(job, asked)) if not is_over else _describe_cluster_wait(job, events)
+    lines = [(sentence, _label_event(event)) for event, sentence in zip(events, sentences[1:], strict=True)]
     return Story(title=title, asked=sentences[0], lines=lines[:_MOST_LINES], waits=waits)
 
 
-def _newest_wish(job: Job) -> JobEvent | None:
+def _find_newest_request(job: Job) -> JobEvent | None:
     by_somebody = Q(actor__startswith="user:") | Q(actor__startswith="key:")
     wish = Q(type="pause_requested") | Q(type="state_changed", to_state__in=_ASKED) | Q(reason=KILLED)
     return job.events.filter(by_somebody & wish).order_by("-seq").first()
 
 
-def _until(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple[list[JobEvent], bool]:
+def _cut_at_goal(goal: JobState, since: Sequence[JobEvent], *, already: bool) -> tuple[list[JobEvent], bool]:
     """Up to the event that reached the goal, or that ended the job."""
     if already:
         return [event for event in since if event.type != "state_changed"], True
@@ -100,7 +100,7 @@ def _is_overtaken(job: Job, last: JobEvent, goal: JobState) -> bool:
     return attempt is None or job.num_done > attempt.resume_step
 
 
-def _heard(job: Job, asked: JobEvent) -> bool | None:
+def _is_acknowledged(job: Job, asked: JobEvent) -> bool | None:
     """By the engine's acknowledgement. None: no engine was involved, or its attempt ended without acknowledging."""
     request = job.requests.filter(kind__in=("pause", "cancel"), created_at__gte=asked.at).order_by("created_at").first()
     if request is None:
@@ -114,7 +114,7 @@ def _is_closed(request: ControlRequest) -> bool:
     return request.acknowledged_at is not None
 
 
-def _waits_for_cluster(job: Job, told: Sequence[JobEvent]) -> str:
+def _describe_cluster_wait(job: Job, told: Sequence[JobEvent]) -> str:
     """For a killed job: only the cluster can confirm that none of its processes runs."""
     has_answered = any(event.type == "cluster_stopped" for event in told)
     if job.reason != KILLED or has_answered:
@@ -122,7 +122,7 @@ def _waits_for_cluster(job: Job, told: Sequence[JobEvent]) -> str:
     return CLUSTER_ASKED if OutboxMessage.objects.filter(topic="stop", key=job.pk).exists() else ""
 
 
-def _waits(job: Job, heard: bool | None) -> str:
+def _describe_wait(job: Job, heard: bool | None) -> str:
     if heard is False:
         return UNHEARD
     match job.state:
@@ -137,7 +137,7 @@ def _waits(job: Job, heard: bool | None) -> str:
     return ""
 
 
-def _words(event: JobEvent) -> str:
+def _label_event(event: JobEvent) -> str:
     match event.type:
         case "request_acknowledged":
             return "request acknowledged"

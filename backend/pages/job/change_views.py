@@ -41,7 +41,7 @@ def change(request: HttpRequest, job_id: str) -> HttpResponse:
         context = {"job": job, "waits": job.state in WAITING_STATES, "tags": ", ".join(job.tags)}
         return render(request, "pages/job/change.html", context)
     try:
-        wanted = _changes_of(request.POST, job)
+        wanted = _parse_changes(request.POST, job)
         with transaction.atomic():
             change_job(job.pk, wanted, actor=acting.name, now=database_now())
         tell_done(request, Done("Changes saved.", _back_from(wanted, job)) if wanted else "No changes.")
@@ -59,7 +59,7 @@ def _back_from(wanted: Mapping[str, Any], before: Job) -> WayBack | None:
     return WayBack(address=reverse("change_job", args=[before.pk]), fields=typed)
 
 
-def _changes_of(sent: QueryDict, job: Job) -> dict[str, Any]:
+def _parse_changes(sent: QueryDict, job: Job) -> dict[str, Any]:
     """The changed values, validated by the API's rules. Raises `Invalid`."""
     typed: dict[str, Any] = {"name": sent.get("name", job.name).strip()}
     typed["tags"] = [tag.strip() for tag in sent.get("tags", ", ".join(job.tags)).split(",") if tag.strip()]

@@ -97,7 +97,7 @@ def retention(request: HttpRequest, job_id: str) -> HttpResponse:
         context = {"job": job, "rule": rule, "days": days, "curl": curl.get(f"/jobs/{job.pk}/retention")}
         return render(request, "pages/job/retention.html", context)
     try:
-        wanted, before = _rule_of(request.POST), retention_of(job)
+        wanted, before = _parse_rule(request.POST), retention_of(job)
         set_retention(job, actor=acting.name, now=database_now(), **wanted)
         message = "Rule saved. Other checkpoints are deleted within minutes and cannot be restored."
         tell_done(request, Done(message, _back_to(job, before, wanted)))
@@ -129,7 +129,7 @@ def _back_to(job: Job, before: Retention, wanted: Mapping[str, Any]) -> WayBack 
     return WayBack(address=reverse("job_retention", args=[job.pk]), fields=fields)
 
 
-def _rule_of(sent: QueryDict) -> dict[str, Any]:
+def _parse_rule(sent: QueryDict) -> dict[str, Any]:
     """By the rules of the API. Raises `Invalid`."""
     typed = {name: sent.get(name, "").strip() for name in _WANTED}
     read: dict[str, Any] = {name: read_count(typed[name]) for name in ("keep_last", "keep_best")}

@@ -74,10 +74,10 @@ def evaluate(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
         return _form(request, checkpoint, typed=_own_settings(checkpoint))
     if request.content_type != FORM:
         return HttpResponse(NOT_A_FORM, status=415)
-    return _started(request, checkpoint, acting)
+    return _start_evaluation(request, checkpoint, acting)
 
 
-def _started(request: HttpRequest, checkpoint: Checkpoint, acting: Acting) -> HttpResponse:
+def _start_evaluation(request: HttpRequest, checkpoint: Checkpoint, acting: Acting) -> HttpResponse:
     job, now = checkpoint.job, database_now()
     own = _own_settings(checkpoint)
     typed = {name: request.POST.get(name, own[name]).strip() for name in _FIELDS}

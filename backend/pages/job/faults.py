@@ -69,11 +69,11 @@ def _fault(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) ->
         part=str(data.get("component") or ("driver" if is_stall else "unnamed")),
         happened=happened,
         did=str(data.get("action") or ""),
-        then=_then(event, moves, before=before),
+        then=_describe_outcome(event, moves, before=before),
     )
 
 
-def _then(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) -> str:
+def _describe_outcome(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) -> str:
     """The outcome up to the next fault, or to the end."""
     after = [move for move in moves if move.seq > event.seq and (before is None or move.seq < before)]
     if not after:

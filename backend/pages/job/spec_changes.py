@@ -29,7 +29,11 @@ def changes_since(forerunner: Job, job: Job) -> Sequence[SpecChange]:
     before, after = dict(_leaves(forerunner.spec)), dict(_leaves(job.spec))
     paths = sorted({*before, *after} - _NAMES)
     pairs = [(path, before.get(path, _ABSENT), after.get(path, _ABSENT)) for path in paths]
-    return [SpecChange(path=path, before=_told(old), after=_told(new)) for path, old, new in pairs if old != new]
+    return [
+        SpecChange(path=path, before=_format_value(old), after=_format_value(new))
+        for path, old, new in pairs
+        if old != new
+    ]
 
 
 def _leaves(spec: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -40,7 +44,7 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _told(value: Any) -> str:  # whatever a spec holds
+def _format_value(value: Any) -> str:  # whatever a spec holds
     if value is _ABSENT:
         return "–"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
