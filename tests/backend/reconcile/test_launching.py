@@ -136,7 +136,7 @@ class TestSpecsOfOtherReleases:
         assert world.ray.orders == []
         world.job.refresh_from_db()
         assert world.state()[0] == "failed" and world.job.failure_class == "config"
-        assert "submit it again" in world.job.message and world.attempt.ended_at is not None
+        assert "Submit the job again" in world.job.message and world.attempt.ended_at is not None
         assert not world.job.reservations.filter(released_at=None).exists()
         launch_attempt(world.job.pk, world.ray)  # again, from a duplicate message
         assert world.state()[0] == "failed"
