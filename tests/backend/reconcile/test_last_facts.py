@@ -22,7 +22,7 @@ def over(world: World) -> World:
     return world
 
 
-def test_closed_door_keeps_an_ended_attempt(over: World) -> None:
+def test_unreachable_site_keeps_an_ended_attempt(over: World) -> None:
     over.site_is_reachable = False
     for _ in range(5):
         over.later(LAST_FACTS_GRACE_S)
@@ -33,7 +33,7 @@ def test_closed_door_keeps_an_ended_attempt(over: World) -> None:
     assert over.state() == ("succeeded", 1)
 
 
-def test_open_door_ends_the_grace(over: World) -> None:
+def test_reachable_site_ends_the_grace(over: World) -> None:
     over.site_is_reachable = False
     over.later(LAST_FACTS_GRACE_S + 1)
     over.site_is_reachable = True
@@ -41,7 +41,7 @@ def test_open_door_ends_the_grace(over: World) -> None:
     assert over.state() == ("starting", 2)
 
 
-def test_door_that_stays_closed_loses_no_job(over: World) -> None:
+def test_site_unreachable_for_long_loses_no_job(over: World) -> None:
     over.site_is_reachable = False
     for _ in range(7):
         over.later(LAST_FACTS_GRACE_S)
