@@ -102,13 +102,13 @@ def fill(ours: Any, theirs: Any, texts: Sequence[str], num: int) -> None:
     from django.db import connection
 
     from backend.telemetry.fulltext.indexing import mark_of_job, mark_of_team
-    from backend.telemetry.fulltext.said import kept, said_by
+    from backend.telemetry.fulltext.said import pack_texts, said_by
     from backend.telemetry.fulltext.words import kept_words
     from backend.telemetry.models import Trajectory
     from backend.telemetry.trajectories import MOST_SHOWN
 
     said = [said_by(sample_of(text, 0)) for text in texts]
-    made = [(kept_words([each.text for each in parts], ()), kept(parts)) for parts in said]
+    made = [(kept_words([each.text for each in parts], ()), pack_texts(parts)) for parts in said]
     fields = {"attempt": 1, "sample": 0, "version": 1, "staleness": 0, "num_tokens": 2_000}
     for first in range(0, num, 1_000):
         rows = Trajectory.objects.bulk_create(

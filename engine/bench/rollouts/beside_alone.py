@@ -76,7 +76,7 @@ def _rows_of(model: str, batches: list[int], python: str, arguments: argparse.Na
                     "prompt_tokens": prompt_tokens,
                 }
                 turns = _in_turns(asked, ours, alone, repeats=arguments.repeats)
-                yield from _rows_of(turns, model, batch, draw, arguments.new_tokens, at_once=at_once)
+                yield from _rows_of_turns(turns, model, batch, draw, arguments.new_tokens, at_once=at_once)
 
 
 def _write(folder: Path, model: str, *, positions: int) -> None:
@@ -99,7 +99,7 @@ def _in_turns(request: dict[str, Any], ours: Ask, alone: Ask, *, repeats: int) -
     return in_turns(contestants, repeats=repeats)
 
 
-def _rows_of(
+def _rows_of_turns(
     turns: dict[str, list[Sample]], model: str, batch: int, draw: str, num_steps: int, *, at_once: bool
 ) -> Iterator[Row]:
     median = {

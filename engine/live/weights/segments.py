@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import uuid4
 
-from engine.live.process.shared_memory import FOLDER
+from engine.live.process.shared_memory import FOLDER as FOLDER
 from engine.signs import at_work
 from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_spans
 from engine.weights.open_file import OpenFile

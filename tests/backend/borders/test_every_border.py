@@ -77,7 +77,7 @@ def faults(kind: Any, metadata: list[Any], place: str, *, in_body: bool) -> Iter
 
 
 def _time(metadata: list[Any], in_body: bool) -> str:
-    is_ours = {strict.within_calendar, strict._told} & functions_among(metadata)
+    is_ours = {strict.within_calendar, strict._clamp} & functions_among(metadata)
     return "" if is_ours else "a raw datetime; use Moment"
 
 

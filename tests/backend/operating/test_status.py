@@ -65,7 +65,7 @@ def test_an_operator_reads_what_is_wrong_and_what_to_do(operator: Client, lookin
     page = operator.get("/status/")
     text = page.content.decode()
     assert page.status_code == 200 and page.headers["Cache-Control"].startswith("max-age=0")
-    assert "1 thing is wrong." in text and "python manage.py bootstrap" in text and "site.nobody" in text
+    assert "1 problem found." in text and "python manage.py bootstrap" in text and "site.nobody" in text
     assert "it is &lt;well&gt;" in text and "1 GB left" in text
 
 

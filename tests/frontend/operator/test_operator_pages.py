@@ -207,7 +207,7 @@ def test_prices_are_set_per_hour_shown_per_second_and_withdrawn(
     assert "It had not taken effect" in told(operator, f"{path}/{later.pk}/withdraw", {"version": f'"2-{later.pk}"'})
     assert PoolPrice.objects.count() == 1
     wrong = {"version": f'"1-{price.pk}"', "per": "hour", "currency": "EUR"}
-    assert "A price begins now or later" in told(
+    assert "price must begin now or later" in told(
         operator, path, wrong | {"price": "1", "valid_from": "2020-01-01T00:00"}
     )
     assert "enter a number such as 2.50" in told(operator, path, wrong | {"price": "dear"})

@@ -162,7 +162,7 @@ def test_loop_that_hangs_without_a_sign_is_replaced() -> None:
 def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk stops answering in the middle of the real loader."""
     is_over, num_read, is_stuck = Event(), [0], Event()
-    fill = loading._fill
+    fill = loading._fill_tensor
 
     def hang(*arguments: Any) -> None:
         num_read[0] += 1
@@ -172,7 +172,7 @@ def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.Mo
                 is_over.wait()
         fill(*arguments)
 
-    monkeypatch.setattr(loading, "_fill", hang)
+    monkeypatch.setattr(loading, "_fill_tensor", hang)
     actor = WorkingActor(lambda: None, at_start=lambda: load_decoder(DEMO_FOLDER, device="cpu"))
     assert is_stuck.wait(60.0)
     done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "load", seconds=130)
