@@ -182,7 +182,7 @@ def test_page_refuses_another_user(client: Client, charlie: User, token: str) ->
 
 def test_unknown_link_reveals_nothing(client: Client) -> None:
     answer = client.get("/invitations/" + "x" * 43)
-    assert answer.status_code == 404 and b"not open" in answer.content
+    assert answer.status_code == 404 and b"no longer valid" in answer.content
 
 
 def test_guesses_are_counted(client: Client) -> None:

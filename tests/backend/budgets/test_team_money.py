@@ -151,7 +151,7 @@ def test_operator_sets_team_money_and_team_page_shows_it(
     assert "This site has no prices" in told(amount="10", version='"0"')
     assert "EUR this month" not in operator.get("/operator/teams/").text
     priced(pool, now, "1")
-    assert "2,500.50 EUR a month" in told(amount="2500.50", version='"0"')
+    assert "2,500.50 EUR per month" in told(amount="2500.50", version='"0"')
     assert "This has changed" in told(amount="7", version='"0"')
     assert "is ambiguous" in told(amount="1,500", version='"1"')
     page = operator.get(f"/usage/?team={team.pk}").text
