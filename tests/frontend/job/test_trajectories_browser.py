@@ -25,7 +25,7 @@ def test_an_open_sample_stays_where_it_is_while_new_steps_come(visit: Visit) -> 
     for step in (5, 6):
         seed.trained(world, job, step)
         expect(page.locator("[data-value=done]").first).to_have_text(str(step), timeout=ARRIVES_WITHIN_MS)
-    since = page.get_by_role("button", name="Step 6 has come")
+    since = page.get_by_role("button", name="Step 6 is available")
     expect(since).to_be_visible()
     expect(page.locator("[data-reading-step]")).to_have_text("Step 4")
     assert place == page.locator(f"#{held} .turn").nth(2).bounding_box()
