@@ -120,9 +120,9 @@ def _judge(world: World, route: Route, wanted: Row, actor: str, answer: Any) -> 
     """What is wrong with the response; empty: nothing."""
     status = answer.status_code
     if actor in NOBODY:
-        return "" if status == 401 else "nobody is let in"
+        return "" if status == 401 else "must be 401"
     if actor == OUTSIDER and _says_a_secret(world, route, wanted, answer):
-        return "it says something of ours"
+        return "leaks a name of the team"
     if wanted.only_rulers and actor in ("member", "operator"):
         return "" if status == 403 else "rules nothing"
     if not world.may(actor, route.scope):
@@ -271,12 +271,12 @@ def _judge_page(world: World, page: Page, visitor: str, names_ours: bool, answer
     if visitor == "anonymous":
         goes_to = answer.headers.get("Location", "")
         leads_to_sign_in = status == 302 and goes_to.startswith("/accounts/login/")
-        return "" if leads_to_sign_in or status == 401 else "nobody is let in"
+        return "" if leads_to_sign_in or status == 401 else "must lead to sign-in"
     if visitor == OUTSIDER:
         if names_ours:
             return "" if status == 404 else "ours does not exist for them"
         secrets = [SECRET_WORDS, world.ids["job_id"], world.ids["team_id"], world.ids["key_id"]]
-        return "it says something of ours" if any(each.encode() in answer.content for each in secrets) else ""
+        return "leaks a name of the team" if any(each.encode() in answer.content for each in secrets) else ""
     if visitor not in page.may:
         return "" if status in (302, 403, 404) else "may not do that"  # redirected with a message, without effect
     return "" if status in (200, 302) else "may do it"

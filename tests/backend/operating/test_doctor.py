@@ -26,7 +26,7 @@ def _well(_: Environment) -> Iterator[Finding]:
 
 def _ill(_: Environment) -> Iterator[Finding]:
     yield good("so far")
-    yield site.NOBODY.found("nobody operates this site")
+    yield site.NOBODY.found("this site has no operator")
 
 
 def _warned(_: Environment) -> Iterator[Finding]:
@@ -62,7 +62,7 @@ def test_site_without_faults_or_with_warnings_succeeds(monkeypatch: pytest.Monke
 
 def test_faults_are_printed_with_cures_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     output, failure = _said(monkeypatch, {"This": _ill, "That": _well})
-    assert "  WRONG    nobody operates this site  [site.nobody]" in output
+    assert "  WRONG    this site has no operator  [site.nobody]" in output
     assert "→ Run `python manage.py bootstrap`" in output
     assert failure == "1 of 3 are wrong"
 
@@ -72,7 +72,7 @@ def test_json_has_the_same_findings_and_exit_code(monkeypatch: pytest.MonkeyPatc
     document = json.loads(output)
     assert document["wrong"] == 1 and failure
     assert document["findings"][1] == {
-        "part": "This", "told": "nobody operates this site", "verdict": "wrong", "fault": "site.nobody",
+        "part": "This", "told": "this site has no operator", "verdict": "wrong", "fault": "site.nobody",
         "cure": site.NOBODY.cure,
     }  # fmt: skip
 

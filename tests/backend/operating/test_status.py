@@ -34,7 +34,7 @@ class Looking:
         assert self.may_end.wait(timeout=30)
         yield good("it is <well>")
         yield disks.LOW.found("1 GB left")
-        yield site.NOBODY.found("nobody operates this site")
+        yield site.NOBODY.found("this site has no operator")
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_every_row_names_existing_tests_or_a_reason() -> None:
         if not tests and not _REASON.search(held_by):
             faults.append(f"{number}: neither a test nor a document nor why it does not apply nor what is open")
         if len(asks.split()) > 12:
-            faults.append(f"{number}: what it asks, in twelve words at most")
+            faults.append(f"{number}: its requirement, in twelve words at most")
     assert not faults, "\n".join(faults)
 
 
