@@ -4,9 +4,8 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 HOST_NAME = "hooks.example.org"
+MOST_HUNG_S = 60.0
 
 
 @dataclass(slots=True)
@@ -25,7 +25,6 @@ class Received:
     headers: dict[str, str]
     body: str
     server_name: str | None
-    at: float = field(default_factory=time.monotonic)
 
 
 class Receiver:
@@ -39,6 +38,9 @@ class Receiver:
         self.port: int = self.server.server_address[1]
         self.is_over = threading.Event()
         self.has_answered = threading.Event()
+        self.was_released: list[bool] = []
+        """Of each request to /hang: false if it gave up waiting."""
+        self.on_request: Callable[[], None] = lambda: None
         self.scheme = "http"
         if tls_folder is not None:
             self.scheme = "https"
@@ -57,8 +59,9 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.received.append(Received(self.path, headers, body, receiver.server_name))
+                receiver.on_request()
                 if self.path == "/hang":
-                    receiver.is_over.wait(30)
+                    receiver.was_released.append(receiver.is_over.wait(MOST_HUNG_S))
                     return
                 if self.path == "/drip":
                     self._drip()
