@@ -1,6 +1,6 @@
-"""What a node of the cluster finds when it looks at itself, on its way from a job's log to the control plane.
+"""The self-check of a cluster's node, sent to the control plane in a job's log.
 
-Invariant: one line of the log holds all of it, so that what others print beside it does not matter.
+Invariant: one line of the log holds all of it, so other output in the log does not matter.
 """
 
 import hashlib
@@ -14,36 +14,36 @@ from engine.spec.strict import Strict
 
 _MARK: Final = "laminar-nodes "
 COMMAND: Final = "engine.live.run.node_probe"
-"""Of Python's -m, on a node."""
+"""The module for `python -m`, on a node."""
 
 
 MOST_TOLD: Final = 200
-"""Of each kind of thing that lies on a node: the line of a log stays short."""
+"""Entries of each kind, so that the line stays short."""
 
 
 class FoundAsset(Strict):
-    """An entry of a node's shared folder, by its name there: no path of the node leaves it."""
+    """An entry of a node's shared folder, by its name: no path of the node is sent."""
 
     name: str
     kind: str = ""
-    """Of a model, as its config.json says it."""
+    """A model's type, from its config.json."""
     num_bytes: int = 0
 
 
 class NodeReport(Strict):
-    """A part that is empty is well; else it says what is wrong."""
+    """An empty field is good; otherwise it holds the problem."""
 
     node_id: str
     address: str
     silent: str = ""
-    """Why nothing was heard of it."""
+    """Why there is no report."""
     clock: float = 0.0
     versions: dict[str, str] = {}
     """Of packages; what is missing is not there."""
     spec: str = ""
     """`spec_version` of its copy of Laminar."""
     folder: str = ""
-    """The shared folder: writing, reading, deleting, and seeing what the control plane wrote."""
+    """The shared folder: write, read, delete, and see the control plane's file."""
     bucket: str = ""
     control: str = ""
     """Reporting to the control plane."""
@@ -59,7 +59,7 @@ class NodeReport(Strict):
     """At most MOST_TOLD, in the order of their names, as are the others."""
     data: list[FoundAsset] = Field(default_factory=list)
     fetched: list[str] = Field(default_factory=list)
-    """Hashes of what it fetched for jobs and still has."""
+    """Hashes of fetched assets in its cache."""
 
 
 class NodeReports(Strict):
@@ -70,7 +70,7 @@ class NodeReports(Strict):
 
     @classmethod
     def found_in(cls, log: str) -> Self | None:
-        """Raises `ValueError` if the line is there and says something else."""
+        """Raises `ValueError` for a marked line that cannot be parsed."""
         lines = [line for line in log.splitlines() if line.startswith(_MARK)]
         return cls.model_validate_json(lines[-1].removeprefix(_MARK)) if lines else None
 

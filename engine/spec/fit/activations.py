@@ -1,11 +1,11 @@
 """Bytes that autograd keeps of a layer from its forward to its backward pass, a token; and what the passes work with.
 
-Term by term from engine/models/decoder.py, for products in float32, or in bfloat16 beside norms in float32. c is the
+Term by term from engine/models/decoder.py, for products in float32, or in bfloat16 with norms in float32. c is the
 bytes of a product's element: 4 or 2. Letters as in shape.py.
 
-    norm        what comes in 4·D    what is normalised 4·D    what goes on, for the product, c·D
+    norm        input 4·D    normalised 4·D    output, for the product, c·D
     qkv         c·Q; the values stay a part of it until their gradient
-    head norms  normalised 4·(A + K·E); beside bfloat16 products their input in float32, as much again
+    head norms  normalised 4·(A + K·E); with bfloat16 products their input in float32, as much again
     turned      queries and keys as attention reads them c·(A + K·E)
     values      c·K·E again where sequences are shared: what attention reads of them came from other devices
     attention   its output c·A and its logarithms 4·H    the rectangles joined c·A
@@ -40,7 +40,7 @@ def norm_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def attention_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms; of norms beside the layer's two what comes and c·D each. Of a
+    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms; for norms other than the layer's two, input and c·D each. Of a
     shared sequence its values too, and as many heads of keys and values as devices share it, if there are fewer."""
     turned, exchanged = shape.attention_width + shape.key_width, 0
     if plan.sequence_parallel > 1:
@@ -53,7 +53,7 @@ def attention_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def head_norm_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """4·(A + K·E), twice beside bfloat16 products, and the length of each head."""
+    """4·(A + K·E), twice with bfloat16 products, and the length of each head."""
     if not (shape.qk_norm or shape.wide_qk_norm):
         return 0
     copies = 1 if plan.products == "float32" else 2
@@ -84,14 +84,14 @@ def kept_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def affordable(shape: ModelShape, plan: TrainerPlan) -> Activations:
-    """What layers leave in a job that does not say it: everything, where that is a tenth of an 80 GB device, whatever
-    device it is; the same job then does the same everywhere."""
+    """The default of a job: keep everything if that takes a tenth of an 80 GB device, on any device, so that the same
+    job behaves the same everywhere."""
     everything = kept_bytes(shape, replace(plan, activations="kept")) * plan.tokens * plan.num_trained_models
     return "kept" if everything <= AFFORDABLE_BYTES else "recomputed"
 
 
 def working_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """What the backward pass of one layer begins with beside what is kept, a token: gradients of its output 4·D, and of
+    """Bytes a token that the backward pass of one layer adds to the kept ones: gradients of its output 4·D, and of
     the MLP's product, silu and ups c·3F less the product that is done with. Where layers are recomputed, the layer's
     activations first."""
     return max(

@@ -1,6 +1,6 @@
 """What each backend of the trainer would take of each device, and send: the same job by torch (FSDP2) and by DeepSpeed.
 
-For who chooses one: what does not train this job is not told.
+For choosing one: backends that cannot train this job are left out.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the forward of one token takes in a rollout engine, beside weights and cache. Letters as in shape.py; c is the
+"""Bytes of the forward of one token in a rollout engine, without weights and cache. Letters as in shape.py; c is the
 bytes of an element as it is stored."""
 
 from engine.spec.fit.shape import ModelShape
@@ -16,8 +16,8 @@ def vllm_pass_bytes(shape: ModelShape) -> int:
 
 
 def own_pass_bytes(shape: ModelShape) -> int:
-    """And 3·F of the MLP. Of a mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k
-    places and weights."""
+    """And 3·F of the MLP. Of a mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, plus k
+    indices and weights."""
     dense = shape.stored_bytes * 3 * shape.mlp_width if shape.num_dense else 0
     mixed = shape.experts_per_token * (shape.stored_bytes * (2 * shape.width + 5 * shape.expert_width) + 40)
     mixed += 4 * shape.width if shape.num_mixtures else 0
@@ -26,7 +26,7 @@ def own_pass_bytes(shape: ModelShape) -> int:
 
 def own_attention_bytes(shape: ModelShape) -> int:
     """Input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E) + A of attention, which are there
-    to the layer's end; two turns of its position. All in c, beside logarithms of attention, 4·H, and the token's id,
+    to the layer's end; two turns of its position. All in c, plus logarithms of attention, 4·H, and the token's id,
     position and slot."""
     turned = shape.attention_width + shape.key_width
     attention = shape.projected_width + turned + shape.attention_width

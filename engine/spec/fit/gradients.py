@@ -20,7 +20,7 @@ BUCKET_NUMEL: Final = 500_000_000
 
 def last_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """Of the MLP's second matrix, half of the first: as it is computed and as float32, (c + 4)·F·D. With FSDP c·F·D,
-    beside what waits."""
+    plus the waiting gradients."""
     own = shape.largest_matrix // 2
     if plan.division == "fsdp" and not plan.lora_rank:
         return plan.product_bytes * own + waiting_bytes(shape, plan)
@@ -28,7 +28,7 @@ def last_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def largest_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """(c + 4) of the largest matrix; with FSDP c·L, which stay until they are all there, beside what waits."""
+    """(c + 4) of the largest matrix; with FSDP c·L, which stay until all are there, plus the waiting gradients."""
     if plan.division == "fsdp" and not plan.lora_rank:
         return plan.product_bytes * shape.largest_layer + waiting_bytes(shape, plan)
     return _made_bytes(plan) * shape.largest_matrix + waiting_bytes(shape, plan)
@@ -64,7 +64,7 @@ def _made_bytes(plan: TrainerPlan) -> int:
 
 
 def embedding_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Of every word, whichever the pass has: 4·V·D; where it is the head too that one's beside it, and their sum. With
+    """Of every word, whichever the pass has: 4·V·D; if it is also the head, the head's too, and their sum. With
     FSDP c·V·D each, the head's in any case, and 4·L of the first layer on their way."""
     if plan.lora_rank:
         return 0

@@ -1,4 +1,4 @@
-"""What a host must hold beside its devices: weights on their way, and a checkpoint until it is written."""
+"""Host memory of a job: weights in transit, and a checkpoint until it is written."""
 
 from typing import Final
 
@@ -88,7 +88,7 @@ def relay_bytes(shape: ModelShape, lora_rank: int) -> int:
 
 
 def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """(4 + moments)·T, of which each device's process has its part; a critic's beside it."""
+    """(4 + moments)·T, divided among the devices' processes; a critic's in addition."""
     num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
     moments = max(MOMENT_BYTES[plan.moments], MOMENT_BYTES["bfloat16"])  # 8 bits are stored as these
     return int((4 + moments) * num_trained)

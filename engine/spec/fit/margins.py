@@ -1,4 +1,4 @@
-"""Margins: room for what neither a spec nor a model's shape tells. None of it was measured here, where no GPU is."""
+"""Margins: room for what cannot be derived from a spec or a model's shape. None was measured on a GPU."""
 
 from typing import Final
 

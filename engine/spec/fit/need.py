@@ -1,6 +1,6 @@
-"""What something needs, line by line: terms that are always there, and phases of which one at a time is.
+"""Memory needs, line by line: terms that are always there, and phases of which one at a time is.
 
-Invariant: margins are apart. What is counted can be proven; what a margin stands for cannot be known from a spec.
+Invariant: margins are separate. Counted terms can be proven; a margin covers what a spec cannot determine.
 """
 
 from dataclasses import dataclass

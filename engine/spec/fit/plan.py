@@ -18,7 +18,7 @@ Moments = Literal["float32", "bfloat16", "float8"]
 Activations = Literal["kept", "recomputed", "offloaded"]
 """Of a layer, until its backward pass: all; its input, from which the rest is computed again; that, on the host."""
 
-# A spec says how long an answer may get, and nothing of the prompt before it, which is the environment's.
+# A spec bounds the answer, not the prompt before it, which is the environment's.
 PROMPT_TOKENS: Final = 1_024
 # engine/training/step/head.py makes logits of so many tokens at a time; on a CPU of as many as make so many logits.
 CHUNK_TOKENS: Final = 2_048
@@ -46,7 +46,7 @@ class TrainerPlan:
     has_reference: bool = False
     has_critic: bool = False
     teacher: ModelShape | None = None
-    """A frozen model beside it, of its own shape."""
+    """A second, frozen model with a shape of its own."""
 
     def __post_init__(self) -> None:
         assert self.num_devices % self.sequence_parallel == 0, "each group that shares a pass is whole"

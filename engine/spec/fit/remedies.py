@@ -119,7 +119,7 @@ def changed(plan: TrainerPlan, shape: ModelShape, changes: Sequence[Change]) -> 
 
 
 def with_changes(spec: JobSpec, changes: Sequence[Change]) -> JobSpec | None:
-    """None: the spec would be refused, so nobody is advised to make them."""
+    """None: the spec would be refused, so the changes are not advised."""
     return with_settings(spec, {path: value for change in changes for path, value in change.settings.items()})
 
 

@@ -59,7 +59,7 @@ class ReplicaPlan:
     merges: bool = False
     """Versions are an adapter's, which is added to the base where it is installed."""
     adapter_rank: int = 0
-    """Versions are adapters beside one base, in room for this rank."""
+    """Versions are adapters of one base, in room for this rank."""
     cuts: bool = False
     """Unlikely tokens are left out: a vocabulary is sorted."""
     num_devices: int = 1
@@ -134,7 +134,7 @@ def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tu
     parts = Term(what="what each stretch of a row's tokens gives", num_bytes=parts_bytes(shape, plan))
     outputs = Term(what="what they are made of", num_bytes=rows_bytes(shape, plan))
     scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
-    installed = Term(what="what is made anew, or added", num_bytes=installed_bytes(shape, plan))
+    installed = Term(what="rebuilt or added weights", num_bytes=installed_bytes(shape, plan))
     before = tuple(Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2) for cache in grown)
     return (
         Phase(what=READ_IN, terms=(*grown, read_in)),
@@ -262,10 +262,10 @@ def sampled_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
 
 
 def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """vLLM makes a module's weights anew before it copies them to where they are: c of the largest, V·D, a layer's
+    """vLLM rebuilds a module's weights before it copies them into place: c of the largest, V·D, a layer's
     matrix, or all of a mixture's experts, X·3·M·D. An adapter is added to one matrix at a time: as stored, as float32,
-    with what is added, and the one before it, 20·F·D; to vLLM's a layer's values beside, and whole modules once more.
-    One beside its base is copied to its own place.
+    with what is added, and the one before it, 20·F·D; for vLLM also a layer's values, and whole modules once more.
+    An adapter that is not merged is copied to its slot.
     """
     if plan.adapter_rank:
         return 0

@@ -16,7 +16,7 @@ STORED_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 COUNTED: Final = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "glm4", "olmo2", "phi3")
 WITHOUT_OUTPUT_BIAS: Final = ("glm4",)
 UNCOUNTED: Final = ("shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts")
-"""Fields of mixtures that have experts beside those that are chosen."""
+"""Fields of mixtures with shared experts in addition to the routed ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

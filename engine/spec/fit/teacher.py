@@ -1,4 +1,4 @@
-"""What a teacher adds to each device of a trainer: its weights, and the passes in which it is asked.
+"""What a teacher adds to each device of a trainer: its weights, and its forward passes.
 
 Of a policy's own passes without gradients nothing is counted: training it needs more of everything. A teacher may be
 many times as large. Letters as in shape.py; c is the bytes of a product's element.
@@ -86,7 +86,7 @@ def layer_pass_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def rows_pass_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """(8 + c)·D: output, its rows that are asked about, and these normalised."""
+    """(8 + c)·D: output, its requested rows, and these normalised."""
     return (8 + plan.product_bytes) * shape.width
 
 

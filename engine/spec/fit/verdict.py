@@ -1,7 +1,7 @@
 """Whether a job fits the devices it is to have: the arithmetic, and the smallest change that makes it fit.
 
 Invariants:
-- what may not fit is told; `is_certain` says whether it cannot, whatever the batch is, and only then is it refused;
+- a possible misfit is reported; only a certain one (`is_certain`: with any batch) is refused;
 - a change that the spec would refuse is never advised.
 """
 

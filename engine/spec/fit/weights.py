@@ -55,8 +55,8 @@ def coming_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def begin_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """FSDP: embedding and head as they came, c·2R with those that are computed with, until the first layer has come and
-    was copied, c·2L, beside its input."""
+    """FSDP: embedding and head as gathered, c·2R with their copies for products, until the first layer was gathered and
+    copied, c·2L, and its input."""
     if plan.division != "fsdp":
         return 0
     weights = 2 * (gathered_bytes(shape, plan) + coming_bytes(shape, plan))

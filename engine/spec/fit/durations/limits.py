@@ -1,5 +1,5 @@
 """How long a job may take to begin, and to end the step that it is at: what it reads, computes and writes, at the
-slowest honest rates (slowest.py). Limits of time follow from these; whoever has a floor adds them to it.
+slowest honest rates (slowest.py). Time limits follow from these; callers with a floor add them to it.
 """
 
 from engine.spec.fit.durations.slowest import estimate_s
@@ -11,8 +11,8 @@ from engine.spec.job import JobSpec
 
 
 def longest_start_s(spec: JobSpec, shape: ModelShape, *, teacher: ModelShape | None = None) -> float:
-    """Every model of the job is read from its folder, one after the other, and the checkpoint that it goes on from."""
-    num_bytes = shape.num_weights * shape.stored_bytes  # the replicas' own reading goes on beside it
+    """Every model of the job is read from its folder, one after the other, and the checkpoint that it resumes from."""
+    num_bytes = shape.num_weights * shape.stored_bytes  # replicas read in parallel
     if not spec.only_evaluates:
         plan = TrainerPlan.of_spec(spec, shape, teacher=teacher)
         num_models = 1 + (plan.has_reference and not plan.lora_rank) + plan.has_critic

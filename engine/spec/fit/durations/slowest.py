@@ -1,4 +1,4 @@
-"""The slowest honest rates, and the seconds that work takes at them: a bound for work that nobody has measured."""
+"""The slowest honest rates, and the seconds that work takes at them: a bound for unmeasured work."""
 
 from typing import Final
 

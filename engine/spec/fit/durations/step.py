@@ -1,7 +1,7 @@
 """How much arithmetic a step is, and how short it can be on a device that is known.
 
 Invariants:
-- every answer is taken to be as long as the job allows, since nobody knows how long they get;
+- every answer is taken to be as long as the job allows, since their lengths are unknown;
 - the time is a bound from below: products at the rate that the maker states, every byte read once.
 """
 
@@ -50,7 +50,7 @@ def forward_flops(shape: ModelShape, *, num_tokens: int, length: int) -> float:
 
 def training_flops(shape: ModelShape, plan: TrainerPlan, *, num_tokens: int, length: int) -> float:
     """Forward, and backward twice that; forward once more where layers are recomputed; the reference and the teacher
-    forward; all again for a critic, whose values are asked once before."""
+    forward; all again for a critic, with one more forward for its values."""
     passes = 3 + plan.recomputes
     passes += plan.has_reference + plan.has_critic * (passes + 1)
     teacher = 0.0 if plan.teacher is None else forward_flops(plan.teacher, num_tokens=num_tokens, length=length)
@@ -65,11 +65,11 @@ def step_work(
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     num_tokens = spec.trajectories_per_step * length
     num_rows = replica.max_batch
-    if spec.rollout.kv_tokens:  # else there is room for all, or vLLM takes what is free, which nobody knows here
+    if spec.rollout.kv_tokens:  # else there is room for all, or vLLM takes the free memory, which is unknown here
         num_rows = min(num_rows, max(replica.kv_tokens // length, 1))
     num_forwards = -(-spec.trajectories_per_step // num_rows) * min(spec.rollout.max_new_tokens, length)
     trained = spec.training.passes * training_flops(shape, plan, num_tokens=num_tokens, length=length)
-    if spec.training.mini_batches * spec.training.passes > 1:  # what the step's beginning says of every token
+    if spec.training.mini_batches * spec.training.passes > 1:  # log-probs of every token at the step's beginning
         trained += forward_flops(shape, num_tokens=num_tokens, length=length)
     read_kv = num_tokens * length / 2 * kv_bytes_of_token(shape)
     return StepWork(

@@ -1,4 +1,4 @@
-"""What each backend takes and sends is told where there is a choice, and nowhere else."""
+"""Each backend's memory and traffic is shown only where there is a choice."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_where_there_is_none_nothing_is_told() -> None:
     assert backend_lines(shared, LARGE) == [], "DeepSpeed shares no sequences"
 
 
-def test_fsdp_in_bfloat16_sends_less_than_stage_3_and_as_much_as_stages_that_keep_whole_weights() -> None:
+def test_fsdp_in_bfloat16_sends_less_than_zero_stage_3() -> None:
     def sent(**trainer: object) -> int:
         spec = job(resources=EIGHT, trainer={"compute_dtype": "bfloat16", **trainer})
         return sent_bytes(LARGE, TrainerPlan.of_spec(spec, LARGE))
@@ -39,7 +39,7 @@ def test_fsdp_in_bfloat16_sends_less_than_stage_3_and_as_much_as_stages_that_kee
 @pytest.mark.parametrize("num_devices", [2, 8, 64])
 @pytest.mark.parametrize("name", DENSE)
 def test_torch_takes_the_least_memory_at_every_size(name: str, num_devices: int) -> None:
-    """Why it is the default. In what products are on a GPU, unless asked for otherwise."""
+    """Why it is the default. With a GPU's default products."""
     shape = known_shape(name)
 
     def needed(**trainer: object) -> int:

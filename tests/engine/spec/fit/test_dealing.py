@@ -29,9 +29,7 @@ DENSE, MIXTURE = known_shape("Qwen3-8B"), known_shape("Qwen3-30B-A3B")
         ),
     ],
 )
-def test_what_vllm_would_not_start_with_is_refused_with_all_that_it_would(
-    changed: dict[str, Any], num_devices: int, rule: str
-) -> None:
+def test_layout_vllm_rejects_is_refused_with_valid_ones(changed: dict[str, Any], num_devices: int, rule: str) -> None:
     why = why_not_dealt(replace(DENSE, **changed), num_devices)
     assert why is not None and why.startswith(f"resources.devices_per_replica {rule}"), why
 
@@ -44,7 +42,7 @@ def test_a_mixtures_experts_are_dealt_whole_or_by_their_width() -> None:
     assert narrow is not None and "must divide the width of the model's experts, 770" in narrow
 
 
-def test_heads_of_keys_are_dealt_until_each_device_has_one_and_then_several_have_the_same() -> None:
+def test_key_heads_are_divided_then_replicated() -> None:
     of_token = kv_bytes_of_token(DENSE)
     for num_devices, share in ((2, 2), (8, 8), (16, 8), (32, 8)):
         assert why_not_dealt(DENSE, num_devices) is None
@@ -60,7 +58,7 @@ def test_what_is_divided_is_divided_and_nothing_else() -> None:
     assert dealt(MIXTURE, 4).num_weights == (MIXTURE.num_weights - whole) // 4 + whole
 
 
-def test_a_model_that_one_device_cannot_hold_is_advised_to_take_several() -> None:
+def test_too_large_model_is_advised_to_take_more_devices() -> None:
     shape = known_shape("Qwen3-32B")
     for engine in ("vllm", "torch"):
         spec = job(rollout={"engine": engine, "max_batch": 64, "kv_tokens": 65_536})

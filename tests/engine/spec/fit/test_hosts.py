@@ -1,4 +1,4 @@
-"""What hosts hold beside their devices: versions in shared memory, as a real handover leaves them there."""
+"""Host memory: versions in shared memory, as a real handover leaves them."""
 
 import os
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def bytes_in_shared_memory() -> int:
     return sum(file.stat().st_blocks * 512 for file in FOLDER.glob(f"{PREFIX}{OWNER}-*"))
 
 
-def test_a_trainers_host_holds_what_was_handed_over_and_room_for_the_next(handover: Handover) -> None:
+def test_trainers_host_holds_two_versions(handover: Handover) -> None:
     model = Decoder(decoder_config(ONE_LAYER), torch.bfloat16)
     weights = published(model, None, lambda parameter, _: parameter.detach().reshape(-1))
     held = []
@@ -90,9 +90,7 @@ def test_stage_3_makes_one_piece_of_weights_in_a_hosts_memory() -> None:
     assert flattened_bytes(ONE_LAYER, PLAN) == pytest.approx(PLAN.num_devices * live.peak, rel=1e-4)
 
 
-def test_stage_2_does_so_on_every_rank_where_a_device_has_no_room_for_them_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stage_2_flattens_on_the_host_if_the_device_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU what is moved to the host is there already."""
     config = {**KNOWN_CONFIGS["Qwen3-0.6B"], "num_hidden_layers": 1, "vocab_size": 1_024, "max_position_embeddings": 64}
     make_random(tmp_path, config)

@@ -8,7 +8,7 @@ from tests.engine.spec.fit.shapes_of_models import job
 SMALL, LARGE = known_shape("Qwen3-0.6B"), known_shape("Qwen3-32B")
 
 
-def test_a_larger_model_may_take_longer_to_begin_to_step_and_to_pause() -> None:
+def test_larger_model_may_start_step_and_pause_slower() -> None:
     for longest_s in (longest_start_s, longest_step_s, longest_pause_s):
         assert longest_s(job(), LARGE) > 10 * longest_s(job(), SMALL) > 0
 

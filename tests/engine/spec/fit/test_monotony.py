@@ -91,7 +91,7 @@ def test_what_saves_memory_never_needs_more(shape: ModelShape, plan: TrainerPlan
 
 @given(shapes(), plans())
 def test_recomputing_layers_never_keeps_more_of_them(shape: ModelShape, plan: TrainerPlan) -> None:
-    """Of one layer alone there is nothing to save: it is computed again, beside its input."""
+    """Of one layer alone there is nothing to save: it is computed again, with its input kept."""
     assume(shape.num_layers > 1)
     kept, again = replace(plan, activations="kept"), replace(plan, activations="recomputed")
     assert counted(shape, again) <= counted(shape, kept)
@@ -127,7 +127,7 @@ def test_a_replica_with_more_of_anything_never_needs_less(
 
 
 @given(shapes(), st.sampled_from([2, 3, 4, 8]), st.integers(1, 512), st.integers(1, 10**6))
-def test_each_of_several_devices_has_its_part_of_a_replica_and_never_more_than_one_alone(
+def test_device_of_a_replica_needs_no_more_than_one_alone(
     shape: ModelShape, num_devices: int, rows: int, tokens: int
 ) -> None:
     plan = ReplicaPlan(

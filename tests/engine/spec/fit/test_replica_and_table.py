@@ -33,7 +33,7 @@ from engine.training.step.head import LOGITS_ON_A_CPU, ROWS_ON_A_GPU
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 
-def test_what_engines_and_trainers_do_of_their_own_accord_is_counted_so() -> None:
+def test_defaults_of_engines_and_trainers_are_counted() -> None:
     assert READ_IN_TOKENS == {"torch": PREFILL_TOKENS, "vllm": MAX_READ_IN}
     assert FIRST_TOKENS_OF_A_ROW == FIRST_BLOCKS_PER_ROW * BLOCK_TOKENS
     assert (BLOCK_TOKENS, STRETCH, _STRETCH) == (replica.BLOCK_TOKENS, STRETCH_TOKENS, DRAWN_AT_ONCE)
@@ -47,7 +47,7 @@ def test_a_token_takes_of_the_cache_what_the_engines_pages_take() -> None:
 
 
 @pytest.mark.parametrize("longest", [300, 513, 8_192])
-def test_what_stretches_give_is_counted_as_the_kernel_asks_for_room(longest: int) -> None:
+def test_stretches_count_as_the_kernel_allocates(longest: int) -> None:
     shape, rows = known_shape("Qwen3-8B"), 6
     plan = ReplicaPlan.of_spec(job(rollout={"max_new_tokens": longest - 1, "max_batch": rows}), shape, prompt_tokens=1)
     num_blocks = 1 << (-(-longest // BLOCK_TOKENS) - 1).bit_length()  # as tables of rows grow
@@ -56,7 +56,7 @@ def test_what_stretches_give_is_counted_as_the_kernel_asks_for_room(longest: int
     assert parts_bytes(shape, plan) == parts.parts_BHSE.nbytes + parts.sums_BHS.nbytes
 
 
-def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest() -> None:
+def test_default_cache_holds_the_longest_in_every_slot() -> None:
     shape = known_shape("Qwen3-8B")
     spec = job(rollout={"max_new_tokens": 3_000, "max_batch": 10})
     assert ReplicaPlan.of_spec(spec, shape, prompt_tokens=96).kv_tokens == 30_960
@@ -70,7 +70,7 @@ def test_cut_held_out_answers_sort_a_vocabulary_too() -> None:
         assert ReplicaPlan.of_spec(job(evaluation=evaluation), shape).cuts is cuts
 
 
-def test_vllms_cache_has_the_blocks_that_it_is_told_or_room_for_a_sequence_of_any_length(tmp_path: Path) -> None:
+def test_vllms_cache_has_its_set_blocks_or_room_for_one(tmp_path: Path) -> None:
     config = KNOWN_CONFIGS["Qwen3-8B"]
     (tmp_path / "config.json").write_text(json.dumps(config))
 
@@ -85,7 +85,7 @@ def test_vllms_cache_has_the_blocks_that_it_is_told_or_room_for_a_sequence_of_an
     assert counted(0) == config["max_position_embeddings"] + GPU_BLOCK_TOKENS, "and one block of its own"
 
 
-def test_generating_is_not_told_to_take_longer_where_vllm_chooses_its_cache() -> None:
+def test_vllms_own_cache_does_not_slow_the_estimate() -> None:
     shape = known_shape("Qwen3-8B")
     torch_bytes, vllm_bytes = (
         step_work(job(rollout={"engine": each}), shape).generation_bytes for each in ("torch", "vllm")
@@ -94,7 +94,7 @@ def test_generating_is_not_told_to_take_longer_where_vllm_chooses_its_cache() ->
 
 
 @pytest.mark.parametrize("longest", [10, 64, 65, 1_000, 3_096])
-def test_a_cache_that_grows_doubles_until_every_place_has_room_for_the_longest(longest: int) -> None:
+def test_growing_cache_doubles_to_its_full_size(longest: int) -> None:
     """And while it does, the half from which it grew is there still."""
     shape, rows = known_shape("Qwen3-8B"), 10
     spec = job(rollout={"max_new_tokens": longest - 1, "max_batch": rows})
@@ -149,7 +149,7 @@ def test_the_table_has_a_row_for_each_model_and_cluster() -> None:
     assert head.count("80 GB") == head.count("141 GB") == len(LENGTHS)
 
 
-def test_an_8b_model_trains_on_eight_devices_of_80_gb_at_32k_tokens() -> None:
+def test_8b_trains_on_eight_80_gb_devices_at_32k_tokens() -> None:
     found = first_that_fits(known_shape("Qwen3-8B"), num_devices=8, device_bytes=80 * GB, length=32_768)
     assert found is not None
     plan, needed = found

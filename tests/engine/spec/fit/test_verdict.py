@@ -38,7 +38,7 @@ def test_an_evaluation_needs_no_trainer() -> None:
     assert misfit is not None and misfit == replica_misfit(spec, LARGE, GB)
 
 
-def test_only_what_is_there_whatever_the_batch_is_makes_it_certain() -> None:
+def test_only_terms_of_any_batch_make_a_misfit_certain() -> None:
     spec = job()
     need = trainer_need(SMALL, TrainerPlan.of_spec(spec, SMALL))
 

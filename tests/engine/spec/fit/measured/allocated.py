@@ -1,4 +1,4 @@
-"""What torch's allocator of host memory has given out, as its profiler tells it: of operations in C++ too.
+"""What torch's allocator of host memory has given out, as its profiler reports it, also for operations in C++.
 
 Only of tensors on a CPU, and so of ranks that are real processes here."""
 

@@ -92,7 +92,7 @@ def _part_of_one_answer(plan: TrainerPlan, world: World) -> MicroBatch:
 
 class _Part(ShardedPart):
     def take_gradients(self) -> None:
-        """As `clip` does, which asks for a number, and here there are none."""
+        """As `clip` does, which needs numbers, and here there are none."""
         for name, parameter in self._part.parameters.items():
             self._own[name].grad = None if parameter.grad is None else own_part(parameter.grad)
 

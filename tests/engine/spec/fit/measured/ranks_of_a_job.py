@@ -61,7 +61,7 @@ class Held:
     """Bytes that a rank held at its fullest."""
 
     loading: int
-    """While it reads a model, beside what it has of it."""
+    """While it loads a model, without its own part of it."""
     training: int
     saving: int
     """More than before: for the copy that a checkpoint is written from."""
@@ -88,7 +88,7 @@ def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path
             training, before = live.peak, live.now
             live.peak = before
             _in_own_memory(trainer)
-            with TemporaryDirectory(dir=results) as folder_of_rank:  # a gigabyte of each job; nobody reads it
+            with TemporaryDirectory(dir=results) as folder_of_rank:  # a gigabyte of each job, not read
                 trainer.prepare_save(Path(folder_of_rank) / name)()
             held[name] = {"training": training, "saving": live.peak - before}
         held[name]["loading"] = _beside_weights(trainer, folder)
@@ -112,7 +112,7 @@ def _beside_weights(trainer: Any, folder: Path) -> int:
 
 
 def _in_own_memory(trainer: Any) -> None:
-    """A copy for a checkpoint, however little this machine has left: mapped, it would be seen by nobody here."""
+    """A checkpoint's copy in memory even if this machine is short of it: mapped, it would not be counted."""
     trainer._saver._staging._spare = lambda *, num_sharing: sys.maxsize
 
 

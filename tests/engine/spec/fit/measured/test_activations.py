@@ -63,7 +63,7 @@ def test_a_layer_keeps_what_the_formula_says(name: str, products: Products) -> N
 
 
 def test_a_mixture_keeps_what_the_formula_says() -> None:
-    """In bfloat16 as FSDP gathers it: beside grouped products no others."""
+    """In bfloat16 as FSDP gathers it: grouped products only."""
     shape, kept = known_shape("Qwen3-30B-A3B"), {}
     mixture = mixture_shape(shape)
     assert mixture is not None

@@ -46,7 +46,7 @@ def test_counts_the_weights_that_the_family_has(variant: str) -> None:
         assert ModelShape.of_config(raw).num_weights == model.num_parameters
 
 
-def test_a_setting_that_is_left_out_is_counted_as_transformers_reads_it() -> None:
+def test_missing_setting_counts_as_transformers_default() -> None:
     raw = words("glm4")
     del raw["attention_bias"]
     model = FamilyModel(FamilyConfig.of(raw), torch.float32, device=torch.device("cpu"))

@@ -25,7 +25,7 @@ DEVICE = "meta"
 
 @pytest.fixture(autouse=True)
 def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which has no name for such a device, and is asked whether it is on there."""
+    """Autocast does not know the fake device."""
     monkeypatch.setattr(attention, "_dtype_of_kernel", lambda q_FHE: q_FHE.dtype)
 
 
@@ -45,7 +45,7 @@ def plan_of(products: Products, activations: Activations = "offloaded") -> Train
 
 
 def peaks_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> tuple[int, int]:
-    """Of device and host, beside weights and gradients."""
+    """Of device and host, without weights and gradients."""
     with FakeTensorMode(), torch.device(DEVICE):
         model = Decoder(decoder_config(shape), torch.float32 if plan.products == "float32" else torch.bfloat16)
         model.hold_activations(plan.activations)

@@ -1,4 +1,4 @@
-"""A pass takes what its fullest phase says: forward and backward at true widths, on tensors without memory."""
+"""A pass takes the memory of its fullest phase: forward and backward at true widths, on tensors without memory."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ NUM_TOKENS = 8_192  # a micro-batch of today's default
 
 
 def peak_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Beside weights and gradients, which are there from the pass before."""
+    """Without weights and gradients, which exist from the pass before."""
     with FakeTensorMode():
         model = Decoder(decoder_config(shape), torch.float32)
         model.hold_activations(plan.activations)
@@ -45,7 +45,7 @@ def peak_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> int:
         ["float32", "bfloat16"],
     ),
 )
-def test_a_pass_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
+def test_pass_takes_at_most_its_fullest_phase(
     name: str, products: Products, vocab_size: int, activations: Activations
 ) -> None:
     shape = replace(known_shape(name), num_layers=4, vocab_size=vocab_size)

@@ -1,4 +1,4 @@
-"""Two real ranks hold what is counted: FSDP and every stage of ZeRO, with all that may be beside the policy."""
+"""Two real ranks hold what is counted: FSDP and every stage of ZeRO, with every model in addition to the policy."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ EVERY = [(name, True) for name in JOBS] + [(name, False) for name in UNTIED]
 
 
 @pytest.mark.parametrize(("name", "tied"), EVERY)
-def test_a_rank_holds_at_most_what_is_counted_while_it_trains_and_not_a_quarter_less(
+def test_training_rank_holds_at_most_its_count(
     measured: dict[tuple[str, bool], list[Held]], name: str, tied: bool
 ) -> None:
     peak = max(held.training for held in measured[name, tied])
@@ -72,7 +72,7 @@ def test_a_rank_holds_at_most_what_is_counted_while_it_trains_and_not_a_quarter_
 
 
 @pytest.mark.parametrize(("name", "tied"), EVERY)
-def test_both_ranks_take_at_most_what_is_counted_of_their_host_while_they_save(
+def test_saving_ranks_take_at_most_their_hosts_count(
     measured: dict[tuple[str, bool], list[Held]], name: str, tied: bool
 ) -> None:
     taken = sum(held.saving for held in measured[name, tied])
@@ -82,7 +82,7 @@ def test_both_ranks_take_at_most_what_is_counted_of_their_host_while_they_save(
 
 
 @pytest.mark.parametrize(("name", "tied"), EVERY)
-def test_a_rank_that_reads_a_model_has_no_other_whole_beside_what_is_its_own(
+def test_loading_rank_holds_no_second_whole_model(
     measured: dict[tuple[str, bool], list[Held]], name: str, tied: bool
 ) -> None:
     """Stage 3 makes each matrix whole before it divides it: a layer's, and at last embedding and head."""

@@ -46,7 +46,7 @@ def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken_by_steps(folder: Path, *, rows: int, prompt_tokens: int, cuts: bool) -> int:
-    """At the most, beside weights and what else is there before them."""
+    """At most, without weights and other memory from before."""
     sampling: dict[str, Any] = {"top_p": 0.9, "top_k": 50} if cuts else {}
     with Allocated() as allocated:
         engine = TorchRolloutEngine(
@@ -81,7 +81,7 @@ def taken_by_steps(folder: Path, *, rows: int, prompt_tokens: int, cuts: bool) -
     ],
     ids=["words", "exact words", "words left out", "prompts", "exact prompts", "wide prompts", "prompts of a mixture"],
 )
-def test_its_steps_take_at_most_what_is_counted_and_not_a_quarter_less(
+def test_steps_take_at_most_their_count(
     tmp_path: Path, phase: str, name: str, changed: dict[str, Any], rows: int, prompt_tokens: int, cuts: bool
 ) -> None:
     config = {**KNOWN_CONFIGS[name], "num_hidden_layers": 1, **changed}
@@ -91,7 +91,7 @@ def test_its_steps_take_at_most_what_is_counted_and_not_a_quarter_less(
 
 
 @pytest.mark.long
-def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it_in_float32(tmp_path: Path) -> None:
+def test_rows_history_counts_as_float32_on_a_gpu(tmp_path: Path) -> None:
     """There, what has a mask, and heads that share keys, is computed step by step."""
     config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1, "dtype": "float32"}
     make_random(tmp_path / "model", config)
@@ -101,9 +101,7 @@ def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it_in_float32(tmp_p
 
 
 @pytest.mark.long
-def test_what_a_prompt_that_is_read_on_looks_back_on_is_counted_as_a_gpus_kernel_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefill_history_counts_as_in_a_gpus_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that computes nothing here, but takes the memory that it takes there."""
 
     def varlen_attn(q_THE: Tensor, *given: object, **named: object) -> Tensor:

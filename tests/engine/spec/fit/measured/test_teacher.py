@@ -1,4 +1,4 @@
-"""A teacher's weights and the passes in which it is asked count in what a device needs."""
+"""A teacher's weights and forward passes count in a device's need."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ SMALL, LARGE = known_shape("Qwen3-0.6B"), known_shape("Qwen3-32B")
 
 
 def peak_of_asking(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Beside weights."""
+    """Without weights."""
     with FakeTensorMode(), torch.no_grad():
         model = Decoder(decoder_config(shape), torch.float32)
         batch = one_answer(plan.tokens)
@@ -41,9 +41,7 @@ def peak_of_asking(shape: ModelShape, plan: TrainerPlan) -> int:
     ("vocab_size", "name", "products"),
     in_pairs([1_024, 151_936], ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"], ["float32", "bfloat16"]),
 )
-def test_asking_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
-    name: str, products: Products, vocab_size: int
-) -> None:
+def test_teacher_pass_takes_at_most_its_fullest_phase(name: str, products: Products, vocab_size: int) -> None:
     shape = replace(known_shape(name), num_layers=4, vocab_size=vocab_size)
     plan = TrainerPlan(
         pass_tokens=NUM_TOKENS,
@@ -55,7 +53,7 @@ def test_asking_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less
     assert peak / 1.005 <= max(phase.num_bytes for phase in asking_phases(plan)) <= 1.25 * peak
 
 
-def test_its_weights_are_float32_but_divided_by_fsdp_as_they_are_stored() -> None:
+def test_teacher_weights_are_float32_or_as_stored_with_fsdp() -> None:
     plan = TrainerPlan(pass_tokens=NUM_TOKENS, chunk_tokens=2_048, teacher=LARGE)
     alone = trainer_need(SMALL, plan).certain - trainer_need(SMALL, replace(plan, teacher=None)).certain
     assert alone == 4 * LARGE.num_weights + 8 * LARGE.head_dim * LARGE.max_positions, "and its tables of positions"
@@ -65,7 +63,7 @@ def test_its_weights_are_float32_but_divided_by_fsdp_as_they_are_stored() -> Non
     assert teacher_bytes(LARGE, replace(divided, division="zero2")) == 4 * LARGE.num_weights
 
 
-def test_a_small_policy_with_a_large_teacher_is_refused_with_the_teacher_in_the_arithmetic() -> None:
+def test_large_teacher_is_named_in_the_refusal() -> None:
     taught: dict[str, Any] = {"algorithm": {"teacher": {"source": "large"}}, "trainer": {"compute_dtype": "bfloat16"}}
     misfit = trainer_misfit(job(**taught), SMALL, 80 * GB, teacher=LARGE)
     assert misfit is not None and misfit.is_certain
