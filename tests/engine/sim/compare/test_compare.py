@@ -87,7 +87,7 @@ def test_setup_from_a_file_is_simulated(
         ({}, 0, '"fits": true'),
         ({"training": 1}, 0, "training takes"),
         ({"device": "Z80"}, 2, "device: must be one of"),
-        ({"schedule": "sync"}, 2, "rollout: sync generates on the devices that train"),
+        ({"schedule": "sync"}, 2, "rollout: sync generates on the training devices"),
         ({"colour": 1}, 2, "colour"),
         ({"schedule": "laminar_delta"}, 0, '"fits": true'),
         ({"schedule": "adapter", "lora_rank": 32}, 0, '"fits": true'),
