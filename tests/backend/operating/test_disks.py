@@ -26,7 +26,7 @@ from tests.backend.monitoring.scraped import scrape
 
 
 class DeadMount:
-    """Stands in for the kernel of a host whose file server is gone: callers block until it is back."""
+    """Simulates the kernel of a host whose file server is gone: callers block until it is back."""
 
     def __init__(self) -> None:
         self.num_held = 0

@@ -117,7 +117,7 @@ def test_pooled_connection_leaves_nothing_on_the_server(behind_a_pooler: None) -
 
 
 def test_listeners_bypass_the_pooler(behind_a_pooler: None) -> None:
-    connections.settings["default"]["PORT"] = connections["default"].settings_dict["PORT"] = "1"  # nobody listens
+    connections.settings["default"]["PORT"] = connections["default"].settings_dict["PORT"] = "1"  # an unused port
     with psycopg.connect(**direct_parameters()) as db:
         assert db.execute("SHOW statement_timeout").fetchone() == ("20s",)
 
