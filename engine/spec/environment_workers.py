@@ -23,10 +23,11 @@ def workers_for(spec: JobSpec) -> int:
 
 def line_on_workers(spec: JobSpec) -> str:
     """A line of the fit report."""
+    workers = spec.environment.workers
     line = (
-        f"Up to {open_samples(spec):,} open samples, for which {spec.environment.workers:,} environment workers serve "
-        f"{spec.environment.workers * CALLS_OF_A_WORKER:,} calls at once; their graders and tools use at most half of "
-        "the cores and a quarter of the memory of a host."
+        f"Up to {open_samples(spec):,} open samples. {workers:,} environment worker{'s' if workers > 1 else ''}, for "
+        f"{workers * CALLS_OF_A_WORKER:,} calls at once; graders and tools use at most half of the cores and a quarter "
+        "of the memory of a host."
     )
     if spec.environment.workers < workers_for(spec):
         return f"{line} Further calls wait in a queue: set environment.workers to {workers_for(spec):,}."
