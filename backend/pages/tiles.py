@@ -136,10 +136,12 @@ def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
     if first_step > 0:
         return HeldOut(first=nothing, last=reward(last), words=_and("not measured before training", errors))
     if first_step == last_step:
-        second = "the job ended before the second evaluation" if job.is_terminal else "measured again at the end"
+        second = (
+            "the job ended before the second evaluation" if job.is_terminal else "the second result comes at the end"
+        )
         return HeldOut(first=reward(first), last=nothing, words=_and(f"before training; {second}", errors))
     tone: Tone = "good" if last > first else "bad" if last < first else "plain"
-    words = _and("on prompts not used for training", errors)
+    words = _and("on prompts never trained on", errors)
     return HeldOut(first=reward(first), last=reward(last), change=change(last - first), words=words, tone=tone)
 
 

@@ -135,14 +135,14 @@ class TestHeldOut:
 
     def test_before_training_only(self, job: Job) -> None:
         self.measured(job, (1, 0, 0.25))
-        assert self.told(job) == ("0.25", "–", "", "before training; measured again at the end", "plain")
+        assert self.told(job) == ("0.25", "–", "", "before training; the second result comes at the end", "plain")
         job.state = JobState.FAILED
         assert self.told(job)[3] == "before training; the job ended before the second evaluation"
 
     @pytest.mark.parametrize(("after", "change", "tone"), [(0.75, "+0.50", "good"), (0.0, "−0.25", "bad")])
     def test_before_and_after_is_good_news_or_bad(self, job: Job, after: float, change: str, tone: str) -> None:
         self.measured(job, (1, 0, 0.25), (1, 60, 0.1), (1, 120, 0.9), (2, 120, after))
-        words = "on prompts not used for training"
+        words = "on prompts never trained on"
         assert self.told(job) == ("0.25", f"{after:.2f}", change, words, tone), "of a step done again the later one"
 
     def test_newest_result_comes_with_its_errors(self, job: Job) -> None:
@@ -150,7 +150,7 @@ class TestHeldOut:
         for name, value in ((HELD_OUT_ERROR, 0.027), (PASSED, 0.875), (PASSED_ERROR, 0.021)):
             self.measured(job, (1, 0, 0.5), (1, 120, value), name=name)
         errors = "± 0.027 (standard error), pass@1 0.88 ± 0.021"
-        assert self.told(job)[3] == f"on prompts not used for training; {errors}"
+        assert self.told(job)[3] == f"on prompts never trained on; {errors}"
 
     def test_job_from_checkpoint_has_no_score_before_training(self, job: Job) -> None:
         self.measured(job, (1, 160, 0.75))
