@@ -46,11 +46,11 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     from django.core.management.commands import flush
     from django.db import connection
 
-    # Cheap to guess and cheap to make: these are nobody's passwords. A server in another process reads them all the
-    # same, since what a hash costs is written in it.
+    # Cheap to guess and to compute: these passwords protect nothing. A server in another process can verify them too,
+    # since a hash contains its own cost parameters.
     Argon2PasswordHasher.time_cost, Argon2PasswordHasher.memory_cost, Argon2PasswordHasher.parallelism = 1, 8, 1
-    # Whenever it has emptied the database, Django fills in permissions and content types, which nobody here asks for,
-    # for longer than the emptying takes.
+    # After each flush, Django fills in permissions and content types, which no test needs. That takes longer than the
+    # flush itself.
     pytest.MonkeyPatch().setattr(flush, "emit_post_migrate_signal", lambda *_, **__: None)
     _list_static_files_once()
 

@@ -61,7 +61,7 @@ def s3_server(port: int = 0, certificate: Certificate | None = None) -> Iterator
                     break
             else:
                 raise RuntimeError(f"moto's server ended with {process.wait()}")
-            # It writes a line for each request, and answers nothing more once nobody has read 64 KB of them.
+            # The server logs a line for each request, and stops answering once 64 KB of them are unread.
             Thread(target=deque, args=[process.stderr, 0], daemon=True).start()
             yield S3Server(endpoint=f"http{'s' if certificate else ''}://127.0.0.1:{port}", process=process)
         finally:

@@ -1,6 +1,6 @@
-"""The house stays as it was drawn: budgets of size, weightless borders, documents that stand alone.
+"""The rules of the code base: size budgets, borders without heavy imports, self-contained documents.
 
-Budgets are printed at every run (`pytest tests/test_architecture.py -s`). A breach is allowed where the file says
+Budgets are printed at every run (`pytest tests/test_architecture.py -s`). A breach is allowed where the file states
 why in a line that begins with `# Over budget:`.
 """
 

@@ -1,5 +1,5 @@
-"""The walks that the READMEs draw are walks that the code takes: every file is there, every call is an import, and
-nobody comes back to a room again and again."""
+"""The walks in the READMEs match the code: every file exists, every call is an import, and no walk returns to a room
+more than twice."""
 
 import ast
 import re

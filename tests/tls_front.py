@@ -1,7 +1,7 @@
 """TLS before a server that speaks none: what clients check of a server, they check of this.
 
-It ends TLS and hands every byte on. Before Postgres it answers the question that libpq asks first; before a mail server
-it is silent, for that one begins TLS itself.
+It terminates TLS and forwards every byte. In front of Postgres it answers libpq's SSLRequest first; in front of a mail
+server it sends nothing first, since the client begins with TLS.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ def run(work: Work) -> None:
             with stage(f"a job, and {service} killed in the middle of it"):
                 attempts = strike(work, person, service)
             say(f"  ({attempts} attempt{'s' if attempts > 1 else ''})")
-        with stage("nobody's bill is wrong"):
+        with stage("all bills are correct"):
             assert_nobodys_bill_is_wrong(person, database=database(work), settled_within_s=SETTLED_WITHIN_S)
 
 

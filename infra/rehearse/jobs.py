@@ -36,7 +36,7 @@ def run(work: Work) -> None:
             ended(person, person.submit(**spec(3), environment=own))
         with stage("a job whose replica is vLLM"):
             ended(person, person.submit(**(spec(3) | {"rollout": VLLM})))
-        with stage("nobody's bill is wrong"):
+        with stage("all bills are correct"):
             assert_nobodys_bill_is_wrong(person, database=database(work), settled_within_s=SETTLED_WITHIN_S)
 
 

@@ -53,7 +53,7 @@ def run(work: Work) -> None:
             _is_unknown(person, lost)
         to_a_moment(work, person)
         onto_an_empty_server(work, person)
-        with stage("nobody's bill is wrong"):
+        with stage("all bills are correct"):
             assert_nobodys_bill_is_wrong(person, database=database(work), settled_within_s=SETTLED_WITHIN_S)
 
 

@@ -1,6 +1,6 @@
 """Every secret changed by the commands of infra/OPERATING.md while a job runs; then the old values are refused.
 
-signing key, sealed anew ─▶ database ─▶ broker ─▶ metrics' token ─▶ the job is still in its first attempt
+signing key, resealed ─▶ database ─▶ broker ─▶ metrics' token ─▶ the job is still in its first attempt
 Ray's token ─▶ its second attempt resumes from the checkpoint ─▶ the old key is removed
 """
 
@@ -45,7 +45,7 @@ def run(work: Work) -> None:
             set_values(work, LAMINAR_SECRET_KEYS_OF_BEFORE="")
             replace(work, *CONTROL_PLANE)
             manage(work, "doctor", "--no-nodes")
-        with stage("nobody's bill is wrong"):
+        with stage("all bills are correct"):
             assert_nobodys_bill_is_wrong(person, database=database(work), settled_within_s=SETTLED_WITHIN_S)
 
 

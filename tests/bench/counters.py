@@ -2,7 +2,7 @@
 
     python -m infra.local.testing -- python -m tests.bench.counters
 
-Both are asked over one connection a thread, for keys of their own and for one hot key.
+Both are called over one connection a thread, for keys of its own and for one hot key.
 """
 
 import os

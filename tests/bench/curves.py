@@ -3,7 +3,7 @@
     .laminar/venv/bin/python -m infra.local.testing -- \\
         .laminar/venv/bin/python -m tests.bench.curves [--steps 2000] [--seconds 60]
 
-Counts processor time, as Chromium tells it of its own processes: a busy machine makes it longer, not wrong. The browser
+Counts processor time, as Chromium reports it for its processes: a busy machine makes it longer, not wrong. The browser
 has no GPU here: what one would do is in the numbers too. `others` is the same page with no chart in sight.
 """
 
@@ -93,7 +93,7 @@ def main() -> None:
     options = parser.parse_args()
     django.setup()
     chromium = shutil.which("chromium") or parser.error("chromium is missing: apt-get install chromium")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs in this thread; the ORM is used beside it
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs in this thread; so does the ORM
     with seeded() as local, sync_playwright() as playwright:
         from backend.jobs.models import Job
 

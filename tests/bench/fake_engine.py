@@ -5,7 +5,7 @@ given is driven by a coroutine that posts facts and heartbeats as a real driver 
 
 It counts what runs by its own books: from the moment in which it accepts a submission to the moment before it sends the
 last fact. The control plane can only give devices away after that, so `worst` above the pool's capacity means oversold.
-GET /bench/books tells.
+GET /bench/books returns these counts.
 """
 
 import argparse

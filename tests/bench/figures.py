@@ -1,4 +1,4 @@
-"""A bench as a command: so many of something are measured, and its figures stand by name."""
+"""A bench as a command: measures a given number of something, and prints its figures by name."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ import django
 
 
 def told(about: str | None, measured: Callable[[int], Mapping[str, float]], *, of: str, many: int) -> int:
-    """`--OF` says how many."""
+    """`--OF` sets the number."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument(f"--{of}", dest="many", type=int, default=many)
     parser.add_argument("--json", action="store_true")

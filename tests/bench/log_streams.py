@@ -114,7 +114,7 @@ def request(site: Site, listener: Listener) -> str:
 
 
 async def read(reader: asyncio.StreamReader, listener: Listener, *, cut_after: int | None) -> None:
-    """The sizes of chunks stand on lines of their own and mean nothing here: a frame's lines never span two."""
+    """Chunk sizes are lines of their own, which are skipped: no line of a frame spans two chunks."""
     place = ""
     while line := await reader.readline():
         if line.startswith(b"id: "):

@@ -41,7 +41,7 @@ GIVES_UP_AFTER_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """To one reading process. It says when all its pages are open, and each page's time once it has `wanted`."""
+    """For one reader process, which reports when all its pages are open, and each page's time once it has `wanted`."""
 
     url: str
     cookie: str
@@ -181,7 +181,7 @@ class OpenPage:
                 await asyncio.sleep(self._about(AFTER_FAILURE_S))
 
     async def _tried(self) -> bool:
-        """The eldest try is kept; beside it a new one begins every 2 to 3 s, and the one between is left."""
+        """Keeps the oldest try. Every 2 to 3 s a new try begins in parallel, in place of the second one."""
         tries = [asyncio.create_task(self._pull())]
         while True:
             done, _ = await asyncio.wait(

@@ -1,5 +1,5 @@
-"""Calls of every page with what nobody would type: parts of addresses, queries, forms, headers and cookies, as each
-role and as nobody. No 5xx, no traceback, no path of this machine.
+"""Calls of every page with input that no user would type: parts of addresses, queries, forms, headers and cookies, as
+each role and anonymously. No 5xx, no traceback, no path of this machine.
 
     python -m infra.local.testing -- python -m tests.bench.page_calls --calls 10000
 

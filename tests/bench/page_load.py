@@ -4,7 +4,7 @@
         [--points 1000000] [--trajectories 100000] [--loads 10]
 
 Real throughout: uvicorn, Postgres, headless Chromium without a GPU. A load counts from the browser's own start of the
-navigation until the first chart is drawn and the page says “live”: by then every control answers. The first load has an
+navigation until the first chart is drawn and the page shows “live”: then every control answers. The first load has an
 empty cache, the others have the static files, as a reader's second look has. Bytes are those on the wire.
 """
 
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     django.setup()
     chromium = shutil.which("chromium") or parser.error("chromium is missing: apt-get install chromium")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs in this thread; the ORM is used beside it
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs in this thread; so does the ORM
     with seeded() as local, sync_playwright() as playwright:
         from backend.jobs.models import Job
 

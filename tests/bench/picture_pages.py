@@ -5,8 +5,8 @@
         .laminar/venv/bin/python -m tests.bench.picture_pages --seeded --out /tmp/pictures
 
 The first needs `make up` and a job; the second makes a world of its own in a throw-away database and serves it.
-Widths of 1,280 and 390 pixels, light and dark; also says what the browser complained about, and which page is wider
-than its window.
+Widths of 1,280 and 390 pixels, light and dark. Also prints the browser's complaints, and which page is wider than
+its window.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python -m tests.bench.races --submissions 10000 --clients 64 [--json]
 
 Real: web server, workers, beat, Valkey, Postgres, every line of the control plane. Faked: the engine, as a process on
-the other side of the wire (`fake_engine`). Some hundred jobs stand in line all the time (`--open`): with thousands it
+the other side of the wire (`fake_engine`). Some hundred jobs are queued all the time (`--open`): with thousands it
 would measure how long a round over a long line takes, which `scheduler` does. Exit code 0 only if nothing was oversold,
 lost, doubled or left behind:
 
@@ -157,7 +157,7 @@ def race(*, submissions: int, clients: int, seed: int, kill_every_s: float, most
                 try:
                     list(threads.map(lambda pair: pair[0].run(pair[1]), zip(racing, shares, strict=True)))
                 except BaseException:
-                    over.set()  # or the others would go on to their end before anybody hears of it
+                    over.set()  # or the other clients would run to their end before the error is raised
                     raise
             _wait_until_mostly_done(site, submissions)
         finally:
@@ -204,7 +204,7 @@ def _watch(site: RaceSite, report: Report, over: threading.Event, room: threadin
                     told = f"{_ended_jobs(db)} jobs have ended, {num_open} are open, {sum(site.kills.values())} kills"
                     print(told, file=sys.stderr, flush=True)
     finally:
-        room.set()  # nobody would open it any more
+        room.set()  # no other thread would open it
 
 
 def _open_jobs(db: psycopg.Connection[Any]) -> int:
@@ -218,7 +218,7 @@ def _ended_jobs(db: psycopg.Connection[Any]) -> int:
 
 
 def _wait_until_mostly_done(site: RaceSite, submissions: int) -> None:
-    """The killing goes on for as long as anything runs, within reason."""
+    """Waits until no job is open, up to a deadline. Kills continue meanwhile."""
     deadline = time.monotonic() + SETTLES_WITHIN_S + submissions * SECONDS_A_JOB
     with psycopg.connect(site.site.postgres.url(), autocommit=True) as db:
         while _open_jobs(db) > 0 and time.monotonic() < deadline:
@@ -226,7 +226,7 @@ def _wait_until_mostly_done(site: RaceSite, submissions: int) -> None:
 
 
 def _settle(site: RaceSite) -> None:
-    """Nobody is killed any more: what is left has this long to end."""
+    """After the last kill: open jobs and claims have SETTLES_WITHIN_S to end."""
     site.revive()
     deadline = time.monotonic() + SETTLES_WITHIN_S
     with psycopg.connect(site.site.postgres.url(), autocommit=True) as db:
@@ -267,7 +267,7 @@ def _audit(site: RaceSite, report: Report, names: list[str]) -> None:
     report.lost = len(set(names) - set(counted)) + unfinished + (report.submissions - len(names))
     report.doubled = sum(times - 1 for times in counted.values()) + max(0, books["most_at_once"] - 1)
     drift["jobs that failed"] = report.ended.get("failed", 0)
-    drift["jobs that nobody submitted"] = len(set(counted) - set(names))
+    drift["jobs without a submission"] = len(set(counted) - set(names))
     report.drift = [f"{count} {what}" for what, count in drift.items() if count]
 
 

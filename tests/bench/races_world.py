@@ -142,7 +142,7 @@ class RaceSite:
     def _kill_all_of(self, name: str) -> None:
         process = self.running[name]
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else is in the group
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: no other service is in the group
         process.wait(10)
 
 

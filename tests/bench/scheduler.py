@@ -148,7 +148,7 @@ def main() -> None:
 
     from backend.jobs import outbox
 
-    vars(outbox)["publish_soon"] = lambda ids, subject: None  # nobody listens; the rows are written all the same
+    vars(outbox)["publish_soon"] = lambda ids, subject: None  # no subscriber here; the rows are still written
     call_command("migrate", verbosity=0)
     results = measure(chosen.jobs, profile=chosen.profile)
     if chosen.json:

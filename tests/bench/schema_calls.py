@@ -1,5 +1,5 @@
-"""Calls of every operation of the OpenAPI document with what it allows and what it forbids, as each role and as
-nobody: no 5xx, no status, content type or body that the document does not know.
+"""Calls of every operation of the OpenAPI document with what it allows and what it forbids, as each role and
+anonymously: no 5xx, no status, content type or body that the document does not declare.
 
     python -m infra.local.testing -- python -m tests.bench.schema_calls --calls 50000
 
@@ -105,7 +105,7 @@ def call_everything(
     session: requests.Session | None = None,
     only_team: Owned | None = None,
 ) -> Tally:
-    """`examples` of what is allowed, and as many of what is not, for each operation and role (all of them unless told);
+    """`examples` of what is allowed, and as many of what is not, for each operation and role (`roles`, or all);
     half of the calls name things that exist, and half hold one hostile value. `only_team`: where a `session` forgets
     what every call did, one team lasts for all of them."""
     caller = Caller(base_url=base_url, rng=random.Random(start), session=session or requests.Session())
@@ -114,7 +114,7 @@ def call_everything(
             break
         owned = only_team or new_team()
         asked = [role for role in owned.keys if roles is None or role in roles]
-        caller.rng.shuffle(asked)  # whoever may delete it is not always the first
+        caller.rng.shuffle(asked)  # the role that may delete it is not always first
         modes = list(GenerationMode) if _can_be_wrong(operation) else [GenerationMode.POSITIVE]
         for role, mode in product(asked, modes):
             caller.call_often(operation, owned, role, mode, examples, start)
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="each with a web server of its own")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    os.environ["LAMINAR_RATE_SCALE"] = "100000"  # what is asked here is not how often one may ask
+    os.environ["LAMINAR_RATE_SCALE"] = "100000"  # rate limits are not tested here
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
     _migrate()
 

@@ -35,7 +35,7 @@ class Owned:
     """A new team with one of everything: what was called before may have deleted, revoked or renamed the last one's."""
 
     keys: dict[str, str | None]
-    """Role to API key, None for nobody."""
+    """Role to API key, None for an anonymous caller."""
     ids: dict[str, str]
     """By the name of the parameter in a route's path."""
 

@@ -1,10 +1,10 @@
-"""Live pages under load: 1,000 sockets that watch jobs which move ten times a second; how late does each hear of it?
+"""Live pages under load: 1,000 sockets that watch jobs which move ten times a second; how late is each notified?
 
     .laminar/venv/bin/python -m infra.local.testing -- .laminar/venv/bin/python -m tests.bench.sockets [--json]
 
 Real throughout: uvicorn, Postgres, NOTIFY, the hub, WebSockets with a session's cookie. A writer moves the cursor of
 each job at the given rate, in transactions as ingest does; a nudge of a socket is as late as the newest cursor that it
-tells of. In the middle a tenth of the sockets is cut off and comes back; at the end every socket must know of the last
+carries. In the middle a tenth of the sockets is cut off and comes back; at the end every socket must know of the last
 cursor, or the bench fails.
 """
 

@@ -7,7 +7,7 @@ cores as the server, so they write HTTP by hand: a client library would take a t
 starts several web processes, as a site with many users would.
 
 `cpu_ms` is what one submission takes of a core, by who takes it: two cores give 2,000 ms a second, and the rate cannot
-be more than that by the sum. It is also what to compare on a machine that does other work beside.
+be more than that by the sum. It is also the number to compare on a machine that does other work.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python -m infra.local.testing -- python -m tests.bench.trajectory_search [--trajectories 100000] [--json]
 
 Three quarters are of one job, the others of a job of another team. Words come as often as words do (the
-n-th most frequent one 1/n as often); 1,000 different texts, each told again and again with five words of its own.
+n-th most frequent one 1/n as often); 1,000 different texts, each repeated many times with five words of its own.
 """
 
 import random

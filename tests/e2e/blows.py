@@ -1,6 +1,6 @@
 """What may befall a site: processes killed and stopped, connections cut, a full disk. Nothing but its own is touched.
 
-Invariant: a process that was stopped here goes on, or is dead, when `calm` returns; a disk that was filled has room.
+Invariant: a process that was stopped here runs again, or is dead, when `calm` returns; a disk that was filled has room.
 """
 
 import json
@@ -21,7 +21,7 @@ from infra.local.processes import belongings
 from infra.local.services import Site
 from tests.e2e.conftest import Stack
 
-# Each kind of process, by what its command line says; of the control plane by its service.
+# Each kind of process, by its command line; those of the control plane by their service.
 SERVICES: Final = ("web", "worker", "beat", "valkey", "postgres")
 PARTS: Final = (
     "engine.live.run.driver",

@@ -51,7 +51,7 @@ class Stack(Customer):
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Of this folder alone: its dozen processes are not to run beside all tests that come later."""
+    """For this folder only: its dozen processes must not run next to all later tests."""
     with running_stack(tmp_path_factory) as running:
         yield running
 
@@ -61,7 +61,7 @@ def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     chosen = os.environ.get("SOAK_HOME")
     home = Home(Path(chosen) if chosen else tmp_path_factory.mktemp("stack") / ".laminar")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAMINAR_")}
-    environment["RAY_worker_niceness"] = "0"  # with Ray's own 15, jobs stand still beside the rest of `make test`
+    environment["RAY_worker_niceness"] = "0"  # with Ray's own 15, jobs starve next to the rest of `make test`
     command = [sys.executable, "-m", "infra.local", "--home", str(home.folder)]
     started = subprocess.run(
         [*command, "up"], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=900

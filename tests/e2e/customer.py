@@ -28,7 +28,7 @@ class Customer:
         return self.submit_within(0.0, changes)
 
     def submit_within(self, within_s: float, changes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """Asked again for so long, under the same key, while the site does not take it."""
+        """Retries for so long, under the same key, while the site does not accept the job."""
         spec = json.loads((self.specs / "running_sums.json").read_text())
         for section, values in changes.items():
             spec[section] = spec.get(section, {}) | values

@@ -1,7 +1,7 @@
 """Two releases of the code on one site: the whole of one, and the control plane of the other in place of its own.
 
 one release   ─▶ postgres, valkey, ray with its drivers, web, worker, beat
-the other     ─▶ web, worker, beat in their place, while everything else goes on
+the other     ─▶ web, worker, beat in their place, while everything else continues
 """
 
 import json
@@ -49,7 +49,7 @@ def _git(*words: str) -> bytes:
 
 @contextmanager
 def site_of(release: Path, home: Home) -> Iterator[Customer]:
-    """As `make up` of that release starts it; its customer asks with its own specs."""
+    """Starts it as that release's `make up` does; its customer submits that release's specs."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAMINAR_")}
     command = [sys.executable, "-m", "infra.local", "--home", str(home.folder)]
 
@@ -74,7 +74,7 @@ def site_of(release: Path, home: Home) -> Iterator[Customer]:
 
 @contextmanager
 def control_plane_of(release: Path, home: Home, *, migrates: bool) -> Iterator[None]:
-    """In place of the one that runs, which nobody starts again meanwhile."""
+    """Replaces the running control plane. The supervisor is suspended, so it restarts nothing meanwhile."""
     status = supervisor_status(home)
     assert status is not None
     supervisor = psutil.Process(int(status["supervisor"]["pid"]))
@@ -111,7 +111,7 @@ def _manage(release: Path, site: Site, *words: str) -> None:
 
 
 def _of_this_site(told: Mapping[str, str], release: Path) -> dict[str, str]:
-    """Without what the tests' own surroundings say of another site."""
+    """Without the variables that the tests' environment sets for another site."""
     elsewhere = {name for name in OPTIONAL if name in os.environ} - {"LAMINAR_SITE_DIR", "LAMINAR_DATABASE_DIRECT_URL"}
     return {name: value for name, value in told.items() if name not in elsewhere} | {"PYTHONPATH": str(release)}
 

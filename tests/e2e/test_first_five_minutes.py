@@ -44,7 +44,7 @@ def state(page: Page) -> Locator:
 
 
 def asks(page: Page, link: str, button: str) -> None:
-    """A control, and the answer to what it asks."""
+    """Clicks a control and confirms its dialog."""
     page.locator("#region-head").get_by_role("link", name=link, exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
@@ -93,7 +93,7 @@ def test_new_user_trains_pauses_resumes_cancels_and_retries(page: Page) -> None:
 
 
 def test_a_stuck_run_is_found_by_its_verdict_alone(page: Page, stack: Stack) -> None:
-    """Its environment pays nothing; nobody says so but the verdict, in the list and on the page."""
+    """Its environment pays nothing; only the verdict reports it, in the list and on the page."""
     nothing = paying('return {"reward": 0.0}')
     environment = {"name": "custom", "params": {}, "code": nothing["environment.code"]}
     job = stack.submit(

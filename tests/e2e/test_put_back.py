@@ -34,7 +34,7 @@ def backup(stack: Stack, *words: str) -> None:
 
 
 def put_back(stack: Stack) -> None:
-    """Ray and the driver go on meanwhile."""
+    """Ray and the driver keep running meanwhile."""
     status = supervisor_status(stack.home)
     assert status is not None
     supervisor = psutil.Process(int(status["supervisor"]["pid"]))
@@ -55,7 +55,7 @@ def test_job_survives_a_restore_trained_and_billed_once(stack: Stack) -> None:
     stack.wait(running, lambda job: job["step"] >= 5, within_s=600)
     backup(stack, "take")
     stack.wait(running, lambda job: job["step"] >= 20, within_s=600)
-    lost = stack.submit(**spec(5))["id"]  # nobody will know of it, and its driver is not to stay
+    lost = stack.submit(**spec(5))["id"]  # the restored database lacks it, and its driver must not stay
     put_back(stack)
     ended = stack.finish(running, within_s=900)
     assert_it_ended_once_and_well(stack, ended)

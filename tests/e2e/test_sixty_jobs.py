@@ -52,7 +52,7 @@ def spinning(count: int) -> Iterator[None]:
 
 
 def listen_longer_than(seconds: float, stack: Stack) -> None:
-    """By the reconciler's row, which a frozen round begins anew."""
+    """Reads the reconciler's row, which a frozen round resets."""
     with psycopg.connect(stack.database, autocommit=True) as db:
         while True:
             row = db.execute(

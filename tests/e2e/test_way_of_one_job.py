@@ -96,7 +96,7 @@ def test_killed_driver_is_replaced_from_the_last_checkpoint(stack: Stack, tmp_pa
     asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     stack.upload(tmp_path / "sums.jsonl", kind="data", name="sums")
-    num_steps = 120  # it must not end before the control plane has heard of a checkpoint
+    num_steps = 120  # it must not end before the control plane has received a checkpoint
     job = stack.submit(
         **SMALL | {"training": SMALL["training"] | {"steps": num_steps}},
         environment={"name": "jsonl", "params": {"data": "sums"}},

@@ -68,5 +68,5 @@ def found_on(entries: Sequence[Entry], visit: Callable[..., Visitor], folder: Pa
             found += [f"{entry.name} {look}: {line}" for line in grave_of(visitor.page)]
             found += [f"{entry.name} {look}: {line}" for line in too_long_on(visitor.page, entry, look)]
             found += [f"{entry.name} {look}: {line}" for line in hard_to_press_on(visitor.page)]
-            found += [f"{entry.name} {look}: the console says {line}" for line in complaints_of(visitor, entry)]
+            found += [f"{entry.name} {look}: the console shows {line}" for line in complaints_of(visitor, entry)]
     return found

@@ -1,4 +1,4 @@
-"""Manifests and scripts that start a Ray: KubeRay's are read by Ray's own autoscaler, Slurm's run on stand-ins of its
+"""Manifests and scripts that start a Ray: KubeRay's are read by Ray's own autoscaler, Slurm's run on stubs of its
 commands. There is neither a Kubernetes nor a Slurm here."""
 
 import json
@@ -87,7 +87,7 @@ def test_every_pod_is_confined_and_holds_rays_object_store(group: str) -> None:
     )
 
 
-# What a node of `make up` and of the containers is told of the bucket, logs and traces; keys come apart.
+# Settings of bucket, logs and traces that nodes of `make up` and of the containers get; the keys come separately.
 SETTINGS = {*PASSED_ON, "AWS_DEFAULT_REGION"}
 KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 
@@ -107,7 +107,7 @@ def test_pods_get_all_settings_and_keys_from_a_secret(group: str) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_node_labels_its_sandbox_and_runs_kuberays_command(group: str) -> None:
-    """By a stand-in of the trial: the words are the manifest's, with what KubeRay puts into the environment."""
+    """With a stub for the trials: the command is the manifest's, with what KubeRay puts into the environment."""
     assert CLUSTER["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"
     python, *words = container(group)["command"]
     assert words[:3] == ["-m", "engine.node", "--"]
@@ -146,7 +146,7 @@ def test_the_jobs_api_is_reached_from_the_control_plane_only() -> None:
     assert blocks and all("169.254.0.0/16" in block["except"] for block in blocks)
 
 
-# An srun goes on while what it started does: here, until all three are there.
+# An srun runs as long as the commands it started: this stub runs until all three have started.
 STAND_INS = {
     "scontrol": 'printf "first\\nsecond\\nthird\\n"',
     "srun": """for word; do case $word in --export=ALL|--no*|--nt*) shift;; *) break;; esac; done
@@ -175,7 +175,7 @@ def test_slurm_starts_head_and_workers_and_shows_no_token(tmp_path: Path) -> Non
     started = (tmp_path / "started").read_text()
     head, *workers = sorted(started.splitlines(), key=lambda line: "--head" not in line)
     same = "--num-cpus=32 --num-gpus=8 --labels=accelerator=H100"
-    assert all(" -m engine.node -- " in line for line in (head, *workers)), "each says whether it has a sandbox"
+    assert all(" -m engine.node -- " in line for line in (head, *workers)), "each node reports whether it has a sandbox"
     assert same in head and "--port=6379 --dashboard-host=10.0.0.7 --dashboard-port=8265" in head
     assert len(workers) == 2 and all(f"{same} --address=10.0.0.7:6379" in line for line in workers)
     assert "the address of the pool: http://10.0.0.7:8265" in done.stdout

@@ -101,7 +101,7 @@ def test_every_lasting_service_has_a_health_check(service: str) -> None:
 
 def test_only_the_site_is_published_on_loopback_by_default() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["web", "proxy"]
-    assert SERVICES["proxy"]["profiles"] == ["tls"], "which asks for it"
+    assert SERVICES["proxy"]["profiles"] == ["tls"], "only with the profile tls"
     (published,) = SERVICES["web"]["ports"]
     unset = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", published)
     assert unset == "127.0.0.1:8000:8000", "it speaks plain http: a proxy on this machine is what reaches it"

@@ -17,7 +17,7 @@ def may_mount() -> bool:
     return tried.returncode == 0
 
 
-# As another user's root Postgres would have nobody to run as.
+# Postgres does not run as root, and in an ordinary user's namespace root has no other user to switch to.
 SERVICES = ["valkey", "postgres"] if os.getuid() == 0 else ["valkey"]
 
 
@@ -26,7 +26,7 @@ def test_service_survives_a_full_disk_and_recovers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     if not may_mount():
-        pytest.skip("this machine lets nobody mount, not even in a namespace")
+        pytest.skip("this machine forbids mounts, even in a namespace")
     home: Path = tmp_path_factory.mktemp("disk") / ".laminar"
     command = [*NAMESPACE, sys.executable, "-m", "tests.infra.on_a_small_disk", str(home), *SERVICES]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=180)

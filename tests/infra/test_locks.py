@@ -1,4 +1,4 @@
-"""The locks pin everything that pyproject.toml asks for, with hashes, the same everywhere, and name no place."""
+"""The locks pin all that pyproject.toml requires, with hashes, the same everywhere, and name no address."""
 
 import re
 import tomllib
@@ -72,7 +72,7 @@ def test_no_lock_names_an_address_an_option_or_a_path(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ["backend", "engine", "local"])
 def test_each_lock_is_a_part_of_the_whole(lock: str) -> None:
-    """The same versions and files; only the environment markers may say more, for fewer packages ask."""
+    """The same versions and files. Only environment markers may differ, since fewer packages require a pin."""
     assert {MARKER.sub(" ", entry) for entry in entries(lock)} <= {MARKER.sub(" ", entry) for entry in entries("dev")}
 
 

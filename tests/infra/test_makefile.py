@@ -14,7 +14,7 @@ FOR_PEOPLE |= {"backup", "restore", "lint", "lock", "migration", "format", "help
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The Makefile in a path with a space, beside a set-up that does nothing."""
+    """The Makefile in a path with a space, with a set-up that does nothing."""
     folder = tmp_path / "a copy"
     (folder / "infra").mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", folder)

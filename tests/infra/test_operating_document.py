@@ -38,7 +38,7 @@ def test_every_variable_is_read_or_handed_on_somewhere(code: str) -> None:
 
 def test_what_containers_are_given_is_told_of() -> None:
     given = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    untold = {"AWS_REGION": "the same by its other name", "LAMINAR_FRONT_NETWORK": "its own line says all"}
+    untold = {"AWS_REGION": "the same by its other name", "LAMINAR_FRONT_NETWORK": "its own line describes it"}
     assert {name for name in given if name not in DOCUMENT} == set(untold)
 
 
@@ -81,7 +81,7 @@ def test_every_address_of_the_site_answers_to_something() -> None:
 
 
 def test_no_documented_command_makes_compose_replace_ray_nodes() -> None:
-    """Told `--no-deps`, Compose 2.26 hashes a service without what it depends on: the next `up` replaces it."""
+    """With `--no-deps`, Compose 2.26 hashes a service without its dependencies: the next `up` replaces it."""
     ups = named(r"`(?:docker compose|…) (up -d[^`]*)`")
     assert any("ray-head" in words for words in ups) and any("--no-deps" in words for words in ups)
     assert [words for words in ups if "ray-" in words and "--no-deps" in words] == []

@@ -1,5 +1,5 @@
-"""The local Ray is reached from this machine only, with the token only, and beside other Rays; and the control plane's
-launcher starts, sees and stops jobs on it."""
+"""The local Ray is reached from this machine only, with the token only, and runs next to other Rays. The control
+plane's launcher starts, sees and stops jobs on it."""
 
 import shutil
 import subprocess

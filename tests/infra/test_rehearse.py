@@ -82,7 +82,7 @@ def test_every_lasting_service_is_killed_and_ray_stays_up() -> None:
 
 
 def test_what_a_rotation_replaces_is_whatever_has_that_secret() -> None:
-    """By what Compose says of each service, with one value and with another: whose words change has it."""
+    """Renders Compose's services with two values of the secret: a service that differs has that secret."""
     for variable, others in {
         "LAMINAR_SECRET_KEY": set(),
         "POSTGRES_PASSWORD": {"wal"},

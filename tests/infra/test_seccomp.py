@@ -41,7 +41,7 @@ def test_capability_rules_match_dockers_default() -> None:
     [clone] = [rule for rule in default["syscalls"] if rule["names"] == ["clone"]]
     assert clone["args"] == [{"index": 0, "value": NAMESPACES, "op": "SCMP_CMP_MASKED_EQ"}]
     [clone3] = [rule for rule in default["syscalls"] if rule["names"] == ["clone3"]]
-    assert (clone3["action"], clone3["errnoRet"]) == ("SCMP_ACT_ERRNO", 38)  # whoever asks falls back to clone
+    assert (clone3["action"], clone3["errnoRet"]) == ("SCMP_ACT_ERRNO", 38)  # callers fall back to clone
 
 
 def test_no_condition_is_left_that_containerd_would_not_see() -> None:

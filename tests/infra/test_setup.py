@@ -1,4 +1,4 @@
-"""The set-up says what is missing in one sentence, does its work once, and trusts only a finished environment."""
+"""The set-up reports what is missing in one sentence, does its work once, and trusts only a finished environment."""
 
 import ast
 import json
@@ -243,14 +243,12 @@ def test_the_word_for_the_build_reaches_the_set_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_vllms_environment_is_checked_by_import_not_pip(paths: Paths) -> None:
-    """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
+    """`pip check` would report torchvision as missing, but vLLM breaks where torchvision is installed."""
     for lock in ("vllm", "vllm-cuda"):
         assert check_command(Paths(paths.state.parent, "vllm"), lock)[1] == "-c"
     assert check_command(paths, "vllm")[2].endswith(VLLM_KERNELS), "on a CPU it may warn of those, and be imported"
     dockerfile = Path(infra.setup.__file__).parents[1] / "images" / "engine" / "Dockerfile"
-    assert VLLM_ENGINE in dockerfile.read_text() and VLLM_KERNELS in dockerfile.read_text(), (
-        "the image asks for no less"
-    )
+    assert VLLM_ENGINE in dockerfile.read_text() and VLLM_KERNELS in dockerfile.read_text(), "the image checks no less"
     assert check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
 
 

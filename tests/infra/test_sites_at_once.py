@@ -1,4 +1,4 @@
-"""Sites beside each other: four started at once have different ports; a start that is cut short leaves nothing."""
+"""Sites on one machine: four started at once have different ports; a start that is cut short leaves nothing."""
 
 import json
 import os

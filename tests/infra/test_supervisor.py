@@ -105,7 +105,7 @@ def test_one_whose_sign_could_not_come_through_is_not_to_blame(keep: Callable[..
     os.kill(kept.status("broker")["pid"], signal.SIGSTOP)
     assert kept.until(lambda: kept.status("broker")["restarts"] == 1 and kept.is_healthy("broker"))
     assert kept.status("worker")["restarts"] == 0
-    assert kept.until(lambda: kept.status("worker")["restarts"] == 1), "by now it would have been heard"
+    assert kept.until(lambda: kept.status("worker")["restarts"] == 1), "by now its heartbeat would have arrived"
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_full_disk_is_survived_from_memory(
     with monkeypatch.context() as full:
         full.setattr(module, "write_private", is_full)
         os.kill(kept.status("worker")["pid"], signal.SIGKILL)
-        (remembered,) = kept.supervisor._watched  # nobody can read it from the disk
+        (remembered,) = kept.supervisor._watched  # the status on the full disk is out of date
         assert kept.until(lambda: remembered.restarts == 1 and remembered.state == "healthy")
         assert kept.home.status_file.read_text() == before and not old.exists()
     assert kept.until(lambda: kept.status("worker")["restarts"] == 1 and kept.is_healthy("worker"))

@@ -97,7 +97,7 @@ def pools_are_kept_apart() -> None:
     out = {"ray.io/node-id": f"!in({gpu_host.id})"}
     hosts, gpus = placed(labels=out, device="cpu")
     assert gpu_host.id not in hosts, "a host that is being taken out"
-    assert placed()[1] == 2.0, "a pool that does not say takes GPUs, as before"
+    assert placed()[1] == 2.0, "a pool that sets no device takes GPUs, as before"
 
 
 def drivers_are_where_their_pools_are(url: str, token: str) -> None:
@@ -135,8 +135,8 @@ def drivers_are_where_their_pools_are(url: str, token: str) -> None:
 
 
 def launched(launcher: Any, order: Any) -> bool:
-    """Launched as the reconciler does it: asked again, under the same id, of a Ray that cannot say yet. A head answers
-    500 until its own agent is there."""
+    """Launches as the reconciler does, to be retried under the same id while Ray cannot answer yet. A head returns 500
+    until its own agent is there."""
     from backend.pools.clusters.dashboard import RayUnreachable
 
     try:

@@ -1,4 +1,4 @@
-"""The operator's table of variables and .env.example say what is declared."""
+"""The operator's table of variables and .env.example match the declarations."""
 
 import re
 from pathlib import Path

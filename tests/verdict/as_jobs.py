@@ -1,6 +1,6 @@
 """A recorded run as a job: its facts come in by the real intake, at its own pace, and it is judged on the way.
 
-What a recording does not hold (texts, how long held-out answers were, how many weights there are) is told as nothing.
+What a recording does not hold (texts, how long held-out answers were, how many weights there are) is 0 or left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ from tests.verdict.replaying import recording_of
 from tests.verdict.runs import Run
 
 FACTS_AT_ONCE: Final = 15
-"""Told and judged together: a tick is 5 s, and most of these runs take a third of a second a step."""
+"""Ingested and judged together: a tick is 5 s, and most of these runs take a third of a second a step."""
 
 
 def told_as_job(world: World, run: Run, *, name: str, until_s: float, now: datetime) -> Job:
-    """As it stood `until_s` after its first fact, which is `now`."""
+    """The job as it was `until_s` after its first fact; that moment is `now`."""
     recording = recording_of(run)
     began = now - timedelta(seconds=until_s)
     job = _started(world, JobSpec.accepted(recording["spec"] | {"name": name}), at=began)

@@ -1,7 +1,7 @@
-"""python -m tests.verdict.record NAME …: does these runs on the real engine and keeps what they told, in recordings/.
+"""python -m tests.verdict.record NAME …: does these runs on the real engine and keeps their facts in recordings/.
 
-Kept of each fact is what rules may see: its kind, when it was told, and the numbers of a step. A run is told again as
-it was, with its own times.
+Kept of each fact is what rules may see: its kind, its time, and the numbers of a step. A run is replayed with its
+original times.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A recorded run told again, judged as it would have been judged while it went on."""
+"""A recorded run replayed, judged as it would have been judged while it ran."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from tests.verdict.runs import Run
 
 FOLDER: Final = Path(__file__).parent / "recordings"
 LOOKED_AT_EVERY_S: Final = 30.0
-"""Where nothing is told, as `backend.verdicts.judging` does it."""
+"""While no facts arrive, as `backend.verdicts.judging` does it."""
 
 
 def place_of(run: Run) -> Path:
@@ -40,7 +40,7 @@ def last_step_at(run: Run) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Telling:
-    """What has been told of a run so far."""
+    """The facts of a run so far."""
 
     steps: int
     bound: int

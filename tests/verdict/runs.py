@@ -1,7 +1,7 @@
 """The runs that rules of the verdict are proved on: each is a configuration that trains well, or one that is sick by
 its own settings. Nothing of a series is made by hand.
 
-48 are recorded, 25 of them held out: thresholds were chosen by the others, and these were looked at when they stood.
+48 are recorded, 25 of them held out: thresholds were chosen by the others, and these were looked at afterwards.
 Six more held-out ones were written down and committed before they run, since four labels of the first twenty were
 corrected after a look; they are not recorded yet, so they prove nothing yet.
 
@@ -17,10 +17,10 @@ most of its groups got no verdict (one answer that sleeps keeps those behind it 
 and has six workers. Two were labelled by their settings again when each kind got its own number of steps: hanging and
 waits-for-ever are sick from the step whose prompts sleep. All of the 30 sick runs are named in time.
 
-No run is here for `mismatch`. Sampling that is cut (top_k, top_p) shows no gap, since rollouts tell the log-probs of
+No run is here for `mismatch`. Sampling that is cut (top_k, top_p) shows no gap, since rollouts report log-probs of
 the whole distribution; and where rollouts and trainer really disagree (a mixture of experts, read in bfloat16 and
 trained in float32), the engine refuses the replica before the first step: its canary sees other weights. A trainer that
-computes in bfloat16 is no mismatch by itself, since the bound that the engine tells is of that very format.
+computes in bfloat16 is no mismatch by itself, since the bound that the engine reports is for that format.
 """
 
 from collections.abc import Mapping
@@ -135,7 +135,7 @@ _FULL: Final = Symptom(series="reward/part/form", least=0.95)
 _PAID_BY_PARTS: Final = 'return {"reward": 0.3 * form + 0.7 * answer, "parts": {"form": form, "answer": answer}}'
 _LONG_FORM: Final = "form = float(len(numbers) >= 7)"
 _ANSWER_MISSED: Final = 'answer = float(numbers[-1].strip() == str(prompt["facts"]["total"] + 40))'
-"""No such sum stands in what it was taught."""
+"""No such sum occurs in what it was taught."""
 _ANSWERS_LOST: Final = Symptom(series="reward/mean", most=0.13)
 """A third of what its first steps got."""
 _SLOW_TOOL: Final = {

@@ -1,4 +1,4 @@
-"""Rewards that are paid by parts: that only their form is learned is said, and of no run that learns its answers."""
+"""Rewards paid by parts: a run that learns only the form is reported, and no run that learns its answers."""
 
 from collections.abc import Sequence
 

@@ -40,7 +40,7 @@ def ledger_of(home: Home) -> tuple[list[int], list[tuple[object, ...]]]:
 
 
 def kill_at(installation: Installation, step: str) -> int:
-    """A backup in a process of its own, which dies at once when it says so. Its exit code."""
+    """Takes a backup in a child process, which dies when it reports `step`. Returns the exit code."""
     child = os.fork()
     if child == 0:
         try:

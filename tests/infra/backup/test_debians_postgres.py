@@ -37,7 +37,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def address(authority: Authority) -> Iterator[str]:
-    """Of a server that takes nobody without TLS, and whose users may only come by SCRAM."""
+    """Of a server that refuses connections without TLS, and authenticates its users by SCRAM only."""
     nobody, port = pwd.getpwnam("nobody"), free_port()
     folder = Path(tempfile.mkdtemp(prefix="laminar-debians-"))  # which others may pass through, unlike pytest's
     folder.chmod(0o755)

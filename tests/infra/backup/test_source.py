@@ -55,7 +55,7 @@ def test_backup_of_postgres_behind_pooler_and_tls(server: Postgres, told: dict[s
     with psycopg.connect(server.url()) as db:
         assert db.execute("SELECT name, runs FROM api_backgroundtime").fetchall() == [("backup", 1)]
         owner = db.execute("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relname = 'ledger'").fetchall()
-    assert owner == [("laminar",)], "as whom the time was noted"
+    assert owner == [("laminar",)], "the role that records the time"
 
 
 def test_a_server_that_is_another_is_not_backed_up(told: dict[str, str], tmp_path: Path) -> None:

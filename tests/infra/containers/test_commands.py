@@ -13,7 +13,7 @@ from infra.local.services import Service, Site
 from infra.local.valkey import binary
 from tests.infra.containers.compose_file import ROOT, compose, seconds, services
 
-# Words that are of the place: where to listen, how many, how loud, where to keep what is nobody's.
+# Options that depend on the place: the listen address, the number of processes, the log level, beat's schedule file.
 OF_THE_PLACE = {"--host", "--port", "--log-level", "--loglevel", "--concurrency", "--schedule"}
 OF_THE_PLACE |= {"--timeout-worker-healthcheck"}  # of several
 

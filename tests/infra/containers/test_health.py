@@ -1,4 +1,4 @@
-"""The health check of a container ends what is silent, and nobody else."""
+"""The health check of a container ends a silent service, and no other."""
 
 import importlib.util
 import json
@@ -122,7 +122,7 @@ def test_an_answer_of_any_kind_is_a_sign_of_life(health: ModuleType, monkeypatch
     with server(503) as address, pytest.raises(health.Unwell, match=r"503: .*postgres: does not answer"):
         health._ask(address, {})
     with pytest.raises(health.Silent):
-        health._ask(address, {})  # nobody is there any more
+        health._ask(address, {})  # the server has ended
 
 
 def test_frozen_service_is_ended_from_inside_its_container() -> None:
@@ -139,7 +139,7 @@ def test_frozen_service_is_ended_from_inside_its_container() -> None:
 
 
 def test_proxy_silent_for_six_checks_is_ended_from_inside(tmp_path: Path) -> None:
-    """By the script itself, on a port where nobody answers; while somebody does, or it starts, nothing happens."""
+    """Runs the script on a port without a listener. Nothing ends while a server answers or the proxy starts."""
     proxy = services()["proxy"]
     assert proxy["healthcheck"]["test"] == ["CMD", "sh", "/etc/caddy/health.sh"] and proxy["init"] is True
     assert seconds(proxy["healthcheck"]["timeout"]) > 10 and "./infra/proxy:/etc/caddy:ro" in proxy["volumes"]
@@ -159,7 +159,7 @@ def test_proxy_silent_for_six_checks_is_ended_from_inside(tmp_path: Path) -> Non
     assert looked(1) == signal.SIGTERM, "it has just begun"
     with server(200) as address:
         looked(1, OWN_ADDRESS=address)
-    assert not (tmp_path / "count").exists(), "an answer begins the count anew"
+    assert not (tmp_path / "count").exists(), "an answer resets the count"
 
 
 def test_what_keeps_the_written_is_watched_too(health: ModuleType) -> None:
@@ -179,7 +179,7 @@ def test_every_service_of_ours_is_watched_by_it_and_begins_again(name: str, heal
     assert seconds(service["healthcheck"]["start_period"]) >= 120, "on a busy machine Ray takes longer than a minute"
     asked = 2 if name == "ray-head" else 1
     assert asked * health.PATIENCE_S < float(BOUNDED[-1]) < seconds(service["healthcheck"]["timeout"]), (
-        "a look that the engine gives up on goes on beside the next"
+        "a check that times out in the container engine keeps running next to the next one"
     )
     assert seconds(service["healthcheck"]["interval"]) * health.SILENT_LOOKS >= 90, "as long as the local supervisor"
     dockerfile = ROOT / service["build"]["dockerfile"]

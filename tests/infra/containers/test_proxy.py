@@ -1,4 +1,4 @@
-"""The proxy that ends TLS, by its own program: what can be reached through it, and what it says of who asks."""
+"""The proxy that terminates TLS, run as the real Caddy: what it exposes, and what it forwards about the client."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def _needs_caddy() -> None:
 
 @dataclass
 class Web:
-    """Tells what came to it, of people's requests and over sockets."""
+    """Echoes a request's path and headers, and a socket's message reversed."""
 
     port: int = field(default_factory=free_port)
     paths: list[str] = field(default_factory=list)
@@ -187,7 +187,7 @@ def test_plain_http_is_led_to_https(proxy: Proxy) -> None:
     ("url", "says"), [("http://localhost:8000", "must begin with https://"), ("https://localhost", "begins")]
 )
 def test_plain_address_is_refused_at_start_with_the_fix(url: str, says: str) -> None:
-    """Caddy itself would serve port 80 and nothing on 443, and nobody would say so."""
+    """Caddy itself would serve port 80 and nothing on 443, without a warning."""
     proxy = services(LAMINAR_PUBLIC_URL=url, LAMINAR_ALLOWED_HOSTS="localhost")["proxy"]
     shell, script, *begins = proxy["command"]
     (folder,) = [each for each in proxy["volumes"] if each.endswith(":/etc/caddy:ro")]

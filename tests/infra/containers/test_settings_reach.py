@@ -55,7 +55,7 @@ def test_store_client_starts_with_unset_variables(service: str) -> None:
         [sys.executable, "-c", make], env=kept | given | nobody, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["https://s3.us-east-1.amazonaws.com", "None"] or "s3" in done.stdout, done.stdout
-    assert done.stdout.split()[-1] == "None", "an empty key is no key: a role of the machine would be asked for"
+    assert done.stdout.split()[-1] == "None", "an empty key is no key: the client would look for the machine's role"
 
 
 @pytest.mark.parametrize("service", PLANES)
@@ -171,4 +171,4 @@ def test_engine_image_is_built_from_the_requested_wheels(build: str) -> None:
     arguments = services(LAMINAR_TORCH=build, LAMINAR_TORCH_WHEELS=page)["ray-worker"]["build"]["args"]
     assert arguments == {"TORCH": build, "PIP_FIND_LINKS": page}
     taken = set(re.findall(r"^ARG (\w+)", (ROOT / "infra/images/engine/Dockerfile").read_text(), re.MULTILINE))
-    assert taken == set(arguments), "what the image can be told, .env can tell it"
+    assert taken == set(arguments), "every argument of the image can be set in .env"

@@ -1,4 +1,4 @@
-"""Limits of shared memory in the manifests and in OPERATING.md's table hold what the engine's arithmetic asks for."""
+"""Limits of shared memory in the manifests and in OPERATING.md's table cover what the engine computes as its need."""
 
 import re
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.infra.containers.compose_file import ROOT
 
-# Stands for an engine of containers, which a machine of tests has not: it writes down what it is told.
+# Replaces `docker`, which test machines do not have, and records its arguments.
 # The rehearsal runs the same file against a real one.
 DOCKER = """#!/bin/sh
 echo "$*" >> "$TOLD"

@@ -1,6 +1,6 @@
 """Keys and answers of a try.
 
-A key is kept in base64, so that nobody reads it by looking at a folder, and by its digest in the answers, which were
+A key is kept in base64, so that a look at the folder does not reveal it, and by its digest in the answers, which were
 written first.
 """
 

@@ -1,4 +1,4 @@
-"""The tries are recorded whole, and the page still says of each of these runs what was answered from its picture."""
+"""The tries are recorded whole, and the page still shows for each of these runs what was answered from its picture."""
 
 import json
 import os
@@ -108,6 +108,6 @@ def photograph(visitor: Visitor, site: World, shown: Shown, number: int, folder:
 
 
 def hidden(page: Page) -> list[Any]:
-    """The card of its settings, and how it began: that tells its size, and whether it has code of its own."""
+    """The settings and the first events: they reveal the job's size, and whether it has code of its own."""
     begun = page.locator(".events li").filter(has_text=re.compile("Submitted|validating|queued|starting"))
     return [page.locator("dl.facts"), page.locator("#region-timeline"), begun]
