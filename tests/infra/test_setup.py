@@ -243,7 +243,7 @@ def test_the_word_for_the_build_reaches_the_set_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_vllms_environment_is_checked_by_import_not_pip(paths: Paths) -> None:
-    """`pip check` would report torchvision as missing, but vLLM breaks where torchvision is installed."""
+    """`pip check` would report torchvision as missing, but on a CPU torchvision breaks vLLM."""
     for lock in ("vllm", "vllm-cuda"):
         assert check_command(Paths(paths.state.parent, "vllm"), lock)[1] == "-c"
     assert check_command(paths, "vllm")[2].endswith(VLLM_KERNELS), "on a CPU it may warn of those, and be imported"
