@@ -187,7 +187,7 @@ def test_types_are_described_in_words() -> None:
     assert words({"prefixItems": [{"type": "integer"}, {"type": "number"}]}) == "[whole number, number]"
     assert words({"type": "string", "enum": ["a", "b"]}) == "“a” or “b”"
     field = field_of("n", {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}, required=False)
-    assert field.bounds == "at least 1, at most 9, 3 unless said"
+    assert field.bounds == "at least 1, at most 9, default 3"
 
 
 def test_a_whole_spec_is_described(document: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ def test_region_and_style_are_the_operators(
 )
 def test_malformed_database_address_names_its_setting(name: str, value: str) -> None:
     variables = {"LAMINAR_STORE_URL": "s3://laminar", f"LAMINAR_STORE_{name}": value}
-    with pytest.raises(ValueError, match=f"^LAMINAR_STORE_{name}: .*got {value!r}"):
+    with pytest.raises(ValueError, match=f"^LAMINAR_STORE_{name} must be .*got {value!r}"):
         StoreAddress.from_environment(variables)
 
 

@@ -151,7 +151,7 @@ def test_a_failed_job_is_explained(shell: Shell, world: World) -> None:
     job = failed(world)
     told = shell("explain", job.pk).stdout
     assert "class: config" in told
-    assert "advice: Change the spec" in told
+    assert "advice: Fix the spec" in told
     assert shell.json("explain", job.pk)["failure"]["failure_class"] == "config"
 
 

@@ -37,7 +37,7 @@ def test_page_rate_is_per_user_across_browsers(alice: User, bob: User, pass_time
     here, there, his = browser_of(alice), browser_of(alice), browser_of(bob)
     assert [each.get("/jobs/").status_code for each in (here, there, here, there, here)] == [200, 200, 200, 429, 429]
     refused = here.get("/jobs/")
-    assert b"go on in 20 s" in refused.content and refused["Retry-After"] == "20"
+    assert b"Try again in 20 s" in refused.content and refused["Retry-After"] == "20"
     assert his.get("/jobs/").status_code == 200, "another user is not limited"
     pass_time(20)
     assert [here.get("/jobs/").status_code for _ in range(2)] == [200, 429], "refusals are not counted"

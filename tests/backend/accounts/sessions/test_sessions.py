@@ -48,7 +48,7 @@ def ago(client: Client, **columns: timedelta) -> None:
 def test_each_browser_is_listed_and_this_one_is_marked(alice: User) -> None:
     own, _ = browser_of(alice), browser_of(alice, "curl/8.5.0")
     page = own.get("/accounts/sessions/").content.decode()
-    assert page.count("this one") == 1 and "Firefox on Linux" in page and "curl" in page and "127.0.0.1" in page
+    assert page.count(">this session<") == 1 and "Firefox on Linux" in page and "curl" in page and "127.0.0.1" in page
     assert key_of(own) not in page, "a session's key is secret"
     assert page.count('name="end"') == 1, "the current session ends by signing out"
 
