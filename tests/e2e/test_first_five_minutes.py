@@ -33,7 +33,7 @@ def page(stack: Stack, chromium: Browser) -> Iterator[Page]:  # noqa: F811
     page.get_by_label("E-mail").fill(local["user"])
     page.get_by_label("Password").fill(local["password"])
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     yield page
     context.close()
     assert not complaints

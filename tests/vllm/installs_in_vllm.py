@@ -76,7 +76,7 @@ def test_packed_weights_of_a_cpu_are_renewed_by_our_repair(
 
 def test_empty_engine_refuses_requests_before_its_first_version(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder, begins_empty=True)
-    with pytest.raises(RuntimeError, match="began empty"):
+    with pytest.raises(RuntimeError, match="a version must be installed"):
         engine.submit([ask("a", PROMPTS[0])])
     engine.install(own_weights(base, version=1))
     assert answers_of(engine) == expected(base)
