@@ -16,7 +16,7 @@ from engine.spec.environment_workers import line_on_workers
 from engine.spec.fit.backends import backend_lines
 from engine.spec.fit.durations.limits import longest_step_s
 from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
-from engine.spec.fit.hosts import relay_host_need, trainer_host_need
+from engine.spec.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB, Need
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
@@ -100,8 +100,11 @@ def arithmetic(
     for need in needs:
         yield ""
         yield from need.lines
+    rank = spec.trainer.lora_rank
     shared = shared_memory_need(
-        shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.replicas, object_store_bytes=OBJECT_STORE_BYTES
+        version_bytes(shape, rank),
+        keeps_deltas=keeps_deltas(rank, spec.rollout.replicas),
+        object_store_bytes=OBJECT_STORE_BYTES,
     )
     yield from ("", *shared.lines, f"  Set LAMINAR_RAY_SHM={size_setting(shared.num_bytes)} or more there.")
     if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):

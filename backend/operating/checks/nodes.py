@@ -26,9 +26,8 @@ from backend.operating.ray_cluster import dashboard_of, rays_of, run_on_head
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 from backend.site_notices import LEAST_FREE_BYTES
-from engine.spec.fit.hosts import shared_bytes
 from engine.spec.fit.need import gigabytes
-from engine.spec.fit.shared_memory import SETTINGS, size_setting
+from engine.spec.fit.shared_memory import SETTINGS, shared_memory_need, size_setting
 from engine.spec.node_report import COMMAND, FoundAsset, NodeReport, NodeReports, spec_version
 
 WITHIN_S: Final = 120.0
@@ -176,7 +175,7 @@ def judge_node(
 
 
 def _judge_shared_memory(name: str, report: NodeReport, largest: FoundAsset) -> Iterator[Finding]:
-    needed = shared_bytes(largest.num_bytes) + report.object_store_bytes
+    needed = shared_memory_need(largest.num_bytes, object_store_bytes=report.object_store_bytes).num_bytes
     if report.shared_bytes < needed:
         model = f"{largest.name} ({gigabytes(largest.num_bytes)})"
         yield SHARED_MEMORY.found(

@@ -39,16 +39,27 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
 
 
 def relay_host_need(shape: ModelShape, *, lora_rank: int = 0, num_relays: int = 1) -> Need:
-    deltas = version_bytes(shape, lora_rank) // 2 if num_relays > 1 and not lora_rank else 0
-    return Need(
-        of="Each host of replicas, in its own memory",
-        always=(
-            Term(
-                what="the relay's versions",
-                num_bytes=relay_bytes(shape, lora_rank),
-                how=f"{VERSIONS_OF_A_RELAY} versions",
-            ),
-            Term(what="what changed between them, for relays behind", num_bytes=deltas, how="at most half a version"),
+    terms = relay_terms(version_bytes(shape, lora_rank), keeps_deltas=keeps_deltas(lora_rank, num_relays))
+    return Need(of="Each host of replicas, in its own memory", always=terms)
+
+
+def keeps_deltas(lora_rank: int, num_relays: int) -> bool:
+    """Relays that feed others send them the difference to the version before; of an adapter they send all."""
+    return num_relays > 1 and not lora_rank
+
+
+def relay_terms(version: int, *, keeps_deltas: bool) -> tuple[Term, Term]:
+    """`version`: its bytes."""
+    return (
+        Term(
+            what="the relay's versions",
+            num_bytes=VERSIONS_OF_A_RELAY * version,
+            how=f"{VERSIONS_OF_A_RELAY} versions",
+        ),
+        Term(
+            what="what changed between them, for relays behind",
+            num_bytes=version // 2 if keeps_deltas else 0,
+            how="at most half a version",
         ),
     )
 
@@ -75,16 +86,6 @@ def offloaded_inputs_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
         return 0
     of_one = plan.tokens * shape.num_layers * shape.width * plan.residual_bytes
     return plan.num_devices * plan.num_trained_models * of_one
-
-
-def shared_bytes(version: int) -> int:
-    """Of a host that trains and generates, in versions: the trainer's 2, the relay's 3, and half of one in deltas."""
-    return (SEGMENTS_OF_A_TRAINER + VERSIONS_OF_A_RELAY) * version + version // 2
-
-
-def relay_bytes(shape: ModelShape, lora_rank: int) -> int:
-    """Of 3 versions."""
-    return VERSIONS_OF_A_RELAY * version_bytes(shape, lora_rank)
 
 
 def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

@@ -10,7 +10,7 @@ Invariant: below `least_bytes` no run of the model works; between that and the n
 import math
 from typing import Final
 
-from engine.spec.fit.hosts import relay_host_need, segment_bytes, version_bytes
+from engine.spec.fit.hosts import SEGMENTS_OF_A_TRAINER, relay_terms, version_bytes
 from engine.spec.fit.need import Need, Term, gigabytes
 from engine.spec.fit.shape import ModelShape
 
@@ -21,14 +21,12 @@ _LEAST_VERSIONS_OF_A_RELAY: Final = 2
 SETTINGS: Final = "LAMINAR_RAY_SHM in .env for Compose, the shm volume's sizeLimit on Kubernetes, --shm-size for Docker"
 
 
-def shared_memory_need(
-    shape: ModelShape, *, lora_rank: int = 0, num_relays: int = 2, object_store_bytes: int = 0
-) -> Need:
-    """Of a host that both trains and generates."""
-    trained = Term(what="the trainer's version, and memory for the next", num_bytes=segment_bytes(shape, lora_rank))
+def shared_memory_need(version: int, *, keeps_deltas: bool = True, object_store_bytes: int = 0) -> Need:
+    """Of a host that both trains and generates. `version`: its bytes."""
+    trained = Term(what="the trainer's version, and memory for the next", num_bytes=SEGMENTS_OF_A_TRAINER * version)
     store = Term(what="Ray's object store", num_bytes=object_store_bytes)
-    relay = relay_host_need(shape, lora_rank=lora_rank, num_relays=num_relays)
-    return Need(of="Shared memory of a host that trains and generates", always=(trained, *relay.always, store))
+    terms = (trained, *relay_terms(version, keeps_deltas=keeps_deltas), store)
+    return Need(of="Shared memory of a host that trains and generates", always=terms)
 
 
 def least_trainer_bytes(shape: ModelShape, *, lora_rank: int, num_ranks: int) -> int:

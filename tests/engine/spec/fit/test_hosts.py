@@ -17,7 +17,6 @@ from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
 from engine.spec.fit.hosts import (
     flattened_bytes,
-    relay_bytes,
     relay_host_need,
     segment_bytes,
     version_bytes,
@@ -64,7 +63,7 @@ def test_trainers_host_holds_two_versions(handover: Handover) -> None:
 
 def test_a_version_of_an_adapter_is_the_adapter() -> None:
     assert version_bytes(ONE_LAYER, 8) == 4 * ONE_LAYER.adapter_weights(8)
-    assert relay_bytes(ONE_LAYER, 8) == 3 * version_bytes(ONE_LAYER, 8)
+    assert relay_host_need(ONE_LAYER, lora_rank=8).num_bytes == 3 * version_bytes(ONE_LAYER, 8)
 
 
 def test_relays_that_feed_others_keep_what_changed() -> None:
